@@ -1,0 +1,58 @@
+# Every verb makes what it needs: a virtual environment in .venv with the locked packages; Java 17 or 21
+# is found on the machine; broker jars are fetched once into the user's cache.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: help
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+.PHONY: demo
+demo: $(READY) ## move a live estate between two real clusters [SEED= RATE= RECORDS=]
+	$(BIN)/python -m kmigrate sandbox demo $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE)) $(if $(RECORDS),--records $(RECORDS)) $(ARGS)
+
+.PHONY: test
+test: $(READY) ## all tests, on real brokers too; ends with build/test/summary.json
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: unit
+unit: $(READY) ## the tests that need no broker
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+.PHONY: check
+check: $(READY) ## lint, types and import contracts
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: setup
+setup: $(READY) ## the virtual environment alone
+
+.PHONY: clean
+clean: ## remove everything that was built, but not the user's cache of jars
+	rm -rf build $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+# The stamp is last: an interrupted installation is repeated. PYTHON= chooses an interpreter.
+$(READY): requirements.lock pyproject.toml
+	@python=""; \
+	for candidate in $(PYTHON) python3 python3.11 python3.12 python3.13; do \
+	  if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
+	    python=$$candidate; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "kmigrate needs Python 3.11, 3.12 or 3.13 and found none: install one, or name it with PYTHON=" >&2; \
+	  exit 1; \
+	fi; \
+	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@

@@ -1,0 +1,498 @@
+"""A cluster as our wire client sees it: who leads what, and one connection per broker and purpose.
+
+`ClusterClient` routes a request to its broker and turns answers into plain values; an answer per key is data,
+never an exception, because a fan-out may fail in part. Raw Fetch and Produce take their connections from here,
+too. Nothing in here retries for ever: callers own their deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kmigrate.errors import BrokerRefused, Failed, Unreachable
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, row
+
+__all__ = ["ClusterClient", "LogOffset", "Metadata", "PartitionInfo", "ProducerState", "TopicInfo", "code_of"]
+
+HIGH_WATERMARK, LOG_END = -1, -2
+"""ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
+LATEST, EARLIEST = -1, -2
+
+
+def code_of(error: Any) -> int:
+    """The number of a kio error code (kio gives an enum member whose value is a row)."""
+    value = getattr(error, "value", error)
+    return int(value if isinstance(value, int) else value[0])
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: UUID | None
+    partitions: Mapping[int, PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """One answer's worth of cluster layout."""
+
+    cluster_id: str
+    controller: int
+    brokers: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """Answer of ListOffsets for one partition; offset −1 where nothing fits a timestamp."""
+
+    error: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """One active producer of a partition, as DescribeProducers tells it (KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    txn_start_offset: int
+
+
+class ClusterClient:
+    """Connections, metadata and the requests kmigrate sends to one cluster."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.settings = settings
+        self.metadata = Metadata(cluster_id="", controller=-1)
+        self._connections: dict[tuple[int, str], BrokerConnection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Lock] = {}
+        self._refresh_lock = asyncio.Lock()
+        self._refreshed = 0.0
+
+    async def __aenter__(self) -> ClusterClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # layout
+
+    async def bootstrap(self) -> BrokerConnection:
+        """Any broker that answers: a known one first, then the bootstrap addresses."""
+        for (_, purpose), known in list(self._connections.items()):
+            if purpose == "control" and not known.lost:
+                return known
+        failures: list[str] = []
+        addresses = [*self.metadata.brokers.items()]
+        addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
+        for node, (host, port) in addresses:
+            try:
+                return await self._open(node, host, port, "control")
+            except Unreachable as error:
+                failures.append(error.what)
+        raise Unreachable(
+            "cluster-unreachable",
+            f"no broker of cluster {self.settings.name} ({self.settings.bootstrap_servers}) answers: "
+            + "; ".join(dict.fromkeys(failures)),
+            still_true="nothing was changed",
+            next_step=f"check the bootstrap address of [clusters.{self.settings.name}] and that its brokers run",
+        )
+
+    async def refresh(self, topics: Iterable[str] | None = None, *, max_age: float = 0.0) -> Metadata:
+        """Read metadata anew; of all topics where `topics` is None. Never creates a topic (D11)."""
+        async with self._refresh_lock:
+            if max_age and monotonic() - self._refreshed < max_age:
+                return self.metadata
+            connection = await self.bootstrap()
+            request = entity(3, 10, "request")
+            part = entity_field(request, "topics")
+            wanted = None if topics is None else tuple(part(topic_id=None, name=t) for t in topics)
+            answer = await connection.call(
+                request(
+                    topics=wanted,
+                    allow_auto_topic_creation=False,
+                    include_cluster_authorized_operations=False,
+                    include_topic_authorized_operations=False,
+                ),
+                self.settings.request_timeout_s,
+            )
+            found: dict[str, TopicInfo] = dict(self.metadata.topics) if wanted is not None else {}
+            for topic in answer.topics:
+                name = str(topic.name)
+                if code_of(topic.error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    found.pop(name, None)
+                    continue
+                found[name] = TopicInfo(
+                    name,
+                    topic.topic_id,
+                    {
+                        int(p.partition_index): PartitionInfo(
+                            int(p.leader_id),
+                            int(p.leader_epoch),
+                            tuple(map(int, p.replica_nodes)),
+                            tuple(map(int, p.isr_nodes)),
+                        )
+                        for p in topic.partitions
+                    },
+                )
+            brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers}
+            self.metadata = Metadata(
+                answer.cluster_id or "",
+                int(answer.controller_id),
+                brokers or self.metadata.brokers,
+                found,
+            )
+            self._refreshed = monotonic()
+            return self.metadata
+
+    async def topic(self, name: str) -> TopicInfo | None:
+        """One topic, read now; None where the cluster does not have it."""
+        return (await self.refresh([name])).topics.get(name)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The known leader's node id; −1 where there is none or it is not known."""
+        info = self.metadata.topics.get(topic)
+        part = info.partitions.get(partition) if info else None
+        return part.leader if part else -1
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        info = self.metadata.topics.get(topic)
+        part = info.partitions.get(partition) if info else None
+        return part.leader_epoch if part else -1
+
+    async def connection(self, node: int, purpose: str = "control") -> BrokerConnection:
+        """The connection to a broker for one purpose; requests of different purposes never queue behind each other."""
+        address = self.metadata.brokers.get(node)
+        if address is None:
+            await self.refresh([])
+            address = self.metadata.brokers.get(node)
+        if address is None:
+            raise Unreachable("unknown-broker", f"cluster {self.settings.name} has no broker {node} now")
+        return await self._open(node, *address, purpose)
+
+    async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
+        key = (node, purpose)
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            known = self._connections.get(key)
+            if known is not None and not known.lost and known.address == f"{host}:{port}":
+                return known
+            opened = await BrokerConnection.open(host, port, client_id=self.settings.client_id)
+            self._connections[key] = opened
+            return opened
+
+    async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
+        """Send to a broker (any, where `node` is None)."""
+        connection = await self.bootstrap() if node is None else await self.connection(node, purpose)
+        return await connection.call(request, self.settings.request_timeout_s)
+
+    # offsets
+
+    async def list_offsets(
+        self,
+        wanted: Mapping[tuple[str, int], int],
+        *,
+        replica_id: int = HIGH_WATERMARK,
+        read_committed: bool = False,
+        purpose: str = "control",
+    ) -> dict[tuple[str, int], LogOffset]:
+        """Offsets by partition: values are LATEST, EARLIEST or a timestamp in ms.
+
+        With `replica_id=LOG_END` the answer is the log end, not the high watermark (V1).
+        """
+        request = entity(2, 5, "request")
+        topic_type = entity_field(request, "topics")
+        part_type = entity_field(topic_type, "partitions")
+        out: dict[tuple[str, int], LogOffset] = {}
+        by_leader = await self._by_leader(wanted)
+
+        async def ask(node: int, keys: Sequence[tuple[str, int]]) -> None:
+            topics: dict[str, list[Any]] = {}
+            for topic, partition in keys:
+                topics.setdefault(topic, []).append(
+                    part_type(
+                        partition_index=partition,
+                        current_leader_epoch=-1,
+                        timestamp=wanted[(topic, partition)],
+                    )
+                )
+            answer = await self.call(
+                request(
+                    replica_id=replica_id,
+                    isolation_level=1 if read_committed else 0,
+                    topics=tuple(topic_type(name=t, partitions=tuple(p)) for t, p in topics.items()),
+                ),
+                node,
+                purpose=purpose,
+            )
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    out[(str(topic.name), int(part.partition_index))] = LogOffset(
+                        code_of(part.error_code), int(part.offset), int(part.leader_epoch)
+                    )
+
+        await _each(ask, by_leader)
+        for key in wanted:
+            out.setdefault(key, LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1))
+        return out
+
+    async def log_ends(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
+        """Log ends (not high watermarks) of partitions."""
+        return await self.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
+
+    async def _by_leader(self, keys: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
+        asked = list(keys)
+        missing = {topic for topic, partition in asked if self.leader(topic, partition) < 0}
+        if missing:
+            await self.refresh(missing)
+        out: dict[int, list[tuple[str, int]]] = {}
+        for topic, partition in asked:
+            node = self.leader(topic, partition)
+            if node >= 0:
+                out.setdefault(node, []).append((topic, partition))
+        return out
+
+    # producers and transactions
+
+    async def init_producer_id(self, transactional_id: str | None = None, timeout_ms: int = 60_000) -> tuple[int, int]:
+        """A producer id and epoch of this cluster (M7: a transactional one needs its coordinator asked first)."""
+        request = entity(22, 4, "request")
+        deadline = monotonic() + self.settings.request_timeout_s
+        while True:
+            node = None if transactional_id is None else await self.find_coordinator(transactional_id, kind=1)
+            answer = await self.call(
+                request(
+                    transactional_id=transactional_id,
+                    transaction_timeout=_ms(timeout_ms),
+                    producer_id=-1,
+                    producer_epoch=-1,
+                ),
+                node,
+            )
+            code = code_of(answer.error_code)
+            if code == 0:
+                return int(answer.producer_id), int(answer.producer_epoch)
+            self._retry_or_raise("InitProducerId", code, deadline)
+            await sleep(0.1)
+
+    async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
+        """Node id of a group's (kind 0) or transactional id's (kind 1) coordinator."""
+        request = entity(10, 3, "request")
+        deadline = monotonic() + self.settings.request_timeout_s
+        while True:
+            answer = await self.call(request(key=key, key_type=kind))
+            code = code_of(answer.error_code)
+            if code == 0:
+                return int(answer.node_id)
+            self._retry_or_raise("FindCoordinator", code, deadline)
+            await sleep(0.1)
+
+    def _retry_or_raise(self, what: str, code: int, deadline: float) -> None:
+        if not row(code).retriable or monotonic() > deadline:
+            raise BrokerRefused(
+                "broker-refused",
+                f"cluster {self.settings.name} answered {what} with {row(code).name} ({code})",
+                code=code,
+                still_true="nothing was changed by this request",
+            )
+
+    async def describe_producers(
+        self, keys: Iterable[tuple[str, int]]
+    ) -> dict[tuple[str, int], tuple[int, tuple[ProducerState, ...]]]:
+        """Error code and active producers of each partition, asked of its leader (Kafka ≥ 2.8)."""
+        request = entity(61, 0, "request")
+        topic_type = entity_field(request, "topics")
+        out: dict[tuple[str, int], tuple[int, tuple[ProducerState, ...]]] = {}
+        by_leader = await self._by_leader(keys)
+
+        async def ask(node: int, asked: Sequence[tuple[str, int]]) -> None:
+            topics: dict[str, list[int]] = {}
+            for topic, partition in asked:
+                topics.setdefault(topic, []).append(partition)
+            answer = await self.call(
+                request(topics=tuple(topic_type(name=t, partition_indexes=tuple(p)) for t, p in topics.items())),
+                node,
+            )
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    out[(str(topic.name), int(part.partition_index))] = (
+                        code_of(part.error_code),
+                        tuple(
+                            ProducerState(
+                                int(p.producer_id),
+                                int(p.producer_epoch),
+                                int(p.last_sequence),
+                                int(p.last_timestamp)
+                                if isinstance(p.last_timestamp, int)
+                                else _millis(p.last_timestamp),
+                                int(p.current_txn_start_offset),
+                            )
+                            for p in part.active_producers
+                        ),
+                    )
+
+        await _each(ask, by_leader)
+        return out
+
+    async def write_markers(
+        self,
+        node: int,
+        topic: str,
+        partition: int,
+        count: int,
+        *,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        commit: bool = True,
+    ) -> int:
+        """Append `count` control markers to one partition, one offset each; the broker's error code (M2, W5)."""
+        request = entity(27, 1, "request")
+        marker_type = entity_field(request, "markers")
+        topic_type = entity_field(marker_type, "topics")
+        marker = marker_type(
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transaction_result=commit,
+            topics=(topic_type(name=topic, partition_indexes=(partition,)),),
+            coordinator_epoch=coordinator_epoch,
+        )
+        answer = await self.call(request(markers=(marker,) * count), node, purpose="markers")
+        for result in answer.markers:
+            for named in result.topics:
+                for part in named.partitions:
+                    code = code_of(part.error_code)
+                    if code:
+                        return code
+        return 0
+
+    async def empty_transactions(
+        self, transactional_id: str, producer: tuple[int, int], topic: str, partition: int, count: int
+    ) -> int:
+        """The slow way to `count` markers where CLUSTER_ACTION is missing: transactions without records (A12)."""
+        add, end = entity(24, 3, "request"), entity(26, 3, "request")
+        topic_type = entity_field(add, "v3_and_below_topics")
+        node = await self.find_coordinator(transactional_id, kind=1)
+        deadline = monotonic() + self.settings.request_timeout_s
+        done = 0
+        while done < count:
+            answer = await self.call(
+                add(
+                    v3_and_below_transactional_id=transactional_id,
+                    v3_and_below_producer_id=producer[0],
+                    v3_and_below_producer_epoch=producer[1],
+                    v3_and_below_topics=(topic_type(name=topic, partitions=(partition,)),),
+                ),
+                node,
+                purpose="markers",
+            )
+            results = answer.results_by_topic_v3_and_below[0]
+            code = code_of(results.results_by_partition[0].partition_error_code)
+            if code == Code.CONCURRENT_TRANSACTIONS and monotonic() < deadline:
+                await sleep(0.002)
+                continue
+            if code:
+                return code
+            ended = await self.call(
+                end(
+                    transactional_id=transactional_id,
+                    producer_id=producer[0],
+                    producer_epoch=producer[1],
+                    committed=True,
+                ),
+                node,
+                purpose="markers",
+            )
+            code = code_of(ended.error_code)
+            if code:
+                return code
+            done += 1
+        return 0
+
+    async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """Move log starts up to the given offsets; error code and low watermark by partition."""
+        request = entity(21, 2, "request")
+        topic_type = entity_field(request, "topics")
+        part_type = entity_field(topic_type, "partitions")
+        out: dict[int, tuple[int, int]] = {}
+        by_leader = await self._by_leader((topic, p) for p in offsets)
+
+        async def ask(node: int, asked: Sequence[tuple[str, int]]) -> None:
+            parts = tuple(part_type(partition_index=p, offset=offsets[p]) for _, p in asked)
+            answer = await self.call(
+                request(topics=(topic_type(name=topic, partitions=parts),), timeout=_ms(30_000)), node
+            )
+            for named in answer.topics:
+                for part in named.partitions:
+                    out[int(part.partition_index)] = (code_of(part.error_code), int(part.low_watermark))
+
+        await _each(ask, by_leader)
+        return out
+
+    async def set_broker_default(self, key: str, value: str | None) -> int:
+        """Set (or, with None, remove) a cluster-wide dynamic broker default; the broker's error code (W1)."""
+        request = entity(44, 1, "request")
+        resource_type = entity_field(request, "resources")
+        config_type = entity_field(resource_type, "configs")
+        config = config_type(name=key, config_operation=0 if value is not None else 1, value=value)
+        answer = await self.call(
+            request(
+                resources=(resource_type(resource_type=4, resource_name="", configs=(config,)),),
+                validate_only=False,
+            )
+        )
+        return code_of(answer.responses[0].error_code)
+
+
+def _ms(value: int) -> dt.timedelta:
+    return dt.timedelta(milliseconds=value)
+
+
+def _millis(value: Any) -> int:
+    return -1 if value is None else round(value.timestamp() * 1000)
+
+
+def entity_field(kind: type[Any], name: str) -> type[Any]:
+    """The element class of a tuple field of a kio message."""
+    hints = typing.get_type_hints(kind)
+    for candidate in [hints[name], *typing.get_args(hints[name])]:
+        args = typing.get_args(candidate)
+        if args and isinstance(args[0], type):
+            found: type[Any] = args[0]
+            return found
+    raise Failed("kio-schema", f"{kind.__name__}.{name} is not an array of messages")
+
+
+async def _each(ask: Any, by_leader: Mapping[int, Sequence[tuple[str, int]]]) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for node, keys in by_leader.items():
+                group.create_task(ask(node, keys))
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

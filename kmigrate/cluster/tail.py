@@ -1,0 +1,116 @@
+"""Follows one partition from its start to its end and on, batch by batch, through leader moves.
+
+It never jumps: an offset out of range, a diverging epoch (W7) or an end lower than what was read is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.errors import Failed, KmigrateError, StateLogBroken, Unreachable
+from kmigrate.net.clock import sleep
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.hot import FETCH, FETCH_VERSION, FetchPartition, decode_fetch, encode_fetch
+from kmigrate.records.batch import Batch, walk
+
+__all__ = ["Tail"]
+
+
+class Tail:
+    """A reader of one partition; `on_batch` gets each batch once, `position` is the next offset to read."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topic: str,
+        partition: int,
+        on_batch: Callable[[Batch], None],
+        *,
+        purpose: str,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._partition = partition
+        self._on_batch = on_batch
+        self._purpose = purpose
+        self._epoch = -1
+        self.position = -1
+        self.high_watermark = -1
+
+    async def run(self, on_progress: Callable[[], None], on_trouble: Callable[[KmigrateError], None]) -> None:
+        """Read for ever; calls `on_progress` after each answer, `on_trouble` for errors it retries."""
+        while True:
+            try:
+                await self.poll(500)
+                on_progress()
+            except StateLogBroken:
+                raise
+            except Failed as error:
+                on_trouble(error)
+                await sleep(0.1)
+
+    async def poll(self, max_wait_ms: int) -> None:
+        """One Fetch; raises Unreachable where the leader cannot be asked now."""
+        node = await self._leader()
+        if self.position < 0:
+            self.position = await self._start()
+        try:
+            frame = await self._fetch(node, max_wait_ms)
+        except Unreachable:
+            await self._refresh_quietly()
+            raise
+        topic, partition = self._topic, self._partition
+        answer = decode_fetch(frame).partitions[0]
+        if answer.diverging is not None:
+            raise StateLogBroken(
+                "log-cut",
+                f"{topic}-{partition} was cut to {answer.diverging[1]} after {self.position} offsets were read",
+                still_true="nothing was decided on what was cut",
+                next_step="restart this process; see docs/state-log.md",
+            )
+        if answer.error == Code.OFFSET_OUT_OF_RANGE:
+            raise StateLogBroken(
+                "log-out-of-range",
+                f"{topic}-{partition} no longer has offset {self.position}, which was to be read next",
+            )
+        if answer.error:
+            await self._refresh_quietly()
+            raise Unreachable("tail-refused", f"{topic}-{partition}: {row(answer.error).name}")
+        self.high_watermark = answer.high_watermark
+        for batch in walk(answer.records):
+            if batch.next_offset <= self.position:
+                continue
+            self._on_batch(batch)
+            self.position = batch.next_offset
+            self._epoch = batch.leader_epoch
+
+    async def _leader(self) -> int:
+        node = self._client.leader(self._topic, self._partition)
+        if node < 0:
+            await self._client.refresh([self._topic])
+            node = self._client.leader(self._topic, self._partition)
+        if node < 0:
+            raise Unreachable("no-leader", f"{self._topic}-{self._partition} has no leader now")
+        return node
+
+    async def _start(self) -> int:
+        key = (self._topic, self._partition)
+        first = (await self._client.list_offsets({key: EARLIEST}))[key]
+        if first.error:
+            await self._client.refresh([self._topic])
+            raise Unreachable("no-leader", f"{self._topic}-{self._partition}: {row(first.error).name}")
+        return first.offset
+
+    async def _fetch(self, node: int, max_wait_ms: int) -> bytearray:
+        connection = await self._client.connection(node, self._purpose)
+        wanted = FetchPartition(self._topic, self._partition, self.position, 8 << 20, -1, self._epoch)
+        return await connection.call_raw(
+            FETCH, FETCH_VERSION, encode_fetch([wanted], max_wait_ms=max_wait_ms), flexible=True
+        )
+
+    async def _refresh_quietly(self) -> None:
+        try:
+            await self._client.refresh([self._topic])
+        except Failed:
+            return

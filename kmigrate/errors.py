@@ -1,0 +1,117 @@
+"""Every error a person can meet, as one small tree.
+
+    KmigrateError
+    ├── UsageError          exit 2   bad arguments, configuration or playbook
+    ├── Refused             exit 3   a guard said no; nothing was changed
+    ├── ParityMismatch      exit 4   source and target differ
+    ├── WaitTimedOut        exit 5   a condition did not come true in time; the intent stays
+    └── Failed              exit 1   something broke while acting
+        ├── Unreachable              no broker of a cluster answers
+        ├── BrokerRefused            a broker answered with an error that we cannot act on
+        ├── ProtocolViolation        a peer sent bytes that break the protocol
+        ├── StateLogBroken           the state log contradicts itself or is newer than we are
+        └── Diverged                 a mirrored partition is not what we wrote
+
+Each carries a kebab-case reference, what happened, what is still true and safe, and the next step;
+`kmigrate.cli` renders them, and `--json` prints the same four fields.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BrokerRefused",
+    "Diverged",
+    "Failed",
+    "KmigrateError",
+    "ParityMismatch",
+    "ProtocolViolation",
+    "Refused",
+    "StateLogBroken",
+    "Unreachable",
+    "UsageError",
+    "WaitTimedOut",
+]
+
+
+class KmigrateError(Exception):
+    """A failure with its reference, the facts that still hold and the way on."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, ref: str, what: str, *, still_true: str = "", next_step: str = "") -> None:
+        super().__init__(what)
+        self.ref = ref
+        self.what = what
+        self.still_true = still_true
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        parts = [f"{self.ref}: {self.what}"]
+        if self.still_true:
+            parts.append(f"Still true: {self.still_true}")
+        if self.next_step:
+            parts.append(f"Next: {self.next_step}")
+        return "\n".join(parts)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "error": self.ref,
+            "what": self.what,
+            "still_true": self.still_true,
+            "next": self.next_step,
+            "exit_code": self.exit_code,
+        }
+
+
+class UsageError(KmigrateError):
+    """The words of the call, the configuration or the playbook are wrong."""
+
+    exit_code = 2
+
+
+class Refused(KmigrateError):
+    """A guard said no before anything was changed."""
+
+    exit_code = 3
+
+
+class ParityMismatch(KmigrateError):
+    """Source and target hold different records."""
+
+    exit_code = 4
+
+
+class WaitTimedOut(KmigrateError):
+    """A condition did not come true within its deadline; what was intended stays written."""
+
+    exit_code = 5
+
+
+class Failed(KmigrateError):
+    """Something broke while acting."""
+
+
+class Unreachable(Failed):
+    """No broker of the cluster answers."""
+
+
+class BrokerRefused(Failed):
+    """A broker answered with an error that leaves nothing to try."""
+
+    def __init__(self, ref: str, what: str, *, code: int = 0, still_true: str = "", next_step: str = "") -> None:
+        super().__init__(ref, what, still_true=still_true, next_step=next_step)
+        self.code = code
+
+
+class ProtocolViolation(Failed):
+    """A peer sent bytes that break the protocol."""
+
+
+class StateLogBroken(Failed):
+    """The state log contradicts itself, was cut, or was written by a newer version."""
+
+
+class Diverged(Failed):
+    """A mirrored partition holds something that the append rule did not put there."""

@@ -1,0 +1,121 @@
+"""How a group's committed positions go from the source to the target, exactly.
+
+Order (C12): nobody on the source → read stable offsets → wait until the target holds every record below them →
+write with leader epoch −1 and the metadata string → read back → look at the source once more → open.
+All or nothing: a group whose handover stops anywhere before `open` is mirrored as before, and nothing that was
+written to the target is seen by a consumer, because the routers still hold the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kmigrate.cluster.admin import Admin, CommittedOffset, GroupMember
+from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.errors import Refused
+from kmigrate.net.clock import monotonic, sleep
+
+__all__ = ["Handover", "hand_over", "members_left"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What was written to the target, and the positions that were left out because their topic is not mirrored."""
+
+    written: Mapping[str, Mapping[int, int]]
+    left_out: tuple[str, ...]
+
+
+async def members_left(source: Admin, group: str) -> Sequence[GroupMember]:
+    """Members that are on the source cluster: they came through no router (AL-29)."""
+    return (await source.describe_groups([group]))[group].members
+
+
+def refuse_members(group: str, members: Sequence[GroupMember]) -> None:
+    """Refuse by naming who is still there."""
+    if not members:
+        return
+    names = ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5])
+    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
+    raise Refused(
+        "members-on-source",
+        f"group {group} still has {len(members)} member(s) on the source: {names}{more}",
+        still_true="the group reads on the source as before; members at the router wait",
+        next_step=f"restart those consumers with the router's address, then: kmigrate group promote {group}",
+    )
+
+
+async def hand_over(
+    group: str,
+    *,
+    starts: Mapping[str, Mapping[int, int]],
+    source_admin: Admin,
+    target: ClusterClient,
+    target_admin: Admin,
+    timeout: float,
+) -> Handover:
+    """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
+
+    Identical offsets only: a position means the same record on both sides.
+    """
+    refuse_members(group, await members_left(source_admin, group))
+    told = await source_admin.group_offsets(group)
+    wanted: dict[tuple[str, int], CommittedOffset] = {}
+    left_out: set[str] = set()
+    for (topic, partition), committed in told.items():
+        if topic not in starts:
+            left_out.add(topic)
+            continue
+        first = starts[topic].get(partition, 0)
+        wanted[(topic, partition)] = CommittedOffset(max(committed.offset, first), committed.metadata)
+    await _wait_for_records(group, target, wanted, timeout)
+    failed = await target_admin.write_group_offsets(group, wanted)
+    if failed:
+        (topic, partition), why = next(iter(failed.items()))
+        raise Refused(
+            "offsets-not-written",
+            f"the target refused {len(failed)} position(s) of group {group}, first {topic}-{partition}: {why}",
+            still_true="the group is still mirrored; its members at the router wait",
+            next_step="see whether somebody runs this group on the target itself",
+        )
+    back = await target_admin.group_offsets(group)
+    wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
+    if wrong:
+        raise Refused("offsets-not-read-back", f"the target does not show what was written for {wrong[:3]}")
+    refuse_members(group, await members_left(source_admin, group))
+    if await source_admin.group_offsets(group) != told:
+        raise Refused(
+            "offsets-moved",
+            f"positions of group {group} moved on the source while they were handed over",
+            still_true="the group is still mirrored",
+            next_step=f"find who commits for {group} on the source, then: kmigrate group promote {group}",
+        )
+    written: dict[str, dict[int, int]] = {}
+    for (topic, partition), committed in wanted.items():
+        written.setdefault(topic, {})[partition] = committed.offset
+    return Handover(written, tuple(sorted(left_out)))
+
+
+async def _wait_for_records(
+    group: str, target: ClusterClient, wanted: Mapping[tuple[str, int], CommittedOffset], timeout: float
+) -> None:
+    """Opening reads before the records are there makes clients reset (G-07): wait for them."""
+    deadline = monotonic() + timeout
+    missing = dict(wanted)
+    while missing:
+        ends = await target.list_offsets(dict.fromkeys(missing, LATEST))
+        missing = {k: v for k, v in missing.items() if ends[k].error or ends[k].offset < v.offset}
+        if not missing:
+            return
+        if monotonic() > deadline:
+            (topic, partition), committed = next(iter(missing.items()))
+            raise Refused(
+                "target-behind-group",
+                f"group {group} has read {topic}-{partition} up to {committed.offset}, the target ends at "
+                f"{ends[(topic, partition)].offset}",
+                still_true="the group is still mirrored; nothing was written",
+                next_step="wait until the mirror has caught up (kmigrate status), or look at a position beyond the log",
+            )
+        await target.refresh({topic for topic, _ in missing})
+        await sleep(0.05)

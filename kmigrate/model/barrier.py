@@ -1,0 +1,63 @@
+"""What is known of producers at a barrier: marks from several witnesses, merged to the newest of each.
+
+A mark says: of this producer id, in this epoch, this sequence is stored on the source. Witnesses are the routers
+(what they saw acknowledged) and the source broker (DescribeProducers); a broker forgets a producer by its records'
+own timestamps (V6), a router forgets when it dies, so neither is enough alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kmigrate.model.ids import SEQUENCES
+from kmigrate.model.records import BarrierRecord, ProducerMark
+
+__all__ = ["barrier_chunks", "merge_marks", "sequence_after"]
+
+_CHUNK = 5_000
+"""Producers in one record: about 200 kB of JSON, well below max.message.bytes."""
+
+
+def sequence_after(one: int, other: int) -> bool:
+    """Whether sequence `one` comes after `other`, modulo 2^31: the shorter way round decides."""
+    return 0 < (one - other) % SEQUENCES < SEQUENCES // 2
+
+
+def merge_marks(marks: Iterable[ProducerMark]) -> tuple[ProducerMark, ...]:
+    """The newest mark of each producer id, in order of ids."""
+    newest: dict[int, ProducerMark] = {}
+    for mark in marks:
+        known = newest.get(mark.producer_id)
+        if (
+            known is None
+            or mark.epoch > known.epoch
+            or (mark.epoch == known.epoch and sequence_after(mark.last_sequence, known.last_sequence))
+        ):
+            newest[mark.producer_id] = mark
+    return tuple(newest[i] for i in sorted(newest))
+
+
+def barrier_chunks(
+    link: str, topic: str, fence_epoch: int, producers: Mapping[int, tuple[ProducerMark, ...]]
+) -> list[BarrierRecord]:
+    """The records that hold a topic's marks, each small enough for one batch."""
+    chunks: list[BarrierRecord] = []
+    current: dict[int, tuple[ProducerMark, ...]] = {}
+    room = _CHUNK
+
+    def close() -> None:
+        nonlocal current, room
+        if current:
+            chunks.append(BarrierRecord(link, topic, len(chunks), fence_epoch, current))
+        current, room = {}, _CHUNK
+
+    for partition, marks in sorted(producers.items()):
+        left = marks
+        while left:
+            current[partition] = left[:room]
+            room -= len(left[:room])
+            left = left[len(current[partition]) :]
+            if room == 0:
+                close()
+    close()
+    return chunks

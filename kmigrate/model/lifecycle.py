@@ -1,0 +1,119 @@
+"""The machines of a mirrored topic and a mirrored group.
+
+Two rules:
+1. Everything that decides whether a phase may follow another lives in these tables; `advance_*` is the only door.
+   An illegal event raises one named error and changes nothing.
+2. A phase says who serves a topic's Produce requests (`kmigrate.model.routes`), so a phase is changed by one record
+   of the state log and by nothing else: no local timer ever leaves a fence.
+
+    initialising → aligning → mirroring → promote-pending → fencing → fenced → promoted
+                                  ↑____________|_______________|_________|   (un-fence: back, with a reason)
+
+Deliberately left out: soak, reverse mirror and rollback after `promoted`; follow mode of groups.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from kmigrate.errors import Refused
+
+__all__ = [
+    "GROUP_TRANSITIONS",
+    "TOPIC_TRANSITIONS",
+    "GroupEvent",
+    "GroupPhase",
+    "TopicEvent",
+    "TopicPhase",
+    "advance_group",
+    "advance_topic",
+]
+
+
+class TopicPhase(StrEnum):
+    """Where a topic stands on its way (AL-82 to AL-87, and `aligning`)."""
+
+    INITIALISING = "initialising"
+    ALIGNING = "aligning"
+    MIRRORING = "mirroring"
+    PROMOTE_PENDING = "promote-pending"
+    FENCING = "fencing"
+    FENCED = "fenced"
+    PROMOTED = "promoted"
+
+
+class TopicEvent(StrEnum):
+    CREATED = "created"
+    """The target topic exists and its start offsets are decided (mirror)."""
+    ALIGNED = "aligned"
+    """Every partition's log start is where its first record will be (mirror)."""
+    PROMOTE_ASKED = "promote-asked"
+    """A person or a playbook asked for promotion (CLI)."""
+    FENCE = "fence"
+    """Lag is small and every router answers: hold new forwards (controller)."""
+    BARRIER = "barrier"
+    """All forwards are resolved and the source's log end is known (controller)."""
+    FLIP = "flip"
+    """The mirror stands exactly at the barrier: writes go to the target (controller)."""
+    UNFENCE = "unfence"
+    """Promotion is given up before the flip; all goes on as before (controller)."""
+
+
+_T, _E = TopicPhase, TopicEvent
+
+TOPIC_TRANSITIONS: dict[TopicPhase, dict[TopicEvent, TopicPhase]] = {
+    _T.INITIALISING: {_E.CREATED: _T.ALIGNING},
+    _T.ALIGNING: {_E.ALIGNED: _T.MIRRORING},
+    _T.MIRRORING: {_E.PROMOTE_ASKED: _T.PROMOTE_PENDING},
+    _T.PROMOTE_PENDING: {_E.FENCE: _T.FENCING, _E.UNFENCE: _T.MIRRORING},
+    _T.FENCING: {_E.BARRIER: _T.FENCED, _E.UNFENCE: _T.MIRRORING},
+    _T.FENCED: {_E.FLIP: _T.PROMOTED, _E.UNFENCE: _T.MIRRORING},
+    _T.PROMOTED: {},
+}
+
+
+class GroupPhase(StrEnum):
+    """Where a consumer group stands (AL-88)."""
+
+    MIRRORED = "mirrored"
+    PROMOTING = "promoting"
+    PROMOTED = "promoted"
+
+
+class GroupEvent(StrEnum):
+    PROMOTE_ASKED = "promote-asked"
+    OPEN = "open"
+    GIVE_UP = "give-up"
+
+
+GROUP_TRANSITIONS: dict[GroupPhase, dict[GroupEvent, GroupPhase]] = {
+    GroupPhase.MIRRORED: {GroupEvent.PROMOTE_ASKED: GroupPhase.PROMOTING},
+    GroupPhase.PROMOTING: {GroupEvent.OPEN: GroupPhase.PROMOTED, GroupEvent.GIVE_UP: GroupPhase.MIRRORED},
+    GroupPhase.PROMOTED: {},
+}
+
+
+def advance_topic(phase: TopicPhase, event: TopicEvent) -> TopicPhase:
+    """The phase after an event, or a refusal that names the legal events."""
+    legal = TOPIC_TRANSITIONS[phase]
+    if event not in legal:
+        raise Refused(
+            "illegal-step",
+            f"a topic that is {phase} cannot take the step '{event}'",
+            still_true="nothing was changed",
+            next_step=f"possible now: {', '.join(legal) or 'none, it is promoted'}",
+        )
+    return legal[event]
+
+
+def advance_group(phase: GroupPhase, event: GroupEvent) -> GroupPhase:
+    """The phase after an event, or a refusal that names the legal events."""
+    legal = GROUP_TRANSITIONS[phase]
+    if event not in legal:
+        raise Refused(
+            "illegal-step",
+            f"a group that is {phase} cannot take the step '{event}'",
+            still_true="nothing was changed",
+            next_step=f"possible now: {', '.join(legal) or 'none, it is promoted'}",
+        )
+    return legal[event]

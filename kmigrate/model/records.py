@@ -1,0 +1,410 @@
+"""The records of the state log and of the presence log, as frozen values, and their JSON.
+
+State log (`__kmigrate_state`, compare-and-set, one partition): what was decided. Keys:
+
+    link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
+    router/<name>   lease/<what>
+
+Presence log (`__kmigrate_presence`, plain appends): what a running process says of itself. A presence record
+names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
+own clock, never with the writer's.
+
+    mirror/<instance>   router/<instance>   controller/<instance>
+
+Secrets never enter either; a link keeps cluster names, bootstrap addresses and cluster ids only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar
+
+from kmigrate.errors import StateLogBroken
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+
+__all__ = [
+    "KINDS",
+    "SCHEMA",
+    "BarrierRecord",
+    "ClusterRef",
+    "ControllerPresence",
+    "CopyIdentity",
+    "FenceAck",
+    "GroupRecord",
+    "LeaseRecord",
+    "LinkRecord",
+    "MirrorPresence",
+    "PartitionBarrier",
+    "PartitionProgress",
+    "ProducerMark",
+    "PromoteTerms",
+    "Record",
+    "RouterPresence",
+    "RouterRecord",
+    "TopicRecord",
+    "decode_record",
+    "encode_record",
+    "group_key",
+    "link_key",
+    "topic_key",
+]
+
+SCHEMA = 1
+"""Version of the records' shape. A reader refuses a higher one; version n must read n+1 before any writes it."""
+
+
+def link_key(link: str) -> str:
+    return f"link/{link}"
+
+
+def topic_key(link: str, topic: str) -> str:
+    return f"topic/{link}/{topic}"
+
+
+def group_key(link: str, group: str) -> str:
+    return f"group/{link}/{group}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRef:
+    """A cluster of the configuration; `cluster_id` is empty until a broker has told it."""
+
+    name: str
+    bootstrap: str
+    cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyIdentity:
+    """The producer ids of one mirroring era: one for data (never re-initialised), one for markers."""
+
+    data_id: int
+    data_epoch: int
+    marker_id: int
+    marker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRecord:
+    """One source → target connection; the root of all other records of the link (AL-11, AL-12)."""
+
+    name: str
+    uuid: str
+    source: ClusterRef
+    target: ClusterRef
+    created_ms: int
+    copy: CopyIdentity | None = None
+    restore_expiration: str | None = None
+    """The target's `producer.id.expiration.ms` default before it was raised ('' where it was unset)."""
+
+    @property
+    def key(self) -> str:
+        return link_key(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteTerms:
+    """What a promote was asked with; seconds and records."""
+
+    asked_ms: int
+    lag_threshold: int = 1000
+    pending_timeout_s: float = 120.0
+    fence_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBarrier:
+    """The source's log end after the drain, with the leader epoch it was read under."""
+
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """One mirrored topic. Phase changes obey `kmigrate.model.lifecycle`."""
+
+    link: str
+    topic: str
+    phase: TopicPhase
+    since_ms: int
+    start: str = "earliest"
+    """earliest, latest, or a timestamp in ms as a number (AL-20)."""
+    offsets: str = "auto"
+    """auto or identical."""
+    partitions: int = 0
+    source_topic_id: str = ""
+    target_topic_id: str = ""
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """First mirrored offset by partition; also the target's log start after aligning."""
+    restore_configs: Mapping[str, str] = field(default_factory=dict)
+    """The topic's own configs that promote puts back on the target."""
+    drop_configs: tuple[str, ...] = ()
+    """Configs set only for mirroring, removed at promote."""
+    generation: int = 0
+    """Route generation, part of the translated producer ids."""
+    reason: str = ""
+    """Why the last promote was given up, or what the phase waits for."""
+    terms: PromoteTerms | None = None
+    fence_epoch: int = -1
+    """The epoch of this topic's newest fence, which routers acknowledge; each fence has a higher one."""
+    barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
+    fenced_ms: int = 0
+    promoted_ms: int = 0
+
+    @property
+    def key(self) -> str:
+        return topic_key(self.link, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """One mirrored consumer group; `written` holds the offsets put on the target at promote."""
+
+    link: str
+    group: str
+    phase: GroupPhase
+    since_ms: int
+    reason: str = ""
+    force: bool = False
+    asked_ms: int = 0
+    written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    promoted_ms: int = 0
+
+    @property
+    def key(self) -> str:
+        return group_key(self.link, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMark:
+    """The last sequence that a producer has on the source side of a barrier; id as the client knows it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierRecord:
+    """A chunk of a topic's producers at the barrier, by partition: what the gate for first writes needs.
+
+    Chunks of an earlier fence stay in the log and are told apart by `fence_epoch`.
+    """
+
+    link: str
+    topic: str
+    chunk: int
+    fence_epoch: int
+    producers: Mapping[int, tuple[ProducerMark, ...]]
+
+    @property
+    def key(self) -> str:
+        return f"barrier/{self.link}/{self.topic}/{self.chunk}"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterRecord:
+    """A router that must acknowledge every fence; a restart under the same name replaces its instance."""
+
+    name: str
+    instance: str
+    host: str
+    bootstrap: str
+    """host:port of the bootstrap listener, what clients are given."""
+    since_ms: int
+
+    @property
+    def key(self) -> str:
+        return f"router/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """Who does a work that one process at a time must do; a new holder raises the term."""
+
+    what: str
+    holder: str
+    term: int
+
+    @property
+    def key(self) -> str:
+        return f"lease/{self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """One mirrored partition as its copier sees it."""
+
+    position: int
+    """Next offset to be appended on the target: everything below is acknowledged there."""
+    source_end: int = -1
+    """Last known end of the source log (high watermark)."""
+    stable_end: int = -1
+    problem: str = ""
+    """What stopped this partition, or ''."""
+    at_barrier: int = -1
+    """The barrier offset that the copier has stopped at, or −1."""
+    direct_id: int = -2
+    """Producer id of the last batch seen that came through no router (−1: without id; −2: none seen)."""
+    direct_offset: int = -1
+    direct_ms: int = 0
+    """When that batch was seen here, ms since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPresence:
+    instance: str
+    link: str
+    applied: int
+    active: bool
+    """Whether this instance holds the lease and copies."""
+    interval_ms: int
+    topics: Mapping[str, Mapping[int, PartitionProgress]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"mirror/{self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAck:
+    """A router's word on one fenced topic: forwards that are not resolved yet, and what it saw acknowledged."""
+
+    epoch: int
+    in_flight: int
+    producers: Mapping[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPresence:
+    instance: str
+    name: str
+    applied: int
+    """Offset of the newest state record this router has acted on."""
+    interval_ms: int
+    fences: Mapping[str, FenceAck] = field(default_factory=dict)
+    """By topic key (topic/<link>/<topic>)."""
+    holds_ms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Longest time a request was held at the last fence, by topic key and partition."""
+    connections: int = 0
+    forwarded: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"router/{self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerPresence:
+    instance: str
+    applied: int
+    active: bool
+    interval_ms: int
+
+    @property
+    def key(self) -> str:
+        return f"controller/{self.instance}"
+
+
+Record = (
+    LinkRecord
+    | TopicRecord
+    | GroupRecord
+    | BarrierRecord
+    | RouterRecord
+    | LeaseRecord
+    | MirrorPresence
+    | RouterPresence
+    | ControllerPresence
+)
+
+KINDS: dict[str, type[Record]] = {
+    kind.__name__: kind
+    for kind in (
+        LinkRecord,
+        TopicRecord,
+        GroupRecord,
+        BarrierRecord,
+        RouterRecord,
+        LeaseRecord,
+        MirrorPresence,
+        RouterPresence,
+        ControllerPresence,
+    )
+}
+
+_R = TypeVar("_R")
+
+
+def encode_record(record: Record) -> dict[str, Any]:
+    """JSON shape of a record, with its kind."""
+    return {"kind": type(record).__name__, **_plain(record)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def decode_record(data: Mapping[str, Any]) -> Record:
+    """The record of a JSON shape; unknown kinds and missing fields are refused, unknown fields ignored."""
+    kind = KINDS.get(str(data.get("kind")))
+    if kind is None:
+        raise StateLogBroken(
+            "unknown-record",
+            f"the state log holds a record of kind {data.get('kind')!r}, which this version does not know",
+            still_true="nothing was changed",
+            next_step="use the version of kmigrate that wrote it",
+        )
+    try:
+        return typing.cast("Record", _value(kind, data))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateLogBroken(
+            "malformed-record", f"a {kind.__name__} of the state log cannot be read: {error!r}"
+        ) from error
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _value(kind: Any, data: Any) -> Any:
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(typing.cast("Any", kind))
+        known = {f.name for f in dataclasses.fields(kind)}
+        return typing.cast("type[Any]", kind)(**{k: _value(hints[k], v) for k, v in data.items() if k in known})
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        if data is None:
+            return None
+        inner = [a for a in typing.get_args(kind) if a is not type(None)]
+        return _value(inner[0], data)
+    if origin is tuple:
+        return tuple(_value(typing.get_args(kind)[0], v) for v in data)
+    if origin is not None and issubclass(origin, Mapping):
+        of_key, of_value = typing.get_args(kind)
+        return {of_key(k): _value(of_value, v) for k, v in data.items()}
+    if kind is float:
+        return float(data)
+    if isinstance(kind, type) and not isinstance(data, kind):
+        return kind(data) if issubclass(kind, StrEnum) else _mistyped(kind, data)
+    return data
+
+
+def _mistyped(kind: type[Any], data: Any) -> Any:
+    raise TypeError(f"expected {kind.__name__}, found {data!r}")

@@ -1,0 +1,120 @@
+"""Who serves what, as one immutable table with one epoch, derived from the state and swapped at once.
+
+A request carries the epoch it was routed under; "no request older than epoch n is in flight" is a count, and
+that count is a fence's proof (AL-79).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import LinkRecord, ProducerMark, TopicRecord
+from kmigrate.model.state import State
+
+__all__ = [
+    "DIRECT_LIMIT",
+    "RoutingTable",
+    "Serve",
+    "TopicRoute",
+    "id_shift",
+    "routing_table",
+]
+
+DIRECT_LIMIT = 1 << 40
+"""Producer ids below this were handed out by a cluster: a batch with one came through no router."""
+_GENERATION_BITS = 6
+_LINK_BITS = 16
+
+
+class Serve(Enum):
+    """What a router does with Produce requests of a topic."""
+
+    HIDDEN = "hidden"
+    """Still aligning: metadata says LEADER_NOT_AVAILABLE, so that nobody reads fillers."""
+    FORWARD = "forward"
+    """To the source's leader, producer ids translated (AL-25)."""
+    HOLD = "hold"
+    """Held until a newer record says forward or local (AL-78)."""
+    LOCAL = "local"
+    """To the target; the gate watches first writes of each producer."""
+
+
+_SERVE = {
+    TopicPhase.INITIALISING: Serve.HIDDEN,
+    TopicPhase.ALIGNING: Serve.HIDDEN,
+    TopicPhase.MIRRORING: Serve.FORWARD,
+    TopicPhase.PROMOTE_PENDING: Serve.FORWARD,
+    TopicPhase.FENCING: Serve.HOLD,
+    TopicPhase.FENCED: Serve.HOLD,
+    TopicPhase.PROMOTED: Serve.LOCAL,
+}
+
+
+def id_shift(target_cluster_id: str, link_uuid: str, generation: int) -> int:
+    """What is added to a client's producer id on the way to the source: 2^40 · g, g of 22 bits and never 0.
+
+    g = 16 bits of a hash over target cluster and link, then 6 bits of route generation: needs no table,
+    survives router crashes and is the same in every router (M5).
+    """
+    digest = hashlib.sha256(f"{target_cluster_id}/{link_uuid}".encode()).digest()
+    block = int.from_bytes(digest[:2]) or 1
+    return (block << _GENERATION_BITS | generation % (1 << _GENERATION_BITS)) << 40
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One mirrored topic's route. `epoch` is the fence epoch while held, `gate` the producers at the barrier."""
+
+    key: str
+    link: str
+    topic: str
+    serve: Serve
+    shift: int
+    fence_epoch: int
+    partitions: int
+    gate: Mapping[int, tuple[ProducerMark, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTable:
+    """Topics and groups by name; what is not in it belongs to the target alone."""
+
+    epoch: int
+    topics: Mapping[str, TopicRoute]
+    held_groups: frozenset[str]
+    """Groups whose members wait: mirrored and not promoted (AL-30)."""
+
+
+def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
+    serve = _SERVE[record.phase]
+    gate: dict[int, tuple[ProducerMark, ...]] = {}
+    if serve is Serve.LOCAL:
+        for barrier in state.barriers(record.link, record.topic):
+            if barrier.fence_epoch == record.fence_epoch:
+                for partition, marks in barrier.producers.items():
+                    gate[partition] = gate.get(partition, ()) + marks
+    return TopicRoute(
+        key=record.key,
+        link=record.link,
+        topic=record.topic,
+        serve=serve,
+        shift=id_shift(link.target.cluster_id, link.uuid, record.generation),
+        fence_epoch=record.fence_epoch,
+        partitions=record.partitions,
+        gate=gate,
+    )
+
+
+def routing_table(state: State) -> RoutingTable:
+    """The table that a state implies."""
+    topics: dict[str, TopicRoute] = {}
+    for record in state.topics():
+        link = state.link(record.link)
+        if link is not None:
+            topics[record.topic] = _route(state, link, record)
+    held = frozenset(r.group for r in state.groups() if r.phase is not GroupPhase.PROMOTED)
+    return RoutingTable(state.epoch, topics, held)

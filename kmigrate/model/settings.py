@@ -1,0 +1,24 @@
+"""How one cluster is reached: built once from the configuration, passed down as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["ClusterSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A named cluster's connection: what the wire client uses, and what only librdkafka's admin client gets."""
+
+    name: str
+    bootstrap: tuple[tuple[str, int], ...]
+    client_id: str = "kmigrate"
+    request_timeout_s: float = 30.0
+    admin: Mapping[str, str] = field(default_factory=dict)
+    """Extra librdkafka settings of the admin client (`[clusters.X.admin]`)."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)

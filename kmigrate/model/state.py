@@ -1,0 +1,82 @@
+"""A snapshot of everything the state log has decided: one immutable value, folded record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from kmigrate.model.records import (
+    BarrierRecord,
+    GroupRecord,
+    LeaseRecord,
+    LinkRecord,
+    Record,
+    RouterRecord,
+    TopicRecord,
+    group_key,
+    link_key,
+    topic_key,
+)
+
+__all__ = ["State"]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All live records by key; `epoch` is the offset of the newest record folded in, −1 for none."""
+
+    epoch: int = -1
+    records: Mapping[str, Record] = field(default_factory=lambda: MappingProxyType({}))
+
+    def with_record(self, key: str, record: Record | None, epoch: int) -> State:
+        """The state after one more record; None is a tombstone."""
+        records = dict(self.records)
+        if record is None:
+            records.pop(key, None)
+        else:
+            records[key] = record
+        return State(epoch, MappingProxyType(records))
+
+    def links(self) -> list[LinkRecord]:
+        return sorted((r for r in self.records.values() if isinstance(r, LinkRecord)), key=lambda r: r.name)
+
+    def link(self, name: str) -> LinkRecord | None:
+        found = self.records.get(link_key(name))
+        return found if isinstance(found, LinkRecord) else None
+
+    def topics(self, link: str | None = None) -> list[TopicRecord]:
+        return sorted(
+            (r for r in self.records.values() if isinstance(r, TopicRecord) and link in (None, r.link)),
+            key=lambda r: (r.link, r.topic),
+        )
+
+    def topic(self, link: str, topic: str) -> TopicRecord | None:
+        found = self.records.get(topic_key(link, topic))
+        return found if isinstance(found, TopicRecord) else None
+
+    def topic_owner(self, topic: str) -> TopicRecord | None:
+        """The record of a target topic, whichever link owns it (one at most: AL-12, MM-20)."""
+        return next((r for r in self.topics() if r.topic == topic), None)
+
+    def groups(self, link: str | None = None) -> list[GroupRecord]:
+        return sorted(
+            (r for r in self.records.values() if isinstance(r, GroupRecord) and link in (None, r.link)),
+            key=lambda r: (r.link, r.group),
+        )
+
+    def group(self, link: str, group: str) -> GroupRecord | None:
+        found = self.records.get(group_key(link, group))
+        return found if isinstance(found, GroupRecord) else None
+
+    def routers(self) -> list[RouterRecord]:
+        return sorted((r for r in self.records.values() if isinstance(r, RouterRecord)), key=lambda r: r.name)
+
+    def lease(self, what: str) -> LeaseRecord | None:
+        found = self.records.get(f"lease/{what}")
+        return found if isinstance(found, LeaseRecord) else None
+
+    def barriers(self, link: str, topic: str) -> Iterator[BarrierRecord]:
+        for record in self.records.values():
+            if isinstance(record, BarrierRecord) and (record.link, record.topic) == (link, topic):
+                yield record

@@ -1,0 +1,22 @@
+"""The one home of time: the rest of kmigrate asks here, so that a test can look at every wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+__all__ = ["monotonic", "now_ms", "sleep"]
+
+
+def now_ms() -> int:
+    """Wall-clock time, ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic() -> float:
+    """Seconds of a clock that never goes back, comparable between processes of one machine."""
+    return time.monotonic()
+
+
+async def sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)

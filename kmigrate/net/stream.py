@@ -1,0 +1,166 @@
+"""A socket as a stream of whole Kafka frames, in both directions.
+
+Small frames are cut out of one scratch buffer; a frame that does not fit is received straight into its own
+bytearray, so large Fetch answers and Produce requests are copied once, by the kernel.
+
+Back-pressure in three sentences: when the peer does not read, `writable` is cleared and `drain` waits; who
+relays from one stream to another pauses reading the first while the second is not writable; reading goes on
+when it is writable again. Frames handed to `on_frame` belong to the receiver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.frames import MAX_FRAME, SIZE
+
+__all__ = ["FrameStream"]
+
+_SCRATCH = 64 * 1024
+
+Buffer = bytes | bytearray | memoryview
+
+
+class FrameStream(asyncio.BufferedProtocol):
+    """One connection; calls `on_frame(frame)` per frame and `on_lost(error)` once at its end."""
+
+    def __init__(
+        self,
+        on_frame: Callable[[bytearray], None],
+        on_lost: Callable[[Exception | None], None],
+        *,
+        max_frame: int = MAX_FRAME,
+        high_water: int = 4 << 20,
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._max_frame = max_frame
+        self._high_water = high_water
+        self._scratch = bytearray(_SCRATCH)
+        self._view = memoryview(self._scratch)
+        self._fill = 0
+        self._frame: bytearray | None = None
+        self._frame_view: memoryview | None = None
+        self._have = 0
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.on_writable: Callable[[bool], None] | None = None
+        self.lost = False
+        self._reason: Exception | None = None
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._high_water)
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame_view is not None:
+            return self._frame_view[self._have :]
+        return self._view[self._fill :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frame is not None:
+            self._have += nbytes
+            if self._have == len(self._frame):
+                frame, self._frame, self._frame_view = self._frame, None, None
+                self._on_frame(frame)
+            return
+        self._fill += nbytes
+        self._cut()
+
+    def _cut(self) -> None:
+        at = 0
+        while not self.lost and self._fill - at >= 4:
+            (size,) = SIZE.unpack_from(self._scratch, at)
+            if not 0 <= size <= self._max_frame:
+                self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
+                return
+            stop = at + 4 + size
+            if stop <= self._fill:
+                frame = self._scratch[at:stop]
+                at = stop
+                self._on_frame(frame)
+                continue
+            if stop - at > _SCRATCH // 2:
+                self._frame = bytearray(4 + size)
+                self._have = self._fill - at
+                self._frame[: self._have] = self._view[at : self._fill]
+                self._frame_view = memoryview(self._frame)
+                self._fill = 0
+                return
+            break
+        if at:
+            rest = self._fill - at
+            self._scratch[:rest] = self._scratch[at : self._fill]
+            self._fill = rest
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._writable.set()
+        self._on_lost(exc or self._reason)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        if self.on_writable is not None:
+            self.on_writable(False)
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        if self.on_writable is not None:
+            self.on_writable(True)
+
+    # for the owner
+
+    @property
+    def peer(self) -> str:
+        """Host and port of the other side, for messages."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return f"{name[0]}:{name[1]}" if name else "?"
+
+    @property
+    def writable(self) -> bool:
+        return self._writable.is_set()
+
+    async def drain(self) -> None:
+        """Wait until the peer reads again, or the connection is lost."""
+        await self._writable.wait()
+
+    def write(self, data: Buffer) -> None:
+        if self._transport is not None and not self.lost:
+            self._transport.write(data)
+
+    def write_many(self, parts: list[Buffer]) -> None:
+        if self._transport is not None and not self.lost:
+            self._transport.writelines(parts)
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self.lost and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self.lost and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close after what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, reason: Exception | None = None) -> None:
+        """Close at once with a reset (linger 0): nothing that was queued is sent any more."""
+        self._reason = self._reason or reason
+        self.lost = True
+        if self._transport is not None:
+            self._transport.abort()

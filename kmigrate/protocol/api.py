@@ -1,0 +1,112 @@
+"""The Kafka messages that kmigrate itself sends, one version each, and their encoding by kio.
+
+One version per API keeps both ends of the code simple. Each is the lowest that carries what we need,
+so that Kafka 2.8 (source) and 4.x (target) both speak it (D6).
+
+| api | version | why this one |
+|---|---|---|
+| Produce | 9 | flexible, by topic name; written by hand in `hot` |
+| Fetch | 12 | last_fetched_epoch reports truncation (W7); by hand in `hot` |
+| ListOffsets | 5 | leader epochs, replica_id −2 for the log end (V1) |
+| Metadata | 10 | topic ids |
+| FindCoordinator | 3 | key types |
+| InitProducerId | 4 | producer id and epoch in the request |
+| DeleteRecords | 2 | |
+| WriteTxnMarkers | 1 | flexible; the version measured in M2 |
+| AddPartitionsToTxn, EndTxn | 3 | newest version that is a client's, not a broker's (D6) |
+| DescribeProducers | 0 | Kafka ≥ 2.8 |
+| IncrementalAlterConfigs | 1 | the one admin call that confluent-kafka cannot make: default broker resource (W1) |
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_reader, entity_writer
+
+from kmigrate.errors import ProtocolViolation
+
+__all__ = [
+    "API_NAMES",
+    "decode_body",
+    "encode_body",
+    "entity",
+    "is_flexible",
+    "known_versions",
+    "response_type",
+]
+
+API_NAMES: dict[int, str] = dict(api_key_map)
+
+
+def _title(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+@cache
+def entity(api_key: int, version: int, kind: str) -> type[Any]:
+    """The kio class of one message: `kind` is request or response."""
+    name = API_NAMES[api_key]
+    module = importlib.import_module(f"kio.schema.{name}.v{version}.{kind}")
+    found: type[Any] = getattr(module, _title(name) + kind.capitalize())
+    return found
+
+
+def response_type(request: type[Any]) -> type[Any]:
+    """The response class that answers a request class, same version."""
+    return entity(int(request.__api_key__), int(request.__version__), "response")
+
+
+@cache
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether this version's headers carry tagged fields (KIP-482)."""
+    return bool(entity(api_key, version, "request").__flexible__)
+
+
+@cache
+def known_versions(api_key: int) -> tuple[int, int] | None:
+    """Lowest and highest version of an API that kio can read, or None."""
+    name = API_NAMES.get(api_key)
+    if name is None:
+        return None
+    versions = sorted(int(v) for v in schema_name_map[name])
+    return versions[0], versions[-1]
+
+
+_READERS: dict[type[Any], Callable[[bytes, int], tuple[Any, int]]] = {}
+_WRITERS: dict[type[Any], Callable[[io.BytesIO, Any], None]] = {}
+
+
+def _reader(kind: type[Any]) -> Callable[[bytes, int], tuple[Any, int]]:
+    if kind not in _READERS:
+        _READERS[kind] = entity_reader(kind)
+    return _READERS[kind]
+
+
+def _writer(kind: type[Any]) -> Callable[[io.BytesIO, Any], None]:
+    if kind not in _WRITERS:
+        _WRITERS[kind] = entity_writer(kind)
+    return _WRITERS[kind]
+
+
+def encode_body(message: Any) -> bytes:
+    """The body bytes of a kio message, without header."""
+    out = io.BytesIO()
+    _writer(type(message))(out, message)
+    return out.getvalue()
+
+
+def decode_body(kind: type[Any], frame: bytearray | memoryview, at: int) -> Any:
+    """Read one message of class `kind` from a frame at its body offset."""
+    try:
+        value, _ = _reader(kind)(bytes(memoryview(frame)[at:]), 0)
+    except Exception as error:  # kio raises several kinds; all mean the same to us
+        raise ProtocolViolation(
+            "undecodable-message", f"{kind.__name__} v{kind.__version__} cannot be read: {error}"
+        ) from error
+    return value

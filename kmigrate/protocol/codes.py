@@ -1,0 +1,85 @@
+"""Broker error codes as rows: name, whether a retry can help, whether metadata must be read anew first.
+
+Only the codes that kmigrate decides on are named here; others keep their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+__all__ = ["Code", "ErrorRow", "row"]
+
+
+class Code(IntEnum):
+    """Error codes of the Kafka protocol that kmigrate names."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    LISTENER_NOT_FOUND = 72
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """What an error code means to a caller that wants to go on."""
+
+    code: int
+    name: str
+    retriable: bool
+    refresh: bool
+
+
+_REFRESH = frozenset({3, 5, 6, 9, 16, 41, 56, 72, 74, 75, 100, 103})
+_RETRIABLE = _REFRESH | frozenset({2, 7, 8, 13, 14, 15, 19, 20, 51, 70, 71, 78, 88})
+
+
+def row(code: int) -> ErrorRow:
+    """The row of a code; unknown codes are not retriable."""
+    try:
+        name = Code(code).name
+    except ValueError:
+        name = f"ERROR_{code}"
+    return ErrorRow(code, name, code in _RETRIABLE, code in _REFRESH)

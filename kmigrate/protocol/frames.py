@@ -1,0 +1,97 @@
+"""Frames of the Kafka wire: a four-byte length, then a header, then a body.
+
+    request   | size i32 | api key i16 | version i16 | correlation id i32 | client id nullable string | [tags] | body
+    response  | size i32 | correlation id i32 | [tags] | body
+
+A *frame* here is always a bytearray that includes its size prefix, so that passing one on is one write.
+The header is read by hand because the router must know it of every request, also of those it never decodes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.primitives import read_uvarint
+
+__all__ = [
+    "MAX_FRAME",
+    "SIZE",
+    "RequestHead",
+    "correlation_id",
+    "encode_request_head",
+    "peek_request",
+    "response_body_offset",
+    "set_correlation_id",
+]
+
+SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(">hhi")
+_I16 = struct.Struct(">h")
+
+MAX_FRAME = 128 * 1024 * 1024
+"""Upper bound of one frame, bytes: above Kafka's own socket.request.max.bytes (100 MiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The fields that every request starts with; `body` is the body's offset in the frame."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
+
+
+def peek_request(frame: bytearray, flexible: bool | None = None) -> RequestHead:
+    """Read a request's head; pass `flexible` where the header carries tagged fields (header v2)."""
+    if len(frame) < 14:
+        raise ProtocolViolation("short-request", f"a request of {len(frame)} bytes has no header")
+    api_key, version, correlation = _HEAD.unpack_from(frame, 4)
+    (length,) = _I16.unpack_from(frame, 12)
+    at = 14
+    client_id: str | None = None
+    if length >= 0:
+        if at + length > len(frame):
+            raise ProtocolViolation("short-request", "the client id runs past the request")
+        client_id = frame[at : at + length].decode("utf-8", "replace")
+        at += length
+    if flexible:
+        at = skip_tags(frame, at)
+    return RequestHead(api_key, version, correlation, client_id, at)
+
+
+def skip_tags(frame: bytearray | memoryview, at: int) -> int:
+    """Skip a tagged-field section (KIP-482) and return the offset after it."""
+    count, at = read_uvarint(frame, at)
+    for _ in range(count):
+        _, at = read_uvarint(frame, at)
+        size, at = read_uvarint(frame, at)
+        at += size
+        if at > len(frame):
+            raise ProtocolViolation("bad-tags", "a tagged field runs past its frame")
+    return at
+
+
+def correlation_id(frame: bytearray) -> int:
+    """The correlation id of a response frame."""
+    value: int = SIZE.unpack_from(frame, 4)[0]
+    return value
+
+
+def set_correlation_id(frame: bytearray, value: int) -> None:
+    """Put another correlation id into a response frame, in place."""
+    SIZE.pack_into(frame, 4, value)
+
+
+def response_body_offset(frame: bytearray, flexible: bool) -> int:
+    """Where the body of a response starts (ApiVersions never has tags in its header: D8)."""
+    return skip_tags(frame, 8) if flexible else 8
+
+
+def encode_request_head(api_key: int, version: int, correlation: int, client_id: bytes, flexible: bool) -> bytes:
+    """Header bytes of a request, without the size prefix."""
+    head = _HEAD.pack(api_key, version, correlation) + _I16.pack(len(client_id)) + client_id
+    return head + b"\0" if flexible else head

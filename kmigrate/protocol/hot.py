@@ -1,0 +1,240 @@
+"""Produce and Fetch as our own client speaks them, down to partition level; records stay views.
+
+Only two versions: Produce 9 and Fetch 12 (flexible, by topic name), which Kafka 2.8 to 4.x all speak.
+The router reads clients' Produce requests of every version itself (`kmigrate.router.apis`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.frames import response_body_offset, skip_tags
+from kmigrate.protocol.primitives import (
+    read_compact_string,
+    read_uvarint,
+    write_compact_string,
+    write_uvarint,
+)
+
+__all__ = [
+    "FETCH",
+    "FETCH_VERSION",
+    "PRODUCE",
+    "PRODUCE_VERSION",
+    "FetchAnswer",
+    "FetchPartition",
+    "FetchedPartition",
+    "ProduceAnswer",
+    "decode_fetch",
+    "decode_produce",
+    "encode_fetch",
+    "encode_produce",
+]
+
+PRODUCE, PRODUCE_VERSION = 0, 9
+FETCH, FETCH_VERSION = 1, 12
+
+Buffer = bytes | bytearray | memoryview
+
+_FETCH_HEAD = struct.Struct(">iiiibii")
+_FETCH_PART = struct.Struct(">iiqiqi")
+_FETCHED = struct.Struct(">ihqqq")
+_PRODUCED = struct.Struct(">ihqqq")
+_I32 = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceAnswer:
+    """What a broker said of one batch."""
+
+    error: int
+    base_offset: int
+    log_append_time: int
+    message: str | None
+
+
+def encode_produce(
+    batches: Iterable[tuple[str, int, Buffer]], *, acks: int = -1, timeout_ms: int = 30_000
+) -> list[Buffer]:
+    """Body of a Produce request: one batch per partition (A2), the batches themselves uncopied."""
+    topics: dict[str, list[tuple[int, Buffer]]] = {}
+    for topic, partition, data in batches:
+        topics.setdefault(topic, []).append((partition, data))
+    out: list[Buffer] = [b"\0" + struct.pack(">hi", acks, timeout_ms) + write_uvarint(len(topics) + 1)]
+    for topic, parts in topics.items():
+        head = write_compact_string(topic) + write_uvarint(len(parts) + 1)
+        for partition, data in parts:
+            out.append(head + _I32.pack(partition) + write_uvarint(len(data) + 1))
+            out.append(data)
+            head = b"\0"
+        out.append(b"\0\0")
+    out.append(b"\0")
+    return out
+
+
+def decode_produce(frame: bytearray) -> dict[tuple[str, int], ProduceAnswer]:
+    """Answers of a Produce 9 response by topic and partition."""
+    try:
+        at = response_body_offset(frame, flexible=True)
+        out: dict[tuple[str, int], ProduceAnswer] = {}
+        topics, at = read_uvarint(frame, at)
+        for _ in range(topics - 1):
+            topic, at = read_compact_string(frame, at)
+            count, at = read_uvarint(frame, at)
+            for _ in range(count - 1):
+                partition, error, base, append_time, _ = _PRODUCED.unpack_from(frame, at)
+                at += _PRODUCED.size
+                record_errors, at = read_uvarint(frame, at)
+                for _ in range(record_errors - 1):
+                    _, at = read_compact_string(frame, at + 4)
+                    at = skip_tags(frame, at)
+                message, at = read_compact_string(frame, at)
+                at = skip_tags(frame, at)
+                out[(topic or "", partition)] = ProduceAnswer(error, base, append_time, message)
+            at = skip_tags(frame, at)
+        return out
+    except struct.error as short:
+        raise ProtocolViolation("short-produce-answer", str(short)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """Where to go on reading one partition; epochs −1 where unknown (C3)."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What a broker answered for one partition; `records` is a view into the frame."""
+
+    topic: str
+    partition: int
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+    aborted: tuple[tuple[int, int], ...]
+    """(producer id, first offset), as listed: sort before use (design of aborted data, W9)."""
+    preferred_replica: int
+    records: memoryview
+    diverging: tuple[int, int] | None = None
+    """(epoch, end offset) where the source log was cut below what we read (W7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """A whole Fetch response."""
+
+    error: int
+    session_id: int
+    throttle_ms: int
+    partitions: list[FetchedPartition] = field(default_factory=list)
+
+
+def encode_fetch(
+    partitions: Sequence[FetchPartition],
+    *,
+    max_wait_ms: int,
+    min_bytes: int = 1,
+    max_bytes: int = 64 << 20,
+    read_committed: bool = False,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    forgotten: Sequence[tuple[str, int]] = (),
+    rack: str = "",
+) -> list[Buffer]:
+    """Body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch, AL-76)."""
+    out = bytearray(
+        _FETCH_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, 1 if read_committed else 0, session_id, session_epoch)
+    )
+    topics: dict[str, list[FetchPartition]] = {}
+    for wanted in partitions:
+        topics.setdefault(wanted.topic, []).append(wanted)
+    out += write_uvarint(len(topics) + 1)
+    for topic, parts in topics.items():
+        out += write_compact_string(topic) + write_uvarint(len(parts) + 1)
+        for p in parts:
+            out += _FETCH_PART.pack(p.partition, p.leader_epoch, p.offset, p.last_fetched_epoch, -1, p.max_bytes)
+            out += b"\0"
+        out += b"\0"
+    dropped: dict[str, list[int]] = {}
+    for topic, partition in forgotten:
+        dropped.setdefault(topic, []).append(partition)
+    out += write_uvarint(len(dropped) + 1)
+    for topic, numbers in dropped.items():
+        out += write_compact_string(topic) + write_uvarint(len(numbers) + 1)
+        for number in numbers:
+            out += _I32.pack(number)
+        out += b"\0"
+    out += write_compact_string(rack) + b"\0"
+    return [bytes(out)]
+
+
+def _partition_tags(frame: bytearray, at: int) -> tuple[tuple[int, int] | None, int]:
+    """The diverging epoch of a partition's tags, if any, and the offset after them."""
+    diverging: tuple[int, int] | None = None
+    count, at = read_uvarint(frame, at)
+    for _ in range(count):
+        tag, at = read_uvarint(frame, at)
+        size, at = read_uvarint(frame, at)
+        if tag == 0 and size >= 12:
+            epoch, end = struct.unpack_from(">iq", frame, at)
+            diverging = None if epoch < 0 and end < 0 else (epoch, end)
+        at += size
+    return diverging, at
+
+
+def decode_fetch(frame: bytearray) -> FetchAnswer:
+    """A Fetch 12 response; every length is checked by the reads themselves."""
+    try:
+        view = memoryview(frame)
+        at = response_body_offset(frame, flexible=True)
+        throttle, error, session = struct.unpack_from(">ihi", frame, at)
+        at += 10
+        out: list[FetchedPartition] = []
+        topics, at = read_uvarint(frame, at)
+        for _ in range(topics - 1):
+            topic, at = read_compact_string(frame, at)
+            count, at = read_uvarint(frame, at)
+            for _ in range(count - 1):
+                partition, code, watermark, stable, start = _FETCHED.unpack_from(frame, at)
+                at += _FETCHED.size
+                aborted_count, at = read_uvarint(frame, at)
+                aborted: list[tuple[int, int]] = []
+                for _ in range(aborted_count - 1):
+                    aborted.append(struct.unpack_from(">qq", frame, at))
+                    at = skip_tags(frame, at + 16)
+                (preferred,) = _I32.unpack_from(frame, at)
+                length, at = read_uvarint(frame, at + 4)
+                size = max(length - 1, 0)
+                if at + size > len(frame):
+                    raise ProtocolViolation("short-fetch-answer", "records run past the answer")
+                records = view[at : at + size]
+                diverging, at = _partition_tags(frame, at + size)
+                out.append(
+                    FetchedPartition(
+                        topic or "",
+                        partition,
+                        code,
+                        watermark,
+                        stable,
+                        start,
+                        tuple(aborted),
+                        preferred,
+                        records,
+                        diverging,
+                    )
+                )
+            at = skip_tags(frame, at)
+        return FetchAnswer(error, session, throttle, out)
+    except struct.error as short:
+        raise ProtocolViolation("short-fetch-answer", str(short)) from None

@@ -1,0 +1,93 @@
+"""The few field readers and writers that the hot path needs; everything else is kio's work."""
+
+from __future__ import annotations
+
+import struct
+
+from kmigrate.errors import ProtocolViolation
+
+__all__ = [
+    "read_compact_string",
+    "read_string",
+    "read_uvarint",
+    "write_compact_string",
+    "write_string",
+    "write_uvarint",
+    "zigzag",
+]
+
+_I16 = struct.Struct(">h")
+
+
+def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """An unsigned varint of at most five bytes, and the offset after it."""
+    value = 0
+    shift = 0
+    try:
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift += 7
+            if shift > 28:
+                break
+    except IndexError:
+        raise ProtocolViolation("short-varint", "a varint runs past its frame") from None
+    byte = data[at] if at < len(data) else 0x80
+    if byte >= 0x80:
+        raise ProtocolViolation("long-varint", "a varint has more than five bytes")
+    return value | (byte << shift), at + 1
+
+
+def write_uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def zigzag(value: int) -> bytes:
+    """A signed varint, as records use them."""
+    return write_uvarint((value << 1) ^ (value >> 63))
+
+
+def read_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | None, int]:
+    """A nullable string with a two-byte length, and the offset after it."""
+    if at + 2 > len(data):
+        raise ProtocolViolation("short-string", "a string's length runs past its frame")
+    (length,) = _I16.unpack_from(data, at)
+    at += 2
+    if length < 0:
+        return None, at
+    if at + length > len(data):
+        raise ProtocolViolation("short-string", "a string runs past its frame")
+    return str(data[at : at + length], "utf-8"), at + length
+
+
+def read_compact_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | None, int]:
+    """A nullable string with a varint length (plus one), and the offset after it."""
+    length, at = read_uvarint(data, at)
+    if length == 0:
+        return None, at
+    end = at + length - 1
+    if end > len(data):
+        raise ProtocolViolation("short-string", "a string runs past its frame")
+    return str(data[at:end], "utf-8"), end
+
+
+def write_string(value: str | None) -> bytes:
+    if value is None:
+        return _I16.pack(-1)
+    raw = value.encode()
+    return _I16.pack(len(raw)) + raw
+
+
+def write_compact_string(value: str | None) -> bytes:
+    if value is None:
+        return b"\0"
+    raw = value.encode()
+    return write_uvarint(len(raw) + 1) + raw

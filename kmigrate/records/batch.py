@@ -1,0 +1,175 @@
+"""The record batch, magic 2: its header by hand, its records never.
+
+    offset  size  field
+         0     8  base offset                  not under the CRC
+         8     4  batch length (bytes after it)
+        12     4  partition leader epoch       not under the CRC
+        16     1  magic (2)
+        17     4  CRC-32C of everything after it
+        21     2  attributes: 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+        23     4  last offset delta
+        27     8  base timestamp
+        35     8  max timestamp
+        43     8  producer id
+        51     2  producer epoch
+        53     4  base sequence
+        57     4  record count
+        61     …  records
+
+Every hand-written offset of a batch lives in this package. A batch is looked at through `Batch`, a view:
+nothing is copied, `stamp` writes in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.model.ids import SEQUENCES
+
+__all__ = [
+    "CODEC_MASK",
+    "CONTROL",
+    "DELETE_HORIZON",
+    "HEADER_SIZE",
+    "LOG_APPEND_TIME",
+    "TRANSACTIONAL",
+    "Batch",
+    "check_crc",
+    "next_sequence",
+    "stamp",
+    "walk",
+]
+
+HEADER_SIZE = 61
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PREFIX = struct.Struct(">qi")
+_PRODUCER = struct.Struct(">qhi")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_ZERO8 = b"\0" * 8
+_NO_EPOCH = struct.pack(">i", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch's header fields and the view of all its bytes."""
+
+    base_offset: int
+    leader_epoch: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+    view: memoryview
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last offset; −1 where the batch has no producer id."""
+        if self.base_sequence < 0:
+            return -1
+        return next_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+
+def next_sequence(sequence: int, count: int) -> int:
+    """The sequence `count` records later, wrapped as brokers wrap it."""
+    return (sequence + count) % SEQUENCES
+
+
+def walk(data: memoryview) -> Iterator[Batch]:
+    """The batches of a records field, in order; a last one cut off by the byte limit is left out (A11)."""
+    at = 0
+    end = len(data)
+    while at + HEADER_SIZE <= end:
+        base, length = _PREFIX.unpack_from(data, at)
+        if length < HEADER_SIZE - 12:
+            if data[at + 16] < 2:
+                raise ProtocolViolation(
+                    "old-message-format", f"the batch at offset {base} has message format {data[at + 16]}"
+                )
+            raise ProtocolViolation("bad-batch-length", f"the batch at offset {base} says length {length}")
+        stop = at + 12 + length
+        if stop > end:
+            return
+        fields = _HEADER.unpack_from(data, at)
+        if fields[3] != 2:
+            raise ProtocolViolation("old-message-format", f"the batch at offset {base} has message format {fields[3]}")
+        yield Batch(
+            base_offset=base,
+            leader_epoch=fields[2],
+            attributes=fields[5],
+            last_offset_delta=fields[6],
+            base_timestamp=fields[7],
+            max_timestamp=fields[8],
+            producer_id=fields[9],
+            producer_epoch=fields[10],
+            base_sequence=fields[11],
+            count=fields[12],
+            view=data[at:stop],
+        )
+        at = stop
+
+
+def check_crc(view: memoryview) -> bool:
+    """Whether the batch's CRC fits its bytes."""
+    return bool(_CRC.unpack_from(view, 17)[0] == crc32c(view[21:]))
+
+
+def stamp(
+    view: memoryview,
+    *,
+    producer_id: int,
+    epoch: int,
+    sequence: int,
+    clear: int = 0,
+    base_offset: int | None = 0,
+) -> None:
+    """Write a batch's producer fields, clear attribute bits, and recompute the CRC, in place.
+
+    `base_offset` 0 is what Produce demands (A1, M6); None leaves offset and leader epoch as they are.
+    """
+    if base_offset is not None:
+        if base_offset == 0:
+            view[0:8] = _ZERO8
+        else:
+            struct.pack_into(">q", view, 0, base_offset)
+        view[12:16] = _NO_EPOCH
+    if clear:
+        (attributes,) = _ATTRIBUTES.unpack_from(view, 21)
+        _ATTRIBUTES.pack_into(view, 21, attributes & ~clear)
+    _PRODUCER.pack_into(view, 43, producer_id, epoch, sequence)
+    _CRC.pack_into(view, 17, crc32c(view[21:]))

@@ -1,0 +1,117 @@
+"""New batches: one-record batches for the state log, and filler batches that move a log's end.
+
+Decoding stays out: the only record that kmigrate reads back is the single one of a state-log batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+
+import cramjam
+from crc32c import crc32c
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.primitives import zigzag
+from kmigrate.records.batch import HEADER_SIZE, Batch
+
+__all__ = ["filler_batch", "one_record_batch", "read_single_record"]
+
+_TAIL = struct.Struct(">hiqqqhii")
+_ZSTD = 4
+
+
+def _batch(
+    payload: bytes,
+    *,
+    count: int,
+    codec: int,
+    timestamp: int,
+    producer_id: int,
+    epoch: int,
+    sequence: int,
+) -> bytearray:
+    tail = _TAIL.pack(codec, count - 1, timestamp, timestamp, producer_id, epoch, sequence, count) + payload
+    head = struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, crc32c(tail))
+    return bytearray(head + tail)
+
+
+def one_record_batch(
+    key: bytes, value: bytes | None, *, timestamp: int, producer_id: int, epoch: int, sequence: int
+) -> bytearray:
+    """An uncompressed batch of one record; a None value is a tombstone."""
+    body = b"\0" + zigzag(0) + zigzag(0) + zigzag(len(key)) + key
+    body += zigzag(-1) if value is None else zigzag(len(value)) + value
+    body += zigzag(0)
+    return _batch(
+        zigzag(len(body)) + body,
+        count=1,
+        codec=0,
+        timestamp=timestamp,
+        producer_id=producer_id,
+        epoch=epoch,
+        sequence=sequence,
+    )
+
+
+@cache
+def _filler_payload(count: int) -> bytes:
+    """`count` empty records (null key, null value), zstd: 1 M of them are about 0.8 MB (M4)."""
+    out = bytearray()
+    for delta in range(count):
+        offset = zigzag(delta)
+        out += zigzag(5 + len(offset)) + b"\0\0" + offset + b"\1\1\0"
+    return bytes(cramjam.zstd.compress(bytes(out), level=3))
+
+
+def filler_batch(count: int, *, timestamp: int, producer_id: int, epoch: int, sequence: int) -> bytearray:
+    """A batch of `count` empty records that takes `count` offsets and is deleted before anybody reads."""
+    return _batch(
+        _filler_payload(count),
+        count=count,
+        codec=_ZSTD,
+        timestamp=timestamp,
+        producer_id=producer_id,
+        epoch=epoch,
+        sequence=sequence,
+    )
+
+
+def read_single_record(batch: Batch) -> tuple[bytes, bytes | None]:
+    """Key and value of an uncompressed one-record batch, as the state log writes them."""
+    if batch.count != 1 or batch.codec != 0:
+        raise ProtocolViolation(
+            "not-a-single-record", f"the batch at offset {batch.base_offset} is not one uncompressed record"
+        )
+    data = bytes(batch.view[HEADER_SIZE:])
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        raw = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            raw |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (raw >> 1) ^ -(raw & 1)
+            shift += 7
+
+    def field() -> bytes | None:
+        nonlocal at
+        size = varint()
+        if size < 0:
+            return None
+        at += size
+        return data[at - size : at]
+
+    try:
+        varint()
+        at += 1
+        varint()
+        varint()
+        key = field()
+        value = field()
+    except IndexError:
+        raise ProtocolViolation("short-record", f"the record at offset {batch.base_offset} ends too early") from None
+    return key or b"", value

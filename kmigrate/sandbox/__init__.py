@@ -1,0 +1,1 @@
+"""A small Kafka estate on this machine: brokers, live traffic and an independent judge."""

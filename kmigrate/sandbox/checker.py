@@ -1,0 +1,343 @@
+"""The judge: a history of clients against what the target really holds, as named anomalies.
+
+`check` is a pure function over two streams. What it names:
+
+lost          acknowledged (or read by a group), and not on the target
+duplicated    on the target more than once
+reordered     a producer's records stand in another order than it sent them, within a partition
+altered       key, value, headers or explicit timestamp are not what the id stands for
+misplaced     in another partition, or at another offset, than the acknowledgement or a reader said
+extra         on the target or read by a group, though never sent, refused, or aborted
+unseen        acknowledged and on the target, behind the last record that a group reading the topic got
+group_gaps    a group read or committed past a record that none of its members ever read
+group_rereads a group read an offset again: normal at a rebalance, so reported and not failed
+
+A send without an answer is *indefinite*: it may appear once or not at all. acks=0 has no answers.
+Where a group starts is its first committed position in the history (a preload writes one), else
+the beginning of the topic.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kmigrate.sandbox.final_read import FinalRecord
+from kmigrate.sandbox.history import ABORTED, Event
+from kmigrate.sandbox.ledger import ACKED, INDEFINITE, REFUSED, WAS_ABORTED, Reads, Sends, place_of
+from kmigrate.sandbox.payload import content_of, id_in, parse_id
+
+__all__ = ["ANOMALIES", "FAILING", "Finding", "Verdict", "check"]
+
+ANOMALIES: Final = (
+    "lost",
+    "duplicated",
+    "reordered",
+    "altered",
+    "misplaced",
+    "extra",
+    "unseen",
+    "group_gaps",
+    "group_rereads",
+    "client_errors",
+)
+FAILING: Final = tuple(name for name in ANOMALIES if name != "group_rereads")
+
+# A commit that a rebalance overtook is no fault of the cluster: the next owner reads again.
+_REBALANCE_ERRORS: Final = frozenset(
+    {
+        "REBALANCE_IN_PROGRESS",
+        "ILLEGAL_GENERATION",
+        "UNKNOWN_MEMBER_ID",
+        "_NO_OFFSET",
+        "_STATE",
+        "_ASSIGNMENT_LOST",
+        "CommitFailedError",
+        "IllegalGenerationError",
+        "IllegalStateError",
+        "RebalanceInProgressError",
+        "UnknownMemberIdError",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of anomaly: how often, and the first few cases in words."""
+
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge says about one run."""
+
+    findings: Mapping[str, Finding]
+    acked: int  # live records, the preload not counted
+    preloaded: int
+    aborted: int
+    indefinite: int
+    final_records: int
+    offsets_identical: bool
+
+    def count(self, anomaly: str) -> int:
+        return self.findings[anomaly].count
+
+    @property
+    def clean(self) -> bool:
+        return self.offsets_identical and all(self.count(name) == 0 for name in FAILING)
+
+    @property
+    def named(self) -> dict[str, Finding]:
+        """The anomalies that were found."""
+        return {name: finding for name, finding in self.findings.items() if finding.count}
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            **{name: finding.count for name, finding in self.findings.items()},
+            "acked": self.acked,
+            "preloaded": self.preloaded,
+            "aborted": self.aborted,
+            "indefinite": self.indefinite,
+            "final_records": self.final_records,
+            "offsets_identical": self.offsets_identical,
+            "clean": self.clean,
+            "examples": {name: list(finding.examples) for name, finding in self.named.items()},
+        }
+
+
+@dataclass
+class _Tally:
+    limit: int
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ANOMALIES, 0))
+    examples: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ANOMALIES})
+
+    def add(self, anomaly: str, example: str) -> None:
+        self.counts[anomaly] += 1
+        if self.counts[anomaly] <= self.limit:
+            self.examples[anomaly].append(example)
+
+    def findings(self) -> dict[str, Finding]:
+        return {name: Finding(self.counts[name], tuple(self.examples[name])) for name in ANOMALIES}
+
+
+class _Judge:
+    def __init__(self, tally: _Tally, topics: Collection[str] | None) -> None:
+        self.tally = tally
+        self.topics = topics
+        self.sends = Sends()
+        self.reads: dict[tuple[str, int], Reads] = {}
+        self.subscribed: dict[str, set[str]] = {}
+        self.preloaders: set[str] = set()
+        self.final_records = 0
+        self.visible: dict[int, tuple[array[int], array[int]]] = {}  # slot → offsets, numbers
+        self.offsets_identical = True
+        self._newest: dict[tuple[str, int], tuple[int, str]] = {}
+        self._standing: dict[int, dict[int, int]] = {}
+
+    def concerns(self, topic: str) -> bool:
+        return self.topics is None or topic in self.topics
+
+    # -- the history ---------------------------------------------------------------------------
+
+    def hear(self, event: Event) -> None:
+        if event.f == "send":
+            if self.concerns(event.topic):
+                self.sends.take(event, live=event.process not in self.preloaders)
+            if event.type != "invoke" and event.error and event.error != ABORTED:
+                self._client_error(event)
+        elif event.f == "poll":
+            self._hear_poll(event)
+        elif event.f == "commit":
+            self._hear_commit(event)
+        elif event.f == "open" and event.type == "info":
+            if event.detail.get("role") == "preload":
+                self.preloaders.add(event.process)
+            elif event.detail.get("role") == "consumer":
+                self.subscribed.setdefault(event.detail["group"], set()).update(event.detail["topics"])
+        elif event.f == "error" or (event.f == "txn" and event.error and event.error != ABORTED):
+            self._client_error(event)
+
+    def _client_error(self, event: Event) -> None:
+        where = f" {event.value} {event.topic}-{event.partition}" if event.value else ""
+        text = event.detail.get("text", "")
+        self.tally.add("client_errors", f"{event.process}: {event.f}{where} {event.error} {text}".rstrip())
+
+    def _reads_of(self, group: str, topic: str, partition: int) -> Reads:
+        return self.reads.setdefault((group, self.sends.slot_of(topic, partition)), Reads())
+
+    def _hear_poll(self, event: Event) -> None:
+        if not self.concerns(event.topic):
+            return
+        if event.type != "ok":  # the reader itself saw content that its id does not stand for
+            self.tally.add("altered", f"{event.value} read at {event.topic}-{event.partition}:{event.offset}")
+            return
+        reads = self._reads_of(event.group, event.topic, event.partition)
+        for step, value in enumerate(event.values):
+            reads.poll(event.offset + step, self.sends.intern(value))
+
+    def _hear_commit(self, event: Event) -> None:
+        if event.type == "ok":
+            for topic, partition, position in event.positions:
+                if self.concerns(topic):
+                    self._reads_of(event.group, topic, partition).commit(position)
+        elif event.type == "fail" and event.error not in _REBALANCE_ERRORS:
+            self._client_error(event)
+
+    # -- the target ----------------------------------------------------------------------------
+
+    def see(self, record: FinalRecord) -> None:
+        sends = self.sends
+        self.final_records += 1
+        slot = sends.slot_of(record.topic, record.partition)
+        place = place_of((record.topic, record.partition), record.offset)
+        text = id_in(record.value)
+        number = sends.number.get(text) if text is not None else None
+        if number is None or text is None or sends.slot[number] < 0:
+            self._see_foreign(text, slot, record.offset, place)
+            return
+        if sends.status[number] >= REFUSED:
+            why = "aborted" if sends.status[number] == WAS_ABORTED else "refused"
+            self.tally.add("extra", f"{text} ({why}) at {place}")
+            return
+        offsets, numbers = self.visible.setdefault(slot, (array("q"), array("i")))
+        offsets.append(record.offset)
+        numbers.append(number)
+        if sends.found[number] >= 0:
+            first = place_of(sends.slot_names[sends.found_slot[number]], sends.found[number])
+            self.tally.add("duplicated", f"{text} at {first} and {place}")
+            return
+        sends.found[number] = record.offset
+        sends.found_slot[number] = slot
+        self._judge_place(number, slot, record.offset, place)
+        self._judge_content(text, number, record, place)
+        self._judge_order(text, slot, place)
+
+    def _see_foreign(self, text: str | None, slot: int, offset: int, place: str) -> None:
+        expected = self.sends.ackedplace_of(slot, offset)
+        if expected is not None and self.sends.found[expected] < 0:
+            self.sends.found[expected] = offset
+            self.sends.found_slot[expected] = slot
+            self.tally.add("altered", f"{self.sends.ids[expected]} at {place}: its id cannot be read there")
+        else:
+            self.tally.add("extra", f"{text or 'a record without an id'} (never sent) at {place}")
+
+    def _judge_place(self, number: int, slot: int, offset: int, place: str) -> None:
+        sends = self.sends
+        told = sends.offset[number]
+        if slot != sends.slot[number] or (told >= 0 and told != offset):
+            self.offsets_identical = False
+            self.tally.add("misplaced", f"{sends.place(number)} stands at {place}")
+
+    def _judge_content(self, text: str, number: int, record: FinalRecord, place: str) -> None:
+        content = content_of(text, int(text.rpartition(":")[2]))
+        wrong = [
+            name
+            for name, is_wrong in (
+                ("value", record.value != content.value),
+                ("key", record.key != content.key),
+                ("headers", record.headers != content.headers),
+                ("timestamp", self.sends.timestamps.get(number, record.timestamp) != record.timestamp),
+            )
+            if is_wrong
+        ]
+        if wrong:
+            self.tally.add("altered", f"{text} at {place}: {', '.join(wrong)}")
+
+    def _judge_order(self, text: str, slot: int, place: str) -> None:
+        value_id = parse_id(text)
+        assert value_id is not None
+        key = (value_id.producer, slot)
+        newest = self._newest.get(key)
+        if newest is not None and value_id.seq <= newest[0]:
+            self.tally.add("reordered", f"{text} at {place} stands behind {newest[1]}")
+        else:
+            self._newest[key] = (value_id.seq, text)
+
+    # -- the comparison ------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        sends = self.sends
+        for number, status in enumerate(sends.status):
+            if status == ACKED and sends.found[number] < 0:
+                self.tally.add("lost", f"{sends.place(number)} was acknowledged")
+        judged: set[int] = set()
+        for (group, slot), reads in self.reads.items():
+            self._judge_reads(group, slot, reads, judged)
+        for group, topics in self.subscribed.items():
+            for slot, (topic, partition) in enumerate(sends.slot_names):
+                if topic in topics and slot in self.visible:
+                    self._judge_progress(group, slot, self._reads_of(group, topic, partition))
+
+    def _judge_reads(self, group: str, slot: int, reads: Reads, judged: set[int]) -> None:
+        sends = self.sends
+        name = sends.slot_names[slot]
+        known: set[int] = set()
+        for offset, number in zip(reads.offsets, reads.numbers, strict=True):
+            if offset in known:
+                self.tally.add("group_rereads", f"{group} read {place_of(name, offset)} again")
+            known.add(offset)
+            if (sends.found[number] == offset and sends.found_slot[number] == slot) or number in judged:
+                continue
+            judged.add(number)
+            read = f"{sends.ids[number]}, read by {group} at {place_of(name, offset)}"
+            if sends.status[number] >= REFUSED:
+                self.tally.add("extra", f"{read}, was never sent, refused or aborted")
+            elif sends.found[number] >= 0:
+                stands = place_of(sends.slot_names[sends.found_slot[number]], sends.found[number])
+                if not self._stands_twice(number, slot, offset):
+                    self.tally.add("misplaced", f"{read}, stands at {stands}")
+            elif sends.status[number] != ACKED:  # an acknowledged one is already named
+                self.tally.add("lost", f"{read}, is not on the target")
+
+    def _stands_twice(self, number: int, slot: int, offset: int) -> bool:
+        """The second of two copies is where the group read it: named as duplicated already."""
+        if slot not in self._standing:
+            offsets, numbers = self.visible.get(slot, (array("q"), array("i")))
+            self._standing[slot] = dict(zip(offsets, numbers, strict=True))
+        return self._standing[slot].get(offset) == number
+
+    def _judge_progress(self, group: str, slot: int, reads: Reads) -> None:
+        sends = self.sends
+        known = set(reads.offsets)
+        bound = max(reads.committed, max(known) + 1 if known else 0)
+        for offset, number in zip(*self.visible[slot], strict=True):
+            if offset < reads.start or offset in known:
+                continue
+            what = f"{group} never read {sends.ids[number]}, {place_of(sends.slot_names[slot], offset)}"
+            if offset < bound:
+                self.tally.add("group_gaps", f"{what}, and went on to {bound}")
+            elif sends.status[number] == ACKED:
+                self.tally.add("unseen", what)
+
+
+def check(
+    history: Iterable[Event],
+    final_read: Iterable[FinalRecord],
+    *,
+    topics: Collection[str] | None = None,
+    examples: int = 10,
+) -> Verdict:
+    """Judges a run; `topics` narrows the judgement, otherwise every topic of the history counts."""
+    tally = _Tally(examples)
+    judge = _Judge(tally, topics)
+    for event in history:
+        judge.hear(event)
+    for record in final_read:
+        if judge.concerns(record.topic):
+            judge.see(record)
+    judge.conclude()
+    sends = judge.sends
+    acked_live = sum(1 for status, live in zip(sends.status, sends.live, strict=True) if status == ACKED and live)
+    return Verdict(
+        findings=tally.findings(),
+        acked=acked_live,
+        preloaded=sends.status.count(ACKED) - acked_live,
+        aborted=sends.status.count(WAS_ABORTED),
+        indefinite=sends.status.count(INDEFINITE),
+        final_records=judge.final_records,
+        offsets_identical=judge.offsets_identical and tally.counts["misplaced"] == 0,
+    )

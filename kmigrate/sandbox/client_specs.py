@@ -1,0 +1,134 @@
+"""What each live client is, as frozen values that travel to its process as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from kmigrate.errors import UsageError
+
+__all__ = [
+    "DEMO_GROUPS",
+    "ClientSpec",
+    "ConsumerSpec",
+    "Family",
+    "Launch",
+    "ProducerSpec",
+    "TransactionalSpec",
+    "demo_clients",
+    "spec_from_json",
+    "spec_to_json",
+]
+
+Family = Literal["librdkafka", "aiokafka"]
+Acks = Literal["all", "1", "0"]
+
+
+@dataclass(frozen=True)
+class ProducerSpec:
+    """Numbered values at a steady rate, to the partitions of a topic in turn."""
+
+    name: str
+    family: Family
+    topic: str
+    rate: float  # records/s
+    acks: Acks = "all"
+    idempotent: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)  # in the family's own names
+    role: Literal["producer"] = "producer"
+
+
+@dataclass(frozen=True)
+class TransactionalSpec:
+    """Transactions of a few records each, a fifth of them aborted (librdkafka)."""
+
+    name: str
+    topic: str
+    rate: float
+    records: int = 10
+    abort_every: int = 5
+    family: Literal["librdkafka"] = "librdkafka"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    role: Literal["transactional"] = "transactional"
+
+
+@dataclass(frozen=True)
+class ConsumerSpec:
+    """A member of a group (classic protocol, read_committed) that commits twice a second."""
+
+    name: str
+    family: Family
+    group: str
+    topics: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    role: Literal["consumer"] = "consumer"
+
+
+DEMO_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "billing": ("orders", "payments"),
+    "analytics": ("orders", "payments", "audit"),
+}
+
+ClientSpec = ProducerSpec | TransactionalSpec | ConsumerSpec
+_ROLES: Mapping[str, type[ClientSpec]] = {
+    "producer": ProducerSpec,
+    "transactional": TransactionalSpec,
+    "consumer": ConsumerSpec,
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One process incarnation of a client. `tied_to` is the process without which it ends (pid, started)."""
+
+    spec: ClientSpec
+    bootstrap: str
+    run: int
+    start_seq: int
+    history: str
+    tied_to: tuple[int, str] | None = None
+
+    def to_json(self) -> str:
+        return json.dumps({**self.__dict__, "spec": spec_to_json(self.spec)})
+
+    @staticmethod
+    def from_json(text: str) -> Launch:
+        fields = json.loads(text)
+        tied_to = fields["tied_to"]
+        launch = Launch(**{**fields, "spec": spec_from_json(fields["spec"])})
+        return replace(launch, tied_to=(int(tied_to[0]), str(tied_to[1])) if tied_to else None)
+
+
+def spec_to_json(spec: ClientSpec) -> dict[str, Any]:
+    return asdict(spec)
+
+
+def spec_from_json(fields: Mapping[str, Any]) -> ClientSpec:
+    role = _ROLES.get(fields.get("role", ""))
+    if role is None:
+        raise UsageError("traffic-spec", f"no client has the role {fields.get('role')!r}; known: {sorted(_ROLES)}")
+    if role is ConsumerSpec:
+        return ConsumerSpec(**{**fields, "topics": tuple(fields["topics"])})
+    return role(**fields)
+
+
+def demo_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
+    """The live clients of the demo: two families of producers, two mixed groups, one transactional writer."""
+    audit_rate = min(20.0, rate / 10)
+    share = (rate - audit_rate) / 4
+    families: tuple[Family, ...] = ("librdkafka", "librdkafka", "aiokafka")
+    return (
+        ProducerSpec("shop-1", "librdkafka", "orders", share),
+        ProducerSpec("shop-2", "librdkafka", "orders", share),
+        ProducerSpec("shop-3", "aiokafka", "orders", share),
+        ProducerSpec("shop-4", "aiokafka", "orders", share),
+        ProducerSpec("auditor", "librdkafka", "audit", audit_rate),
+        TransactionalSpec("till", "payments", rate=50.0),
+        *(
+            ConsumerSpec(f"{group}-{number}", family, group, topics)
+            for group, topics in DEMO_GROUPS.items()
+            for number, family in enumerate(families, start=1)
+        ),
+    )

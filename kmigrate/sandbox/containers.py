@@ -1,0 +1,117 @@
+"""Brokers in containers, where a Docker engine on this very machine answers.
+
+The container shares the host's network and sees the broker's folder under its own path, so that it runs
+the same `server.properties` as a broker from jars does. That asks for an engine that runs on this
+machine's kernel and listens on a local socket; behind any other (a virtual machine, a remote host) the
+sandbox uses jars. The `docker` program alone proves nothing and is never looked at.
+
+Containers that are tied to this process are ended by testcontainers' own reaper when it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["ContainerProcess", "Engine", "engine_answers", "kafka_image", "start_container"]
+
+_ENGINE_SECONDS = 3
+_HOME = "/opt/kafka/bin"
+
+
+class Engine(Protocol):
+    """What we ask of a Docker client."""
+
+    api: Any
+    containers: Any
+
+    def ping(self) -> bool: ...
+
+    def info(self) -> dict[str, Any]: ...
+
+
+def kafka_image(version: str) -> str:
+    return f"apache/kafka:{version}"
+
+
+def engine_answers(engine: Engine | None = None, platform: str = sys.platform) -> bool:
+    """True if brokers can run in containers that share this machine's network and files."""
+    if platform != "linux":
+        return False
+    try:
+        engine = engine or _connect()
+        local = str(engine.api.base_url).startswith("http+docker://")
+        return local and engine.ping() and "Docker Desktop" not in str(engine.info().get("OperatingSystem"))
+    except Exception:  # whatever a client makes of an engine that is not there: it does not answer
+        return False
+
+
+@dataclass(frozen=True)
+class ContainerProcess:
+    """A broker's container, with the face of a process: its id is its name for good."""
+
+    container: str
+    engine: Engine | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id as this machine's kernel has it."""
+        return int(self._inspect().attrs["State"]["Pid"])
+
+    def alive(self) -> bool:
+        try:
+            return self._inspect().status in ("running", "paused")
+        except Exception as error:
+            if type(error).__name__ == "NotFound":  # docker's own class is loaded only where it is used
+                return False
+            raise
+
+    def signal(self, number: int) -> bool:
+        """As for a process; a paused container takes no signal, so it is continued first."""
+        if not self.alive():
+            return False
+        container = self._inspect()
+        if number == signal.SIGSTOP:
+            container.pause()
+            return True
+        if container.status == "paused":
+            container.unpause()
+        if number != signal.SIGCONT:
+            container.kill(signal=number)
+        return True
+
+    def _inspect(self) -> Any:
+        return (self.engine or _connect()).containers.get(self.container)
+
+
+def start_container(image: str, properties: Path, cluster_id: str, *, detached: bool) -> ContainerProcess:
+    """Run a broker on this configuration; formatting a formatted folder changes nothing."""
+    from testcontainers.core.config import testcontainers_config
+    from testcontainers.core.container import DockerContainer
+
+    testcontainers_config.ryuk_disabled = detached
+    folder = properties.parent
+    script = (
+        f"{_HOME}/kafka-storage.sh format --ignore-formatted -t {cluster_id} -c '{properties}' && "
+        f"exec {_HOME}/kafka-server-start.sh '{properties}' >> '{folder}/broker.log' 2>&1"
+    )
+    container = (
+        DockerContainer(image)
+        .with_volume_mapping(str(folder), str(folder), "rw")
+        .with_env("KAFKA_HEAP_OPTS", "-Xms128m -Xmx384m")
+        .with_kwargs(network_mode="host", user=f"{os.getuid()}:{os.getgid()}", entrypoint=["/bin/bash", "-c"])
+        .with_command([script])
+        .start()
+    )
+    return ContainerProcess(str(container.get_wrapped_container().id))
+
+
+def _connect() -> Engine:
+    import docker
+
+    engine: Engine = docker.from_env(timeout=_ENGINE_SECONDS)
+    return engine

@@ -1,0 +1,61 @@
+"""What brokers are run from: a Kafka distribution of the user's own, a container image, or cached jars."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from kmigrate.errors import UsageError
+from kmigrate.sandbox.containers import engine_answers, kafka_image
+from kmigrate.sandbox.jars import OnProgress, ensure_jars
+
+__all__ = ["Distribution", "Image", "find_distribution"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A folder of jars that is one version of Kafka."""
+
+    jars: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """A container image that is one version of Kafka."""
+
+    name: str
+    version: str
+
+
+def find_distribution(version: str, on_progress: OnProgress | None = None) -> Distribution | Image:
+    """The wished version; KMIGRATE_KAFKA_HOME wins even with another one, which is then the cluster's.
+
+    It may name several homes, separated like PATH: then the one of the wished version is taken, else
+    the first.
+    """
+    homes = [Path(home) for home in os.environ.get("KMIGRATE_KAFKA_HOME", "").split(os.pathsep) if home]
+    own = [_read(home) for home in homes]
+    for distribution in own:
+        if distribution.version == version:
+            return distribution
+    if own:
+        return own[0]
+    if engine_answers():
+        return Image(kafka_image(version), version)
+    return Distribution(ensure_jars("kafka", version, on_progress), version)
+
+
+def _read(home: Path) -> Distribution:
+    jars = home / "libs"
+    for jar in sorted(jars.glob("kafka-clients-*.jar")):
+        if match := re.fullmatch(r"kafka-clients-(\d[\w.]*)\.jar", jar.name):
+            return Distribution(jars, match.group(1))
+    raise UsageError(
+        "kafka-home-without-kafka",
+        f"KMIGRATE_KAFKA_HOME names {home}, which holds no libs/kafka-clients-VERSION.jar",
+        still_true="nothing was started",
+        next_step="name an unpacked Kafka distribution, or unset it to have the jars fetched",
+    )

@@ -1,0 +1,202 @@
+"""The sandbox of `kmigrate sandbox up|status|down`: a source and a target cluster and their run folder.
+
+    nothing ── up ──→ running ── down ──→ nothing
+                         └─ brokers die ──→ ended ── up or down ──→ nothing or running
+
+The run folder holds `sandbox.json`: versions, bootstraps and the identity of every broker's process.
+It is written before the brokers are ready, so that an interrupted `up` can be taken down; the brokers'
+data is in a temporary folder of its own and goes with them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from kmigrate.errors import Refused
+from kmigrate.sandbox.jars import OnProgress
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.locks import exclusive
+
+__all__ = ["DEFAULT_FOLDER", "BrokerStatus", "ClusterStatus", "Sandbox", "SandboxStatus"]
+
+DEFAULT_FOLDER = Path("build/sandbox")
+
+_FILE = "sandbox.json"
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """One broker's process at one moment."""
+
+    node: int
+    port: int
+    pid: int | None
+    alive: bool
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """One cluster's processes at one moment."""
+
+    name: str
+    version: str
+    bootstrap: str
+    cluster_id: str
+    brokers: tuple[BrokerStatus, ...]
+
+
+@dataclass(frozen=True)
+class SandboxStatus:
+    """What of the sandbox runs: all brokers (`running`), some (`partly`) or none (`ended`)."""
+
+    folder: Path
+    data: Path
+    clusters: tuple[ClusterStatus, ...]
+
+    @property
+    def state(self) -> str:
+        alive = [broker.alive for cluster in self.clusters for broker in cluster.brokers]
+        if all(alive):
+            return "running"
+        return "partly" if any(alive) else "ended"
+
+
+@dataclass
+class Sandbox:
+    """Two real clusters. Tied to this process unless `up` was told to detach them."""
+
+    folder: Path
+    data: Path
+    source: KafkaCluster
+    target: KafkaCluster
+
+    @classmethod
+    def up(
+        cls,
+        folder: Path = DEFAULT_FOLDER,
+        *,
+        brokers: int = 1,
+        detached: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Sandbox:
+        """Start both clusters side by side and return when both take clients."""
+        folder = folder.resolve()
+        with exclusive(folder / "lock"):
+            _make_room(folder)
+            data = Path(tempfile.mkdtemp(prefix="kmigrate-sandbox-"))
+            specs = (
+                ClusterSpec("source", SOURCE_VERSION, brokers),
+                ClusterSpec("target", TARGET_VERSION, brokers),
+            )
+            clusters: list[KafkaCluster] = []
+            try:
+                with ThreadPoolExecutor() as threads:
+                    create = partial(
+                        KafkaCluster.create, root=data, detached=detached, on_progress=on_progress
+                    )
+                    clusters += threads.map(create, specs)
+                    sandbox = cls(folder, data, *clusters)
+                    list(threads.map(KafkaCluster.format, clusters))
+                    for cluster in clusters:
+                        cluster.launch()
+                    sandbox.save()
+                    list(threads.map(KafkaCluster.wait_ready, clusters))
+            except BaseException:
+                for cluster in clusters:
+                    cluster.stop()
+                shutil.rmtree(data, ignore_errors=True)
+                (folder / _FILE).unlink(missing_ok=True)
+                raise
+            return sandbox
+
+    @classmethod
+    def load(cls, folder: Path = DEFAULT_FOLDER) -> Sandbox:
+        """The sandbox that another process brought up in this folder."""
+        folder = folder.resolve()
+        found = _read(folder)
+        if found is None:
+            raise Refused(
+                "no-sandbox",
+                f"{folder} holds no sandbox",
+                still_true="nothing was started or ended",
+                next_step="kmigrate sandbox up",
+            )
+        return found
+
+    @property
+    def clusters(self) -> tuple[KafkaCluster, KafkaCluster]:
+        return (self.source, self.target)
+
+    def save(self) -> None:
+        """Write sandbox.json; call it again after a broker was restarted."""
+        content = {
+            "data": str(self.data),
+            "source": self.source.as_json(),
+            "target": self.target.as_json(),
+        }
+        unfinished = self.folder / f"{_FILE}.{os.getpid()}"
+        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(self.folder / _FILE)
+
+    def status(self) -> SandboxStatus:
+        return SandboxStatus(self.folder, self.data, tuple(_status(cluster) for cluster in self.clusters))
+
+    def down(self) -> None:
+        """End every broker that is still the one we started, and remove data and sandbox.json."""
+        for cluster in self.clusters:
+            cluster.stop()
+        shutil.rmtree(self.data, ignore_errors=True)
+        (self.folder / _FILE).unlink(missing_ok=True)
+
+
+def _status(cluster: KafkaCluster) -> ClusterStatus:
+    brokers = tuple(
+        BrokerStatus(each.node, each.port, each.process.pid if each.process else None, each.alive)
+        for each in cluster.brokers.values()
+    )
+    return ClusterStatus(
+        cluster.spec.name, cluster.version, cluster.bootstrap, cluster.cluster_id, brokers
+    )
+
+
+def _read(folder: Path) -> Sandbox | None:
+    file = folder / _FILE
+    if not file.is_file():
+        return None
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        return Sandbox(
+            folder,
+            Path(saved["data"]),
+            KafkaCluster.from_json(saved["source"]),
+            KafkaCluster.from_json(saved["target"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(
+            "sandbox-file-unreadable",
+            f"{file} is not what `kmigrate sandbox up` writes: {error!r}",
+            still_true="nothing was started or ended",
+            next_step=f"end its brokers by hand if any run, then remove {file}",
+        ) from error
+
+
+def _make_room(folder: Path) -> None:
+    """Clear away a sandbox whose brokers are all gone; refuse beside one that lives."""
+    earlier = _read(folder)
+    if earlier is None:
+        return
+    if (state := earlier.status().state) != "ended":
+        raise Refused(
+            "sandbox-already-up",
+            f"the sandbox in {folder} is {state}",
+            still_true="it was left as it is",
+            next_step="kmigrate sandbox down",
+        )
+    earlier.down()

@@ -1,0 +1,102 @@
+"""The last word of a run: what a cluster really holds, read once more by an independent client.
+
+librdkafka reads it with `read_committed`, never kmigrate's own wire code. The end of a partition is
+taken from the client's end-of-partition event, for control markers and aborted batches leave
+offsets at the tail that no consumer is ever handed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from kmigrate.errors import Failed
+from kmigrate.sandbox.payload import Headers, plain_headers
+
+__all__ = ["FinalRecord", "read_topic"]
+
+_BATCH = 10_000
+
+
+class FinalRecord(NamedTuple):
+    """One visible record as it stands in the log."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp: int
+
+
+def read_topic(
+    bootstrap: str, topic: str, *, settings: Mapping[str, str] | None = None, timeout: float = 120.0
+) -> Iterator[FinalRecord]:
+    """Every record of a topic that read_committed shows, each partition in the order of its offsets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "kmigrate-final-read",  # never joined and never committed to
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 50,
+            **(settings or {}),
+        }
+    )
+    try:
+        yield from _read(consumer, topic, time.monotonic() + timeout)
+    finally:
+        consumer.close()
+
+
+def _ends(consumer: Consumer, topic: str) -> dict[int, int]:
+    """The end of each partition that holds anything, as of now."""
+    described = consumer.list_topics(topic, timeout=15).topics[topic]
+    if described.error is not None:
+        raise Failed("final-read-topic", f"topic {topic} cannot be read: {described.error.str()}")
+    marks = {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=15)
+        for partition in described.partitions
+    }
+    return {partition: high for partition, (low, high) in marks.items() if low < high}
+
+
+def _read(consumer: Consumer, topic: str, deadline: float) -> Iterator[FinalRecord]:
+    ends = _ends(consumer, topic)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
+    while ends:
+        if time.monotonic() > deadline:
+            raise Failed(
+                "final-read-stuck",
+                f"the end of {topic} was not reached in partitions {sorted(ends)}",
+                next_step="look for an open transaction that holds the last stable offset back",
+            )
+        for message in consumer.consume(_BATCH, timeout=0.1):
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None and offset is not None
+            error = message.error()
+            if error is None:
+                yield _record(message, topic, partition, offset)
+                offset += 1
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if partition in ends and offset >= ends[partition]:
+                del ends[partition]
+
+
+def _record(message: Message, topic: str, partition: int, offset: int) -> FinalRecord:
+    return FinalRecord(
+        topic,
+        partition,
+        offset,
+        message.value(),
+        message.key(),
+        plain_headers(message.headers()),
+        message.timestamp()[1],
+    )

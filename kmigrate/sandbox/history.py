@@ -1,0 +1,166 @@
+"""The history of live clients: what each of them asked for and what it was told, line by line.
+
+docs/history.md describes the format for strangers. The rules that the writers keep:
+
+H1  Each process writes one file of its own, and only appends.
+H2  An `invoke` line of a send is in the file before the client library sees the record. A killed
+    client may lose answers (the send stays *indefinite*) but never the fact that it asked.
+H3  Every line carries the epoch time (to meet the times of other programs) and the monotonic time,
+    which all processes of one machine share: durations and the order of the merge come from it.
+H4  A last line without its line end was cut by a kill and is ignored; any other broken line is an error.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from kmigrate.errors import Failed
+
+__all__ = [
+    "ABORTED",
+    "FORMAT_VERSION",
+    "Event",
+    "HistoryWriter",
+    "merge_histories",
+    "read_history",
+    "whole_lines",
+]
+
+FORMAT_VERSION = 1
+ABORTED = "aborted"  # `error` of a record whose transaction was aborted: it must never be seen
+
+_FLUSH_NS = 100_000_000
+_FLUSH_LINES = 500
+
+Position = Sequence[Any]  # [topic, partition, offset]
+
+
+class Event(NamedTuple):
+    """One line of a history."""
+
+    m: int  # monotonic ns
+    t: int  # epoch ns
+    process: str
+    type: str  # invoke | ok | fail | info
+    f: str  # open | send | txn | poll | commit | assign | revoke | notice | error | close
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    value: str = ""
+    records: int = 1  # a run: that many records with consecutive numbers at consecutive offsets
+    values: Sequence[str] = ()  # the ids that a poll read, at consecutive offsets from `offset`
+    group: str = ""
+    txn: int = -1
+    ts: int = -1  # the explicit record timestamp, ms
+    positions: Sequence[Position] = ()
+    error: str = ""
+    detail: Mapping[str, Any] = {}
+
+
+_NAMES = frozenset(Event._fields)
+
+
+def _parse(line: bytes) -> Event:
+    fields: dict[str, Any] = json.loads(line)
+    try:
+        return Event(**fields)
+    except TypeError:  # a later minor addition: keys that this reader does not know
+        return Event(**{name: value for name, value in fields.items() if name in _NAMES})
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file that a live or killed process writes; a cut last line is left out (H4)."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def read_history(path: Path) -> Iterator[Event]:
+    """The events of one history file, in its order; refuses a format that it does not know."""
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            event = _parse(line)
+        except (ValueError, TypeError) as error:
+            raise Failed("history-broken", f"line {number} of {path} is not a history event: {error}") from error
+        if event.f == "open" and event.type == "info" and event.detail.get("history") != FORMAT_VERSION:
+            raise Failed(
+                "history-version",
+                f"{path} is a history of version {event.detail.get('history')}, known is {FORMAT_VERSION}",
+                next_step="judge it with the kmigrate release that wrote it",
+            )
+        yield event
+
+
+def _monotonic(line: bytes) -> int:
+    return int(line[5 : line.index(b",")])  # the writer puts `{"m":<ns>,` first
+
+
+def merge_histories(paths: Iterable[Path], into: Path) -> int:
+    """One history out of those of many processes, by monotonic time; answers the number of lines."""
+    into.parent.mkdir(parents=True, exist_ok=True)
+    partial = into.with_name(into.name + ".partial")
+    lines = 0
+    with partial.open("wb") as out:
+        for line in heapq.merge(*(whole_lines(path) for path in sorted(paths)), key=_monotonic):
+            out.write(line)
+            lines += 1
+    partial.replace(into)
+    return lines
+
+
+class HistoryWriter:
+    """The pen of one process. Not for several threads: client callbacks run where the client is polled."""
+
+    def __init__(self, path: Path, process: str, **facts: object) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.process = process
+        self._file = path.open("ab", buffering=0)
+        self._lines: list[str] = []
+        self._flushed_at = time.monotonic_ns()
+        self.record("info", "open", detail={"history": FORMAT_VERSION, **facts})
+        self.flush()
+
+    def record(self, kind: str, f: str, **fields: object) -> None:
+        now = time.monotonic_ns()
+        line: dict[str, object] = {
+            "m": now,
+            "t": time.time_ns(),
+            "process": self.process,
+            "type": kind,
+            "f": f,
+            **fields,
+        }
+        self._lines.append(json.dumps(line, separators=(",", ":")))
+        if now - self._flushed_at > _FLUSH_NS or len(self._lines) >= _FLUSH_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands the lines to the operating system, where a kill of this process cannot reach them."""
+        if self._lines:
+            data = memoryview(("\n".join(self._lines) + "\n").encode())
+            self._lines.clear()
+            while data:
+                data = data[self._file.write(data) :]
+        self._flushed_at = time.monotonic_ns()
+
+    def close(self) -> None:
+        self.record("info", "close")
+        self.flush()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.record("info", "error", error=type(error).__name__, detail={"text": str(error)})
+        self.close()

@@ -1,0 +1,182 @@
+"""Kafka's own jars, fetched once from Maven Central by the Ivy that PySpark ships, and cached.
+
+No Maven and no Kafka distribution is needed: PySpark brings Ivy, Ivy brings brokers. A cached folder
+is complete or absent: jars land in a staging folder that is renamed at the end, and a file lock
+makes a second process wait for the first instead of downloading beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from kmigrate.errors import Failed
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.locks import exclusive
+
+__all__ = [
+    "SPARK_CONNECTOR_VERSION",
+    "JarProgress",
+    "OnProgress",
+    "cache_folder",
+    "ensure_jars",
+    "ensure_spark_kafka_jars",
+]
+
+# Spark's Kafka connector by its own version: 4.0.0 works with every PySpark 4.0.x.
+SPARK_CONNECTOR_VERSION = "4.0.0"
+
+_SCALA = "2.13"
+_KAFKA_MODULES = {"kafka": f"kafka_{_SCALA}"}
+# Kafka's jars bring the logging interface without a writer; with this one brokers write readable logs.
+_LOG_WRITER = ("org.slf4j", "slf4j-simple", "1.7.36")
+
+
+@dataclass(frozen=True)
+class JarProgress:
+    """How far a download is: `total` is only an estimate until every module was found."""
+
+    label: str
+    done: int
+    total: int
+
+
+OnProgress = Callable[[JarProgress], None]
+
+
+@dataclass(frozen=True)
+class _Dependency:
+    organisation: str
+    module: str
+    revision: str
+    without: tuple[str, ...] = ()  # organisations that are already at hand
+
+    def xml(self) -> str:
+        excludes = "".join(f'<exclude org="{org}"/>' for org in self.without)
+        return (
+            f'<dependency org="{self.organisation}" name="{self.module}" rev="{self.revision}" '
+            f'conf="default->default">{excludes}</dependency>'
+        )
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: KMIGRATE_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("KMIGRATE_CACHE")
+    return Path(chosen).expanduser().resolve() if chosen else Path.home() / ".cache" / "kmigrate"
+
+
+def ensure_jars(module: str, version: str, on_progress: OnProgress | None = None) -> Path:
+    """The folder with every jar of a Kafka module (`kafka` is the broker), downloaded if it is missing."""
+    artifact = _KAFKA_MODULES.get(module, module)
+    return _ensure(
+        f"{module}-{version}",
+        [_Dependency("org.apache.kafka", artifact, version), _Dependency(*_LOG_WRITER)],
+        on_progress,
+    )
+
+
+def ensure_spark_kafka_jars(on_progress: OnProgress | None = None) -> list[Path]:
+    """The jars that `spark.jars` needs so that Spark reads Kafka without resolving anything at run time."""
+    folder = _ensure(
+        f"spark-kafka-{SPARK_CONNECTOR_VERSION}",
+        [
+            _Dependency(
+                "org.apache.spark",
+                f"spark-sql-kafka-0-10_{_SCALA}",
+                SPARK_CONNECTOR_VERSION,
+                without=("org.apache.hadoop",),  # 50 MB that PySpark ships
+            )
+        ],
+        on_progress,
+    )
+    shipped = {_artifact(jar) for jar in _spark_jars().glob("*.jar")}
+    return sorted(jar for jar in folder.glob("*.jar") if _artifact(jar) not in shipped)
+
+
+def _artifact(jar: Path) -> str:
+    return re.sub(r"-\d[^-]*.*\.jar$", "", jar.name)
+
+
+def _spark_jars() -> Path:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise Failed(
+            "pyspark-missing",
+            "PySpark, whose Ivy fetches the jars, is not installed",
+            still_true="nothing was downloaded",
+            next_step="install kmigrate with its dependencies, or set KMIGRATE_KAFKA_HOME",
+        )
+    return Path(spec.origin).parent / "jars"
+
+
+def _ensure(name: str, dependencies: list[_Dependency], on_progress: OnProgress | None) -> Path:
+    cache = cache_folder()
+    folder = cache / name
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with exclusive(cache / f"{name}.lock"):
+        if not folder.is_dir():
+            _download(name, dependencies, folder, on_progress)
+    return folder
+
+
+def _download(
+    name: str, dependencies: list[_Dependency], folder: Path, on_progress: OnProgress | None
+) -> None:
+    java = find_java()
+    # Kept when a download fails, so that the next try goes on; the lock makes it ours alone.
+    ivy_cache = folder.parent / f"{name}.ivy"
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{name}.") as staging:
+        wanted = Path(staging) / "ivy.xml"
+        wanted.write_text(
+            '<ivy-module version="2.0"><info organisation="kmigrate" module="sandbox"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{''.join(d.xml() for d in dependencies)}</dependencies></ivy-module>",
+            encoding="utf-8",
+        )
+        jars = Path(staging) / "jars"
+        command = [
+            str(java.executable), "-cp", f"{_spark_jars()}/*", "org.apache.ivy.Main",
+            "-cache", str(ivy_cache), "-ivy", str(wanted), "-confs", "default",
+            "-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]",
+        ]  # fmt: skip
+        output = _run_ivy(command, name, on_progress)
+        if output is not None or not any(jars.glob("*.jar")):
+            raise Failed(
+                "jars-unavailable",
+                f"the jars of {name} could not be fetched: {output or 'Ivy found none'}",
+                still_true="nothing is cached for it and no broker was started",
+                next_step="check the way to Maven Central, or point KMIGRATE_KAFKA_HOME at a distribution",
+            )
+        jars.rename(folder)
+    shutil.rmtree(ivy_cache, ignore_errors=True)
+
+
+def _run_ivy(command: list[str], label: str, on_progress: OnProgress | None) -> str | None:
+    """Run Ivy and follow its lines; the reason when it failed, None when it did not."""
+    found = done = 0
+    tail: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+    ) as ivy:
+        assert ivy.stdout is not None
+        for line in ivy.stdout:
+            tail = [*tail[-199:], line.strip()]
+            found += line.startswith("\tfound ")
+            done += "[SUCCESSFUL ]" in line
+            if on_progress is not None and line.startswith(("\tfound ", "\t[SUCCESSFUL ]")):
+                on_progress(JarProgress(label, done, max(found, done)))
+    if ivy.returncode == 0:
+        if on_progress is not None:
+            on_progress(JarProgress(label, done, done))
+        return None
+    reasons = [line.strip(": ") for line in tail if re.match(r"^:: \S+#\S+;\S+: ", line)]
+    return "; ".join(dict.fromkeys(reasons)) or next((line for line in reversed(tail) if line), "no output")

@@ -1,0 +1,336 @@
+"""A real Kafka cluster on this machine: KRaft brokers on loopback ports, data in one temporary folder.
+
+    KafkaCluster.create(spec, root) → start() → wait_ready() → … kill/pause/resume/restart … → stop()
+
+`create` writes one folder per broker (configuration, data, log file); `start` formats and launches all
+brokers at once and returns; `wait_ready` returns when every broker takes clients. Brokers are tied to
+this process (lifeline.py) unless `detached`, then whoever holds their identities ends them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kmigrate.errors import Failed, WaitTimedOut
+from kmigrate.sandbox.containers import ContainerProcess, start_container
+from kmigrate.sandbox.distribution import Distribution, Image, find_distribution
+from kmigrate.sandbox.jars import OnProgress
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, end_all, spawn_detached, spawn_tied
+from kmigrate.sandbox.properties import broker_properties
+
+__all__ = ["SOURCE_VERSION", "TARGET_VERSION", "Broker", "ClusterSpec", "KafkaCluster"]
+
+SOURCE_VERSION = "3.9.1"
+TARGET_VERSION = "4.3.1"
+
+_READY_SECONDS = 90.0
+_LOOK_SECONDS = 0.05
+# SerialGC: on the two cores of a small machine its short pauses cost less than G1's helper threads.
+_JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+_LOGGING = (
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaConfig=warn",
+)
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """What a cluster shall be; `config` overrides any broker property."""
+
+    name: str
+    version: str
+    brokers: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Broker:
+    """One broker: its folder and ports for good, its process for as long as it runs."""
+
+    node: int
+    port: int
+    controller_port: int
+    folder: Path
+    process: BrokerProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        if self.process is None:
+            raise Failed("broker-not-started", f"broker {self.node} was not started")
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive()
+
+    @property
+    def properties(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "broker.log"
+
+
+@dataclass
+class KafkaCluster:
+    """The brokers of one cluster, by node id from 1."""
+
+    spec: ClusterSpec
+    distribution: Distribution | Image
+    cluster_id: str
+    brokers: dict[int, Broker]
+    detached: bool = False
+
+    @classmethod
+    def create(
+        cls, spec: ClusterSpec, root: Path, *, detached: bool = False, on_progress: OnProgress | None = None
+    ) -> KafkaCluster:
+        """Write the folders of a new cluster under `root`, and fetch its jars if they are missing."""
+        distribution = find_distribution(spec.version, on_progress)
+        ports = free_ports(2 * spec.brokers)
+        brokers = {
+            node: Broker(node, ports[2 * node - 2], ports[2 * node - 1], root / f"{spec.name}-{node}")
+            for node in range(1, spec.brokers + 1)
+        }
+        cluster = cls(spec, distribution, _new_cluster_id(), brokers, detached)
+        for broker in brokers.values():
+            broker.folder.mkdir(parents=True)
+            properties = broker_properties(
+                broker.node,
+                {each.node: (each.port, each.controller_port) for each in brokers.values()},
+                broker.folder / "data",
+                spec.config,
+            )
+            text = "".join(f"{key}={value}\n" for key, value in properties.items())
+            broker.properties.write_text(text, encoding="utf-8")
+        return cluster
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> KafkaCluster:
+        """The cluster that `as_json` described, seen from another process."""
+        root = Path(saved["root"])
+        spec = ClusterSpec(saved["name"], saved["wished_version"], len(saved["brokers"]), saved["config"])
+        brokers = {
+            each["node"]: Broker(
+                each["node"],
+                each["port"],
+                each["controller_port"],
+                root / f"{spec.name}-{each['node']}",
+                _process_from_json(each["process"]),
+            )
+            for each in saved["brokers"]
+        }
+        distribution = (
+            Image(saved["image"], saved["version"])
+            if saved["image"]
+            else Distribution(Path(saved["jars"]), saved["version"])
+        )
+        return cls(spec, distribution, saved["cluster_id"], brokers, saved["detached"])
+
+    def as_json(self) -> dict[str, Any]:
+        """All that another process needs to use, restart and end these brokers."""
+        return {
+            "name": self.spec.name,
+            "version": self.version,
+            "wished_version": self.spec.version,
+            "bootstrap": self.bootstrap,
+            "cluster_id": self.cluster_id,
+            "detached": self.detached,
+            "jars": str(self.distribution.jars) if isinstance(self.distribution, Distribution) else None,
+            "image": self.distribution.name if isinstance(self.distribution, Image) else None,
+            "root": str(next(iter(self.brokers.values())).folder.parent),
+            "config": dict(self.spec.config),
+            "brokers": [
+                {
+                    "node": broker.node,
+                    "port": broker.port,
+                    "controller_port": broker.controller_port,
+                    "process": _process_as_json(broker.process),
+                }
+                for broker in self.brokers.values()
+            ],
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    @property
+    def version(self) -> str:
+        """The version that really runs: a distribution of the user's own may differ from the wish."""
+        return self.distribution.version
+
+    def start(self) -> None:
+        """Format every broker's folder, then launch all of them; returns at once after that."""
+        self.format()
+        self.launch()
+
+    def format(self) -> None:
+        """Make empty logs that belong to this cluster."""
+        if isinstance(self.distribution, Distribution):  # a container formats its own
+            self._format(self.distribution)
+
+    def launch(self) -> None:
+        for node in self.brokers:
+            self._launch(node)
+
+    def _format(self, distribution: Distribution) -> None:
+        formats = [
+            subprocess.Popen(
+                [
+                    *_java(distribution, "-XX:TieredStopAtLevel=1"), "kafka.tools.StorageTool", "format",
+                    "-t", self.cluster_id, "-c", str(broker.properties),
+                ],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+            for broker in self.brokers.values()
+        ]  # fmt: skip
+        outputs = [process.communicate(timeout=_READY_SECONDS)[0] for process in formats]
+        for process, output in zip(formats, outputs, strict=True):
+            if process.returncode != 0:
+                raise Failed("broker-format-failed", f"{self.spec.name}: StorageTool said: {output.strip()}")
+
+    def wait_ready(self, timeout: float = _READY_SECONDS) -> None:
+        """Return once all brokers are in the metadata that a client gets, or say which one is not."""
+        deadline = time.monotonic() + timeout
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,  # refused connections are what we wait through
+            }
+        )
+        missing = set(self.brokers)
+        while missing:
+            self._refuse_dead()
+            if time.monotonic() > deadline:
+                raise WaitTimedOut(
+                    "brokers-not-ready",
+                    f"{self.spec.name}: brokers {sorted(missing)} of {len(self.brokers)} take no clients "
+                    f"after {timeout:.0f} s; {self._log_end(min(missing))}",
+                    next_step="look into the broker's log, or try again on a less busy machine",
+                )
+            try:
+                missing = set(self.brokers) - set(admin.list_topics(timeout=1).brokers)
+            except KafkaException:  # not up yet, by design
+                missing = set(self.brokers)
+            if missing:
+                time.sleep(_LOOK_SECONDS)
+
+    def kill(self, node: int) -> None:
+        """SIGKILL a broker, as a power cut would; its data stays for `restart`."""
+        end_all([self._process(node)])
+
+    def terminate(self, node: int, timeout: float = 30.0) -> None:
+        """Stop a broker the clean way, with its leaderships handed over; its data stays."""
+        process = self._process(node)
+        process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + timeout
+        while process.alive():
+            if time.monotonic() > deadline:
+                raise WaitTimedOut("broker-still-running", f"{self.spec.name}: broker {node} ignores SIGTERM")
+            time.sleep(_LOOK_SECONDS)
+
+    def pause(self, node: int) -> None:
+        """SIGSTOP a broker: its connections stay open and say nothing."""
+        self._process(node).signal(signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        self._process(node).signal(signal.SIGCONT)
+
+    def restart(self, node: int) -> None:
+        """Launch a broker again, killed or not, on its data and ports; `wait_ready` tells when it serves."""
+        self.kill(node)
+        self._launch(node)
+
+    def stop(self) -> None:
+        """End all brokers and remove their folders: nothing of a sandbox is worth a clean shutdown."""
+        end_all(broker.process for broker in self.brokers.values() if broker.process is not None)
+        for broker in self.brokers.values():
+            shutil.rmtree(broker.folder, ignore_errors=True)
+
+    def _process(self, node: int) -> BrokerProcess:
+        process = self.brokers[node].process
+        if process is None:
+            raise Failed("broker-not-started", f"{self.spec.name}: broker {node} was not started")
+        return process
+
+    def _launch(self, node: int) -> None:
+        broker = self.brokers[node]
+        if isinstance(self.distribution, Image):
+            broker.process = start_container(
+                self.distribution.name, broker.properties, self.cluster_id, detached=self.detached
+            )
+            return
+        command = [*_java(self.distribution, *_JVM), "kafka.Kafka", str(broker.properties)]
+        environment = dict(os.environ)
+        if self.detached:
+            broker.process = spawn_detached(command, log=broker.log, environment=environment)
+        else:
+            broker.process = spawn_tied(
+                command, log=broker.log, environment=environment, folder=broker.folder
+            )
+
+    def _refuse_dead(self) -> None:
+        for node, broker in self.brokers.items():
+            if not broker.alive:
+                raise Failed(
+                    "broker-ended",
+                    f"{self.spec.name}: broker {node} ended while starting; {self._log_end(node)}",
+                    still_true="no other broker's data was touched",
+                    next_step="read the last lines above: most often a port was taken or memory is short",
+                )
+
+    def _log_end(self, node: int, lines: int = 15) -> str:
+        log = self.brokers[node].log
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        return f"the end of {log}:\n" + "\n".join(text.splitlines()[-lines:])
+
+
+def _java(distribution: Distribution, *options: str) -> list[str]:
+    return [str(find_java().executable), *options, *_LOGGING, "-cp", f"{distribution.jars}/*"]
+
+
+def _process_as_json(process: BrokerProcess | None) -> dict[str, Any] | None:
+    match process:
+        case ProcessIdentity(pid, started):
+            return {"pid": pid, "started": started}
+        case ContainerProcess(container):
+            return {"pid": process.pid, "container": container}
+        case _:
+            return None
+
+
+def _process_from_json(saved: dict[str, Any] | None) -> BrokerProcess | None:
+    if saved is None:
+        return None
+    if "container" in saved:
+        return ContainerProcess(saved["container"])
+    return ProcessIdentity(saved["pid"], saved["started"])
+
+
+def _new_cluster_id() -> str:
+    """Kafka's form of a UUID; one that began with "-" would be taken for an option by StorageTool."""
+    while (chosen := urlsafe_b64encode(uuid4().bytes).decode()[:22]).startswith("-"):
+        pass
+    return chosen

@@ -1,0 +1,102 @@
+"""The judge's books: every send and every read of a run, in columns that hold half a million records."""
+
+from __future__ import annotations
+
+from array import array
+
+from kmigrate.sandbox.history import ABORTED, Event
+
+__all__ = ["ACKED", "INDEFINITE", "REFUSED", "WAS_ABORTED", "Reads", "Sends", "Slot", "place_of"]
+
+Slot = tuple[str, int]  # topic, partition
+INDEFINITE, ACKED, REFUSED, WAS_ABORTED = range(4)
+
+
+def place_of(slot: Slot, offset: int) -> str:
+    return f"{slot[0]}-{slot[1]} at {offset}" if offset >= 0 else f"{slot[0]}-{slot[1]}"
+
+
+class Sends:
+    """Every value id that a client ever named, as columns: half a million records fit in little."""
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {}
+        self.ids: list[str] = []
+        self.slots: dict[Slot, int] = {}
+        self.slot_names: list[Slot] = []
+        self.status = bytearray()
+        self.live = bytearray()
+        self.slot = array("i")  # where it was sent to
+        self.offset = array("q")  # where the acknowledgement says it is, -1 unknown
+        self.found = array("q")  # where it stands on the target, -1 nowhere
+        self.found_slot = array("i")
+        self.timestamps: dict[int, int] = {}
+
+    def slot_of(self, topic: str, partition: int) -> int:
+        slot = self.slots.setdefault((topic, partition), len(self.slot_names))
+        if slot == len(self.slot_names):
+            self.slot_names.append((topic, partition))
+        return slot
+
+    def intern(self, text: str) -> int:
+        number = self.number.setdefault(text, len(self.ids))
+        if number == len(self.ids):
+            self.ids.append(text)
+            self.status.append(REFUSED)  # until an invoke says that it was sent at all
+            self.live.append(0)
+            self.slot.append(-1)
+            self.offset.append(-1)
+            self.found.append(-1)
+            self.found_slot.append(-1)
+        return number
+
+    def take(self, event: Event, *, live: bool) -> None:
+        """One line of a send; a line for many `records` is a run of consecutive numbers."""
+        slot = self.slot_of(event.topic, event.partition)
+        head, _, first = event.value.rpartition(":")
+        for step in range(event.records):
+            number = self.intern(f"{head}:{int(first) + step}" if step else event.value)
+            if self.slot[number] < 0 or event.type == "ok":
+                self.slot[number] = slot
+                self.live[number] = live
+            if event.ts >= 0:
+                self.timestamps[number] = event.ts
+            if event.type == "ok":
+                self.status[number] = ACKED
+                self.offset[number] = event.offset + step if event.offset >= 0 else -1
+            elif event.type == "fail":
+                self.status[number] = WAS_ABORTED if event.error == ABORTED else REFUSED
+            else:
+                self.status[number] = INDEFINITE
+
+    def place(self, number: int) -> str:
+        return f"{self.ids[number]} ({place_of(self.slot_names[self.slot[number]], self.offset[number])})"
+
+    def ackedplace_of(self, slot: int, offset: int) -> int | None:
+        """The acknowledged record that should stand there: slow, asked for foreign records only."""
+        for number, expected in enumerate(self.offset):
+            if expected == offset and self.slot[number] == slot and self.status[number] == ACKED:
+                return number
+        return None
+
+
+class Reads:
+    """What the members of one group read of one partition."""
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.numbers = array("i")
+        self.start = 0
+        self.committed = 0
+        self.touched = False
+
+    def poll(self, offset: int, number: int) -> None:
+        self.touched = True
+        self.offsets.append(offset)
+        self.numbers.append(number)
+
+    def commit(self, position: int) -> None:
+        if not self.touched:
+            self.touched = True
+            self.start = position
+        self.committed = max(self.committed, position)

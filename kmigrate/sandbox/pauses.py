@@ -1,0 +1,164 @@
+"""How long the clients of a run had to wait, taken from their own histories.
+
+Windows are epoch nanoseconds (fence … flip of a partition, or the moments around a group promote),
+because other programs name them; every duration is a difference of monotonic times (H3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from kmigrate.sandbox.history import Event
+
+__all__ = ["Percentiles", "Timeline", "Window", "percentiles"]
+
+Slot = tuple[str, int]
+
+
+class Window(NamedTuple):
+    """A stretch of epoch time in ns."""
+
+    start: int
+    end: int
+
+
+class Percentiles(NamedTuple):
+    """p50, p99 and the largest of some waits in ms, and of how many."""
+
+    p50: float
+    p99: float
+    max: float
+    of: int
+
+    def as_json(self) -> dict[str, float]:
+        return {"p50": self.p50, "p99": self.p99, "max": self.max, "of": self.of}
+
+
+def percentiles(waits_ns: Iterable[int]) -> Percentiles:
+    ranked = sorted(waits_ns)
+    if not ranked:
+        return Percentiles(0.0, 0.0, 0.0, 0)
+
+    def rank(share: float) -> float:  # nearest rank: a wait that a client really had
+        return round(ranked[max(0, math.ceil(share * len(ranked)) - 1)] / 1e6, 3)
+
+    return Percentiles(rank(0.5), rank(0.99), rank(1.0), len(ranked))
+
+
+class _Span(NamedTuple):
+    start: int  # epoch ns
+    end: int
+    wait: int  # monotonic ns
+
+
+class _Instant(NamedTuple):
+    t: int
+    m: int
+
+
+class Timeline:
+    """When each record was sent and acknowledged, each partition read, each transaction committed."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, _Instant] = {}
+        self._sends: defaultdict[tuple[str, Slot], list[_Span]] = defaultdict(list)
+        self._reads: defaultdict[tuple[str, Slot], list[_Instant]] = defaultdict(list)
+        self._commits: list[_Instant] = []
+        self._transactional: set[str] = set()
+
+    @classmethod
+    def of(cls, history: Iterable[Event]) -> Timeline:
+        timeline = cls()
+        for _ in timeline.observing(history):
+            pass
+        return timeline
+
+    def observing(self, history: Iterable[Event]) -> Iterator[Event]:
+        """Hands the events on, so that one pass over a long history serves the checker too."""
+        for event in history:
+            if event.f == "send":
+                self._hear_send(event)
+            elif event.f == "poll" and event.type == "ok":
+                self._reads[event.group, (event.topic, event.partition)].append(_Instant(event.t, event.m))
+            elif event.f == "txn" and event.type == "ok":
+                self._commits.append(_Instant(event.t, event.m))
+            elif event.f == "open" and event.detail.get("role") == "transactional":
+                self._transactional.add(event.process)
+            yield event
+
+    def _hear_send(self, event: Event) -> None:
+        if event.process in self._transactional:
+            return  # acknowledged at the commit: their waits are those of whole transactions
+        if event.type == "invoke":
+            self._asked[event.value] = _Instant(event.t, event.m)
+            return
+        asked = self._asked.pop(event.value, None)
+        if asked is not None and event.type == "ok":
+            producer = event.value.rpartition(":")[0].rpartition(".")[0]
+            span = _Span(asked.t, event.t, event.m - asked.m)
+            self._sends[producer, (event.topic, event.partition)].append(span)
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def producer_pauses(self, window: Window, slot: Slot) -> dict[str, int]:
+        """Per producer of a partition, the longest send→ack in ns that overlaps the window."""
+        longest: dict[str, int] = {}
+        for (producer, of), spans in self._sends.items():
+            if of != slot:
+                continue
+            waits = [span.wait for span in spans if span.start <= window.end and span.end >= window.start]
+            if waits:
+                longest[producer] = max(waits)
+        return longest
+
+    def producer_pause_ms(self, windows: dict[Slot, Window]) -> Percentiles:
+        """The pauses of all (producer, partition) pairs, each partition with its own fence…flip."""
+        return percentiles(
+            wait for slot, window in windows.items() for wait in self.producer_pauses(window, slot).values()
+        )
+
+    def baseline_ack_ms(self, before: int | None = None) -> Percentiles:
+        """Ordinary acknowledgement times: of all sends answered before that moment (epoch ns)."""
+        return percentiles(
+            span.wait for spans in self._sends.values() for span in spans if before is None or span.end < before
+        )
+
+    # -- consumers -----------------------------------------------------------------------------
+
+    def consumer_gaps(self, group: str, window: Window) -> dict[Slot, int]:
+        """Per partition, the longest time in ns between two reads that overlaps the window."""
+        gaps: dict[Slot, int] = {}
+        for (of, slot), reads in self._reads.items():
+            if of != group:
+                continue
+            ordered = sorted(reads)
+            waits = [
+                later.m - earlier.m
+                for earlier, later in pairwise(ordered)
+                if earlier.t <= window.end and later.t >= window.start
+            ]
+            if waits:
+                gaps[slot] = max(waits)
+        return gaps
+
+    def consumer_gap_ms(self, windows: dict[str, Window]) -> Percentiles:
+        """The gaps of all partitions of all groups, each group with its own promote window."""
+        return percentiles(
+            gap for group, window in windows.items() for gap in self.consumer_gaps(group, window).values()
+        )
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def transactional_wait_ms(self, window: Window) -> float:
+        """From the last commit before to the first commit after: the longest that overlaps the window."""
+        ordered = sorted(self._commits)
+        waits = [
+            later.m - earlier.m
+            for earlier, later in pairwise(ordered)
+            if earlier.t <= window.end and later.t >= window.start
+        ]
+        return round(max(waits, default=0) / 1e6, 3)

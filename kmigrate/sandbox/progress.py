@@ -1,0 +1,64 @@
+"""How far the groups have read, against what was acknowledged: followed in the clients' own histories.
+
+Readers may be stopped once no group is behind; stopping them earlier would make records unseen that
+nothing was wrong with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+__all__ = ["Progress"]
+
+Slot = tuple[str, int]
+_ACKED = b'"type":"ok","f":"send"'
+_READ = b'"type":"ok","f":"poll"'
+_COMMITTED = b'"type":"ok","f":"commit"'
+
+
+class Progress:
+    """The last acknowledged and the last read offset of every partition, kept up to date from files."""
+
+    def __init__(self, subscribed: Mapping[str, Iterable[str]]) -> None:
+        self._subscribed = {group: frozenset(topics) for group, topics in subscribed.items()}
+        self._read_to: dict[Path, int] = {}
+        self._acked: dict[Slot, int] = {}
+        self._read: dict[tuple[str, Slot], int] = {}
+
+    def update(self, histories: Iterable[Path]) -> None:
+        """Takes in the lines that were written since the last time."""
+        for path in histories:
+            with path.open("rb") as file:
+                file.seek(self._read_to.get(path, 0))
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._read_to[path] = self._read_to.get(path, 0) + len(line)
+                    if _ACKED in line or _READ in line or _COMMITTED in line:
+                        self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        event = json.loads(line)
+        if event["f"] == "send":
+            slot = (event["topic"], event["partition"])
+            self._acked[slot] = max(event["offset"] + event.get("records", 1) - 1, self._acked.get(slot, -1))
+        elif event["f"] == "poll":
+            slot = (event["topic"], event["partition"])
+            self._reached(event["group"], slot, event["offset"] + len(event["values"]) - 1)
+        else:  # what a group committed it need not read, be it read or a start that it was given
+            for topic, partition, position in event["positions"]:
+                self._reached(event["group"], (topic, partition), position - 1)
+
+    def _reached(self, group: str, slot: Slot, offset: int) -> None:
+        self._read[group, slot] = max(offset, self._read.get((group, slot), -1))
+
+    def behind(self) -> list[tuple[str, str, int, int]]:
+        """Group, topic, partition and how many offsets it has still to go."""
+        return [
+            (group, slot[0], slot[1], acked - self._read.get((group, slot), -1))
+            for slot, acked in sorted(self._acked.items())
+            for group, topics in sorted(self._subscribed.items())
+            if slot[0] in topics and self._read.get((group, slot), -1) < acked
+        ]

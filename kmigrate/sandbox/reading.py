@@ -1,0 +1,107 @@
+"""What a group member has read and committed, written down in runs.
+
+Reads are collected while a client hands out what it has fetched and written as one line per stretch
+of consecutive offsets. The content of each record is judged on the spot, for what a reader was given
+is gone afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kmigrate.sandbox.history import HistoryWriter
+from kmigrate.sandbox.payload import AnyHeaders, content_of, id_in, plain_headers
+
+__all__ = ["COMMIT_SECONDS", "Position", "ReadLog"]
+
+COMMIT_SECONDS = 0.5
+
+Slot = tuple[str, int]
+Position = tuple[str, int, int]
+
+
+class ReadLog:
+    """The reads of one member, on their way to its history."""
+
+    def __init__(self, group: str, history: HistoryWriter) -> None:
+        self._group = group
+        self._history = history
+        self._runs: dict[Slot, tuple[int, list[str]]] = {}
+        self._next: dict[Slot, int] = {}
+        self._asked: dict[Slot, int] = {}
+        self.waiting = 0
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: AnyHeaders,
+    ) -> None:
+        slot = (topic, partition)
+        self._next[slot] = offset + 1
+        text = id_in(value)
+        if text is None:
+            text = f"foreign:{offset}"
+        else:
+            content = content_of(text, int(text.rpartition(":")[2]))
+            if (value, key, plain_headers(headers)) != (content.value, content.key, content.headers):
+                self._record(
+                    "fail",
+                    "poll",
+                    topic=topic,
+                    partition=partition,
+                    offset=offset,
+                    value=text,
+                    error="altered",
+                )
+        run = self._runs.get(slot)
+        if run is not None and run[0] + len(run[1]) != offset:
+            self._write_run(slot, *run)
+            run = None
+        if run is None:
+            run = self._runs[slot] = (offset, [])
+        run[1].append(text)
+        self.waiting += 1
+
+    def write(self) -> None:
+        for slot, (first, values) in self._runs.items():
+            self._write_run(slot, first, values)
+        self._runs.clear()
+        self.waiting = 0
+        self._history.flush()
+
+    def _write_run(self, slot: Slot, first: int, values: list[str]) -> None:
+        self._record("ok", "poll", topic=slot[0], partition=slot[1], offset=first, values=values)
+
+    def uncommitted(self) -> list[Position]:
+        """What to commit now: the next positions that were not asked for before."""
+        self.write()
+        news = [(*slot, after) for slot, after in self._next.items() if self._asked.get(slot) != after]
+        self._asked.update({(topic, partition): after for topic, partition, after in news})
+        return news
+
+    def committed(self, positions: Sequence[Position], error: str) -> None:
+        if error:
+            for topic, partition, _ in positions:
+                self._asked.pop((topic, partition), None)
+            self._record("fail", "commit", positions=positions, error=error)
+        else:
+            self._record("ok", "commit", positions=positions)
+
+    def assigned(self, positions: Sequence[Position]) -> None:
+        self._record("ok", "assign", positions=positions)
+
+    def revoked(self, positions: Sequence[Position], *, lost: bool = False) -> None:
+        self.write()
+        for topic, partition, _ in positions:
+            self._next.pop((topic, partition), None)
+            self._asked.pop((topic, partition), None)
+        self._record("ok", "revoke", positions=positions, detail={"lost": lost})
+
+    def _record(self, kind: str, f: str, **fields: object) -> None:
+        self._history.record(kind, f, group=self._group, **fields)
+        if f != "poll":
+            self._history.flush()

@@ -1,0 +1,210 @@
+"""A TCP relay that misbehaves on request: the network between a client and a broker, in a test's hands.
+
+It forwards one listening port to one upstream address from a thread with an event loop of its own, so
+that blocking and asyncio tests use it alike. `up` is from the client to the upstream, `down` the way
+back. Faults hold for all connections, present and future, until `heal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Literal, Self
+
+__all__ = ["Direction", "Relay"]
+
+Direction = Literal["up", "down"]
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class _Faults:
+    """What is wrong with the network now."""
+
+    delay: float = 0.0  # seconds, before each chunk is handed on
+    bytes_per_second: float = 0.0  # per connection and direction; 0 is no limit
+    refusing: bool = False
+
+
+class Relay:
+    """`with Relay("127.0.0.1:9092") as relay: connect(relay.address)`."""
+
+    def __init__(self, upstream: str = "") -> None:
+        """Without an upstream it resets whoever connects, until `forward_to` names one."""
+        self._upstream = ("", 0)
+        if upstream:
+            self.forward_to(upstream)
+        self.connections = 0  # accepted so far
+        self.passed: dict[Direction, int] = {"up": 0, "down": 0}
+        self._faults = _Faults()
+        self._flowing: dict[Direction, asyncio.Event] = {"up": asyncio.Event(), "down": asyncio.Event()}
+        self._cut_at: dict[Direction, int] = {}
+        self._links: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
+        self._port = 0
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+        return self
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def forward_to(self, upstream: str) -> None:
+        """Where new connections go: a broker that advertises this relay has its port only afterwards."""
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Resets every connection."""
+        self._in_loop(self._reset_all)
+
+    def cut_after(self, count: int, direction: Direction) -> None:
+        """Resets every connection once `count` more bytes have passed that way, in the middle of a chunk."""
+        self._in_loop(lambda: self._cut_at.__setitem__(direction, self.passed[direction] + count))
+
+    def stall(self, *directions: Direction) -> None:
+        """Stops forwarding (both ways if none is named); connections stay open and bytes wait."""
+
+        def close() -> None:
+            for direction in directions or ("up", "down"):
+                self._flowing[direction].clear()
+
+        self._in_loop(close)
+
+    def delay(self, seconds: float) -> None:
+        self._set(delay=seconds)
+
+    def limit(self, bytes_per_second: float) -> None:
+        self._set(bytes_per_second=bytes_per_second)
+
+    def refuse(self) -> None:
+        """Resets what is open and whatever connects from now on."""
+        self._set(refusing=True)
+        self.cut()
+
+    def heal(self) -> None:
+        """The network is well again."""
+
+        def well() -> None:
+            self._faults = _Faults()
+            self._cut_at.clear()
+            for flowing in self._flowing.values():
+                flowing.set()
+
+        self._in_loop(well)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _set(self, **changes: object) -> None:
+        def change() -> None:
+            self._faults = replace(self._faults, **changes)  # type: ignore[arg-type]
+
+        self._in_loop(change)
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        async def acting() -> None:
+            act()
+
+        asyncio.run_coroutine_threadsafe(acting(), self._loop).result(10)
+
+    async def _listen(self) -> asyncio.Server:
+        for flowing in self._flowing.values():
+            flowing.set()
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _close(self) -> None:
+        self._server.close()
+        self._reset_all()
+        if self._links:
+            await asyncio.wait(self._links)
+
+    def _reset_all(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        for link in self._links:
+            link.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = asyncio.current_task()
+        assert link is not None
+        self.connections += 1
+        if self._faults.refusing or not self._upstream[1]:
+            writer.transport.abort()
+            return
+        self._links.add(link)
+        self._writers.add(writer)
+        try:
+            upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
+            self._writers.add(upstream_writer)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._pump(reader, upstream_writer, "up"))
+                    both.create_task(self._pump(upstream_reader, writer, "down"))
+            except* OSError:
+                pass  # one side is gone: the other will see it in a moment
+            finally:
+                self._writers.discard(upstream_writer)
+                upstream_writer.transport.abort()
+        except (OSError, asyncio.CancelledError):
+            pass  # the upstream refuses, or a fault of ours: both ends see a reset
+        finally:
+            self._links.discard(link)
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
+        while chunk := await reader.read(_CHUNK):
+            if self._faults.delay:
+                await asyncio.sleep(self._faults.delay)
+            await self._flowing[direction].wait()
+            for part in self._parts(chunk):
+                allowed = self._cut_at.get(direction, self.passed[direction] + len(part)) - self.passed[direction]
+                writer.write(part[:allowed])
+                self.passed[direction] += len(part[:allowed])
+                await writer.drain()
+                if allowed < len(part) or self._cut_at.get(direction) == self.passed[direction]:
+                    del self._cut_at[direction]
+                    self._reset_all()
+                    return
+                if self._faults.bytes_per_second:
+                    await asyncio.sleep(len(part) / self._faults.bytes_per_second)
+        writer.write_eof()
+
+    def _parts(self, chunk: bytes) -> list[bytes]:
+        """A slow line is fed in small parts, so that it is slow all along and not in leaps."""
+        size = len(chunk)
+        if self._faults.bytes_per_second:
+            size = max(1, int(self._faults.bytes_per_second / 50))
+        return [chunk[start : start + size] for start in range(0, len(chunk), size)]

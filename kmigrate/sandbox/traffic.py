@@ -1,0 +1,342 @@
+"""Live traffic as a set of client processes that can be started, rolled and stopped one by one.
+
+The folder holds everything: `traffic.json` (who runs, by process identity), and per client and run a
+launch file, a log and a history. So each verb may come from another process, as `kmigrate sandbox
+traffic start|roll|stop` do, and a history survives every one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kmigrate.errors import Failed, Refused, UsageError, WaitTimedOut
+from kmigrate.sandbox.client_specs import (
+    ClientSpec,
+    ConsumerSpec,
+    Launch,
+    ProducerSpec,
+    spec_from_json,
+    spec_to_json,
+)
+from kmigrate.sandbox.history import merge_histories, whole_lines
+from kmigrate.sandbox.payload import parse_id
+from kmigrate.sandbox.processes import ProcessIdentity, identify, spawn_detached
+from kmigrate.sandbox.progress import Progress
+
+__all__ = ["Client", "Traffic"]
+
+_STATE = "traffic.json"
+_VERSION = 1
+_LOOK_SECONDS = 0.05
+_CLOSE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client as it was last started: run 0 is one that never was."""
+
+    spec: ClientSpec
+    run: int = 0
+    bootstrap: str = ""
+    process: ProcessIdentity | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.alive()
+
+    def answers_to(self, selector: str) -> bool:
+        """By `all`, role (`producers`, or `producer`), family, group or name."""
+        words = {"all", self.spec.role, f"{self.spec.role}s", self.spec.family, self.name}
+        if isinstance(self.spec, ConsumerSpec):
+            words.add(self.spec.group)
+        return selector in words
+
+    def as_json(self) -> dict[str, Any]:
+        process = None if self.process is None else [self.process.pid, self.process.started]
+        return {
+            "spec": spec_to_json(self.spec),
+            "run": self.run,
+            "bootstrap": self.bootstrap,
+            "process": process,
+        }
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> Client:
+        process = fields["process"]
+        return Client(
+            spec=spec_from_json(fields["spec"]),
+            run=fields["run"],
+            bootstrap=fields["bootstrap"],
+            process=None if process is None else ProcessIdentity(*process),
+        )
+
+
+class Traffic:
+    """The clients of one folder. Every verb reads and writes `traffic.json`; nothing else is remembered."""
+
+    def __init__(self, folder: Path) -> None:
+        """Traffic that `create` laid out before, perhaps in another process."""
+        self.folder = folder.absolute()
+        if not (self.folder / _STATE).exists():
+            raise Refused(
+                "no-traffic",
+                f"there is no live traffic in {folder}",
+                next_step="kmigrate sandbox traffic start",
+            )
+
+    @classmethod
+    def create(cls, folder: Path, specs: Iterable[ClientSpec], *, tied: bool = False) -> Traffic:
+        """Lays out the folder; `tied` clients end when this process does, whatever started or rolled them."""
+        specs = tuple(specs)
+        names = [spec.name for spec in specs]
+        if len(set(names)) < len(names):
+            raise UsageError("traffic-names", f"two clients share a name: {sorted(names)}")
+        folder = folder.absolute()
+        if (folder / _STATE).exists():
+            running = [client.name for client in Traffic(folder).clients() if client.running]
+            if running:
+                raise Refused(
+                    "traffic-running",
+                    f"live traffic runs already in {folder}: {', '.join(running)}",
+                    next_step="kmigrate sandbox traffic stop",
+                )
+            for old in (*folder.glob("*.jsonl"), *folder.glob("*.log"), *folder.glob("*.launch.json")):
+                old.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        keeper = identify(os.getpid()) if tied else None
+        _write(folder, [Client(spec) for spec in specs], keeper)
+        return cls(folder)
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def clients(self) -> list[Client]:
+        return [Client.from_json(fields) for fields in self._state()["clients"]]
+
+    def status(self) -> list[dict[str, Any]]:
+        """One row per client, for a person or for JSON."""
+        return [
+            {
+                "name": client.name,
+                "role": client.spec.role,
+                "family": client.spec.family,
+                "group": client.spec.group if isinstance(client.spec, ConsumerSpec) else None,
+                "run": client.run,
+                "running": client.running,
+                "bootstrap": client.bootstrap,
+                "pid": client.process.pid if client.process else None,
+            }
+            for client in self.clients()
+        ]
+
+    def histories(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    def write_history(self, into: Path, *, with_files: Iterable[Path] = ()) -> int:
+        """Merges all clients (and, say, a preload) into one file; answers the number of events."""
+        return merge_histories([*with_files, *self.histories()], into)
+
+    # -- verbs ---------------------------------------------------------------------------------
+
+    def start(self, bootstrap: str, which: str = "all", *, timeout: float = 60.0) -> list[Client]:
+        """Starts the chosen clients that do not run, all at once, and waits for the first answer to each."""
+        started = [self._launch(client, bootstrap) for client in self._chosen(which) if not client.running]
+        deadline = time.monotonic() + timeout
+        for client in started:
+            self._wait_for_answer(client, deadline)
+        return started
+
+    def roll(self, which: str, bootstrap: str, *, timeout: float = 60.0) -> list[Client]:
+        """Restarts the chosen clients one by one: the next one goes only when the last one has had an answer.
+
+        A producer's first answer is an acknowledged record; a consumer's is metadata, for its group may be
+        held back on purpose until the group is promoted.
+        """
+        rolled = []
+        for client in self._chosen(which):
+            deadline = time.monotonic() + timeout
+            self._end([client], signal.SIGTERM)
+            rolled.append(self._launch(client, bootstrap))
+            self._wait_for_answer(rolled[-1], deadline)
+        return rolled
+
+    def stop(
+        self, which: str = "all", *, catch_up: float = 30.0, also_read: Iterable[Path] = ()
+    ) -> list[tuple[str, str, int, int]]:
+        """Ends the chosen clients cleanly: writers first, then readers once they have read what was acked.
+
+        `also_read` are histories of others (a preload) whose records the groups read too. Answers who was
+        still behind after `catch_up` seconds: group, topic, partition, offsets to go.
+        """
+        chosen = self._chosen(which)
+        readers = [client for client in chosen if isinstance(client.spec, ConsumerSpec)]
+        self._end([client for client in chosen if client not in readers], signal.SIGTERM)
+        subscribed = {
+            client.spec.group: client.spec.topics for client in readers if isinstance(client.spec, ConsumerSpec)
+        }
+        progress = Progress(subscribed if any(client.running for client in readers) else {})
+        others = list(also_read)
+
+        def caught_up() -> bool:
+            progress.update([*others, *self.histories()])
+            return not progress.behind()
+
+        _wait_until(caught_up, catch_up)
+        self._end(readers, signal.SIGTERM)
+        return progress.behind()
+
+    def kill(self, which: str) -> list[Client]:
+        """SIGKILL, as a crash would: sends without an answer stay indefinite."""
+        killed = [client for client in self._chosen(which) if client.running]
+        for client in killed:
+            assert client.process is not None
+            client.process.signal(signal.SIGKILL)
+        _wait_until(lambda: not any(client.running for client in killed), _CLOSE_SECONDS)
+        return killed
+
+    def pause(self, which: str) -> None:
+        for client in self._chosen(which):
+            if client.process is not None:
+                client.process.signal(signal.SIGSTOP)
+
+    def resume(self, which: str) -> None:
+        for client in self._chosen(which):
+            if client.process is not None:
+                client.process.signal(signal.SIGCONT)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
+        if state["version"] != _VERSION:
+            raise Refused("traffic-version", f"{self.folder / _STATE} was written by another version of kmigrate")
+        return state
+
+    def _chosen(self, which: str) -> list[Client]:
+        clients = self.clients()
+        chosen = [client for client in clients if client.answers_to(which)]
+        if not chosen:
+            raise UsageError(
+                "traffic-unknown",
+                f"no client answers to {which!r}; there are {', '.join(client.name for client in clients)}",
+                next_step="name one, a group, or one of: all, producers, consumers, transactional",
+            )
+        return chosen
+
+    def _launch(self, client: Client, bootstrap: str) -> Client:
+        keeper = self._state()["keeper"]
+        run = client.run + 1
+        stem = f"{client.name}.{run}"
+        launch = Launch(
+            spec=client.spec,
+            bootstrap=bootstrap,
+            run=run,
+            start_seq=self._next_seq(client.name),
+            history=str(self.folder / f"{stem}.jsonl"),
+            tied_to=tuple(keeper) if keeper else None,
+        )
+        path = self.folder / f"{stem}.launch.json"
+        path.write_text(launch.to_json(), encoding="utf-8")
+        process = spawn_detached(
+            [sys.executable, "-m", "kmigrate.sandbox.clients", str(path)],
+            log=self.folder / f"{stem}.log",
+            environment=dict(os.environ),
+        )
+        started = replace(client, run=run, bootstrap=bootstrap, process=process)
+        clients = [started if other.name == client.name else other for other in self.clients()]
+        _write(self.folder, clients, ProcessIdentity(*keeper) if keeper else None)
+        return started
+
+    def _history_of(self, client: Client) -> Path:
+        return self.folder / f"{client.name}.{client.run}.jsonl"
+
+    def _next_seq(self, name: str) -> int:
+        """One past the highest number that any run of the client named in its history (H2)."""
+        highest = -1
+        for path in self.folder.glob(f"{name}.*.jsonl"):
+            highest = max(highest, _highest_seq(path))
+        return highest + 1
+
+    def _wait_for_answer(self, client: Client, deadline: float) -> None:
+        spec = client.spec
+        # A consumer may be held on purpose, and acks=0 is never answered: for these, contact is enough.
+        contact = isinstance(spec, ConsumerSpec) or (isinstance(spec, ProducerSpec) and spec.acks == "0")
+        mark = b'"type":"ok","f":"open"' if contact else b'"type":"ok","f":"send"'
+        path = self._history_of(client)
+
+        def answered() -> bool:
+            if path.exists() and mark in path.read_bytes():
+                return True
+            if not client.running:
+                raise Failed(
+                    "traffic-died",
+                    f"client {client.name} ended before its first answer: {_last_line(path.with_suffix('.log'))}",
+                    still_true="the other clients go on",
+                    next_step=f"see {path.with_suffix('.log')}",
+                )
+            return False
+
+        if not _wait_until(answered, deadline - time.monotonic()):
+            raise WaitTimedOut(
+                "traffic-unanswered",
+                f"client {client.name} has had no answer from {client.bootstrap}",
+                still_true="it goes on trying",
+            )
+
+    def _end(self, clients: Iterable[Client], number: signal.Signals) -> None:
+        ending = [client for client in clients if client.running]
+        for client in ending:
+            assert client.process is not None
+            client.process.signal(number)
+        if _wait_until(lambda: not any(client.running for client in ending), _CLOSE_SECONDS + 5):
+            return
+        stuck = [client.name for client in ending if client.running]
+        for name in stuck:
+            self.kill(name)
+        raise Failed("traffic-stuck", f"clients did not close in {_CLOSE_SECONDS:.0f} s and were killed: {stuck}")
+
+
+def _write(folder: Path, clients: Iterable[Client], keeper: ProcessIdentity | None) -> None:
+    state = {
+        "version": _VERSION,
+        "keeper": [keeper.pid, keeper.started] if keeper else None,
+        "clients": [client.as_json() for client in clients],
+    }
+    partial = folder / f"{_STATE}.{os.getpid()}"
+    partial.write_text(json.dumps(state, indent=1), encoding="utf-8")
+    partial.replace(folder / _STATE)
+
+
+def _highest_seq(path: Path) -> int:
+    highest = -1
+    for line in whole_lines(path):
+        if b'"type":"invoke"' in line:
+            value_id = parse_id(json.loads(line)["value"])
+            if value_id is not None:
+                highest = max(highest, value_id.seq)
+    return highest
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else "no word from it"
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True

@@ -1,0 +1,1 @@
+"""The state log: the one place where the engines meet."""

@@ -1,0 +1,78 @@
+"""Creates the state log's topics, or refuses the ones that stand there in their place."""
+
+from __future__ import annotations
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Refused
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+
+__all__ = ["check_state_log", "ensure_state_log"]
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+def _configs(brokers: int) -> dict[str, dict[str, str]]:
+    durable = {
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "LogAppendTime",
+        "unclean.leader.election.enable": "false",
+        "min.insync.replicas": "2" if brokers >= 3 else "1",
+    }
+    return {
+        STATE_TOPIC: {**durable, "min.compaction.lag.ms": str(_DAY_MS)},
+        PRESENCE_TOPIC: {**durable, "segment.bytes": str(16 << 20)},
+    }
+
+
+async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[str]:
+    """Make the two topics where they are missing; returns warnings a person should read."""
+    metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
+    brokers = len(metadata.brokers)
+    warnings: list[str] = []
+    if brokers < 3:
+        warnings.append(
+            f"cluster {client.settings.name} has {brokers} broker(s): the state log is kept on "
+            f"{brokers} of them only; use three or more where it matters"
+        )
+    made = False
+    for topic, configs in _configs(brokers).items():
+        if topic not in metadata.topics:
+            made = await admin.create_topic(topic, 1, min(3, brokers), configs) or made
+    if made:
+        await _wait_for_leaders(client)
+    await check_state_log(client, admin)
+    return warnings
+
+
+async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> None:
+    deadline = monotonic() + timeout
+    while monotonic() < deadline:
+        metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
+        if all(topic in metadata.topics and client.leader(topic, 0) >= 0 for topic in (STATE_TOPIC, PRESENCE_TOPIC)):
+            return
+        await sleep(0.05)
+
+
+async def check_state_log(client: ClusterClient, admin: Admin) -> None:
+    """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes (AL-14, EO-95)."""
+    metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
+    present = [t for t in (STATE_TOPIC, PRESENCE_TOPIC) if t in metadata.topics]
+    for topic in present:
+        count = len(metadata.topics[topic].partitions)
+        if count != 1:
+            raise _bad(client, topic, f"has {count} partitions; the state log needs exactly one")
+    for topic, configs in (await admin.topic_configs(present)).items():
+        policy = configs["cleanup.policy"].value
+        if policy != "compact":
+            raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
+
+
+def _bad(client: ClusterClient, topic: str, why: str) -> Refused:
+    return Refused(
+        "bad-state-topic",
+        f"topic {topic} on cluster {client.settings.name} {why}",
+        still_true="nothing was changed",
+        next_step=f"remove or repair {topic} by hand (docs/state-log.md), then repeat the command",
+    )

@@ -1,0 +1,359 @@
+"""The state log on its cluster: a fold that follows it, and appends by compare-and-set.
+
+Rules of a write (facts M1, B1, W1, W5, M5):
+1. One constant producer id that nobody allocates, epoch 0; sequence = that of the newest batch + 1.
+2. It succeeded only if the record is read back at the expected offset with the writer's own nonce; an answer of
+   success alone proves nothing, as a broker answers an exact repeat with the old offset.
+3. On anything else: read on, decide again on what stands there. The decision is a function of the state, so it
+   is repeated, never replayed.
+Presence (what running processes say of themselves) goes to a second topic by plain appends, so that it makes
+nobody's compare-and-set fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.tail import Tail
+from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
+from kmigrate.model.records import (
+    ControllerPresence,
+    MirrorPresence,
+    Record,
+    RouterPresence,
+    decode_record,
+    encode_record,
+)
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.records.batch import Batch
+from kmigrate.records.build import one_record_batch, read_single_record
+from kmigrate.state.codec import Envelope, encode_envelope
+from kmigrate.state.fold import Fold
+
+__all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_producer_id"]
+
+STATE_TOPIC = "__kmigrate_state"
+PRESENCE_TOPIC = "__kmigrate_presence"
+
+Presence = MirrorPresence | RouterPresence | ControllerPresence
+Decide = Callable[[State], Record | tuple[str, None] | None]
+"""Given the state: the record to write, (key, None) to delete a key, or None where nothing is to be done.
+May raise Refused."""
+
+_P = TypeVar("_P", MirrorPresence, RouterPresence, ControllerPresence)
+
+
+def state_producer_id(topic: str) -> int:
+    """2^62 + a hash of the topic's name: the same for every writer, allocated by nobody (M5)."""
+    return (1 << 62) + int.from_bytes(hashlib.sha256(topic.encode()).digest()[:7])
+
+
+class StateLog:
+    """Open on one cluster; `state` is the newest fold, `epoch` its offset."""
+
+    def __init__(self, client: ClusterClient, topic: str = STATE_TOPIC, presence_topic: str = PRESENCE_TOPIC) -> None:
+        self._client = client
+        self.topic = topic
+        self._presence_topic = presence_topic
+        self._producer_id = state_producer_id(topic)
+        self._fold = Fold()
+        self._presence: dict[str, tuple[Presence, float]] = {}
+        self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
+        self._presence_tail = Tail(client, presence_topic, 0, self._take_presence, purpose="presence-read")
+        self._changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._tasks = TaskOwner(self._on_failure)
+        self._broken: KmigrateError | None = None
+        self.trouble: KmigrateError | None = None
+        """The newest error that reading is retrying, None when all is well."""
+
+    # reading
+
+    async def open(self) -> State:
+        """Follow the log; returns when everything written before this call is folded in."""
+        await self._check_exists()
+        self._tasks.start(self._tail.run(self._progress, self._on_trouble), "state-log")
+        self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
+        await self.read_to_end()
+        await self._presence_to_end()
+        return self.state
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def __aenter__(self) -> StateLog:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _check_exists(self) -> None:
+        for topic in (self.topic, self._presence_topic):
+            info = await self._client.topic(topic)
+            if info is None:
+                raise Refused(
+                    "no-state-log",
+                    f"cluster {self._client.settings.name} has no topic {topic}",
+                    still_true="nothing was changed",
+                    next_step="create the first link: kmigrate link create NAME --source C --target C",
+                )
+            if len(info.partitions) != 1:
+                raise Refused(
+                    "bad-state-topic",
+                    f"topic {topic} has {len(info.partitions)} partitions; the state log needs exactly one",
+                    still_true="nothing was changed",
+                    next_step="kmigrate did not create this topic: remove it, or point to another target cluster",
+                )
+
+    @property
+    def state(self) -> State:
+        return self._fold.state
+
+    @property
+    def presence(self) -> Mapping[str, tuple[Presence, float]]:
+        """Newest word of each process, with the moment (monotonic, s) it was read here."""
+        return self._presence
+
+    def alive(self, kind: type[_P], within_s: float = 0.0) -> list[_P]:
+        """Presence of one kind heard of within `within_s` (default: three of its own intervals, at least 3 s)."""
+        now = monotonic()
+        out: list[_P] = []
+        for record, seen in self._presence.values():
+            limit = within_s or max(3.0, 3 * record.interval_ms / 1000)
+            if isinstance(record, kind) and now - seen <= limit:
+                out.append(record)
+        return out
+
+    async def read_to_end(self, timeout: float = 30.0) -> State:
+        """Fold in everything committed up to now."""
+        key = (self.topic, 0)
+        end = (await self._end(key, timeout)).offset
+        await self._until(lambda: self._fold.next_offset >= end or None, timeout, "reading the state log to its end")
+        return self.state
+
+    async def _presence_to_end(self, timeout: float = 30.0) -> None:
+        end = (await self._end((self._presence_topic, 0), timeout)).offset
+        await self._until(
+            lambda: self._presence_tail.position >= end or None,
+            timeout,
+            "reading the presence log to its end",
+        )
+
+    async def _end(self, key: tuple[str, int], timeout: float) -> LogOffset:
+        deadline = monotonic() + timeout
+        while True:
+            try:
+                answer = (await self._client.list_offsets({key: -1}, purpose="state-end"))[key]
+                if not answer.error:
+                    return answer
+                await self._client.refresh([key[0]])
+                problem = row(answer.error).name
+            except Unreachable as error:
+                problem = error.what
+            if monotonic() > deadline:
+                raise Unreachable("state-log-unreachable", f"the end of {key[0]} cannot be read: {problem}")
+            await sleep(0.1)
+
+    T = TypeVar("T")
+
+    async def wait(self, found: Callable[[State], T | None], timeout: float, what: str) -> T:
+        """Wait until `found(state)` is not None; looks again after every change of state or presence."""
+        return await self._until(lambda: found(self.state), timeout, what)
+
+    async def _until(self, found: Callable[[], T | None], timeout: float, what: str) -> T:
+        deadline = monotonic() + timeout
+        while True:
+            changed = self._changed
+            if self._broken is not None:
+                raise self._broken
+            value = found()
+            if value is not None:
+                return value
+            left = deadline - monotonic()
+            if left <= 0:
+                raise WaitTimedOut(
+                    "wait-timed-out",
+                    f"waited {timeout:g} s for {what}" + (f" ({self.trouble.what})" if self.trouble else ""),
+                    still_true="what was written stays written",
+                )
+            try:
+                async with asyncio.timeout(left):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    async def changed(self, timeout: float) -> None:
+        """Wait for the next change of state or presence, at most `timeout` seconds."""
+        event = self._changed
+        if self._broken is not None:
+            raise self._broken
+        try:
+            async with asyncio.timeout(timeout):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def _progress(self) -> None:
+        self.trouble = None
+        self._wake()
+
+    def _wake(self) -> None:
+        event, self._changed = self._changed, asyncio.Event()
+        event.set()
+
+    def _on_trouble(self, error: KmigrateError) -> None:
+        self.trouble = error
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._broken = (
+            error
+            if isinstance(error, KmigrateError)
+            else StateLogBroken("state-log-reader-died", f"reading the state log failed: {error!r}")
+        )
+        self._wake()
+
+    def _take_presence(self, batch: Batch) -> None:
+        if batch.is_control or batch.count != 1:
+            return
+        key, value = read_single_record(batch)
+        name = key.decode("utf-8", "replace")
+        if value is None:
+            self._presence.pop(name, None)
+            return
+        record = decode_record(json.loads(value))
+        if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
+            # What was written before we opened the log may be old: it counts from its own append time.
+            age = max(0.0, (now_ms() - batch.max_timestamp) / 1000)
+            self._presence[name] = (record, monotonic() - age)
+
+    # writing
+
+    async def append(self, decide: Decide, timeout: float = 30.0) -> State:
+        """Write what `decide` wants on the newest state; returns the state that includes it.
+
+        `decide` may be called several times; it must look at nothing but the state it is given.
+        """
+        deadline = monotonic() + timeout
+        fresh = False
+        async with self._lock:
+            while True:
+                if self._broken is not None:
+                    raise self._broken
+                if monotonic() > deadline:
+                    raise WaitTimedOut(
+                        "state-log-busy",
+                        f"no write to the state log succeeded within {timeout:g} s",
+                        still_true="nothing was changed by this call, or it will be found when it is repeated",
+                    )
+                repair = self._fold.repair()
+                if repair is not None:
+                    await self._attempt(repair[0], repair[1], deadline)
+                    continue
+                try:
+                    wanted = decide(self.state)
+                except Refused:
+                    if fresh:
+                        raise
+                    wanted = None
+                if wanted is None:
+                    if fresh:
+                        return self.state
+                    await self.read_to_end(max(0.1, deadline - monotonic()))
+                    fresh = True
+                    continue
+                key, record = (wanted[0], None) if isinstance(wanted, tuple) else (wanted.key, wanted)
+                if await self._attempt(key, record, deadline):
+                    return self.state
+                fresh = False
+
+    async def _attempt(self, key: str, record: Record | None, deadline: float) -> bool:
+        """One compare-and-set; True only if the record was read back at its place with our nonce."""
+        expected = self._fold.next_offset
+        nonce = secrets.token_hex(8)
+        value = encode_envelope(Envelope(expected, self._fold.last_nonce, nonce, record))
+        batch = one_record_batch(
+            key.encode(),
+            value,
+            timestamp=now_ms(),
+            producer_id=self._producer_id,
+            epoch=0,
+            sequence=self._fold.sequence,
+        )
+        try:
+            error = await self._produce(self.topic, batch)
+        except Unreachable:
+            error = Code.REQUEST_TIMED_OUT
+        if error not in (0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER) and not row(error).retriable:
+            raise Failed(
+                "state-log-write-refused",
+                f"the broker refused a write to {self.topic}: {row(error).name} ({error})",
+                still_true="nothing was changed by this write",
+            )
+        if error:
+            if row(error).refresh:
+                await self._refresh()
+            await sleep(0.02)
+            try:
+                await self.read_to_end(max(0.1, deadline - monotonic()))
+            except (Unreachable, WaitTimedOut):
+                return False
+        else:
+            await self._until(
+                lambda: self._fold.next_offset > expected or None,
+                max(0.1, deadline - monotonic()),
+                "reading back a write to the state log",
+            )
+        return self._fold.nonces.get(expected) == nonce
+
+    async def announce(self, record: Presence) -> None:
+        """Say something of this process; lost words are said again, so errors only show as Unreachable."""
+        batch = one_record_batch(
+            record.key.encode(),
+            json.dumps(encode_record(record), separators=(",", ":")).encode(),
+            timestamp=now_ms(),
+            producer_id=-1,
+            epoch=-1,
+            sequence=-1,
+        )
+        error = await self._produce(self._presence_topic, batch)
+        if error:
+            await self._refresh()
+            raise Unreachable("presence-refused", f"{self._presence_topic}: {row(error).name}")
+
+    async def _refresh(self) -> None:
+        try:
+            await self._client.refresh([self.topic, self._presence_topic])
+        except Unreachable:
+            return
+
+    async def _produce(self, topic: str, batch: bytearray) -> int:
+        node = self._client.leader(topic, 0)
+        if node < 0:
+            await self._client.refresh([topic])
+            node = self._client.leader(topic, 0)
+        if node < 0:
+            return Code.LEADER_NOT_AVAILABLE
+        try:
+            connection = await self._client.connection(node, "state-write")
+            frame = await connection.call_raw(
+                PRODUCE,
+                PRODUCE_VERSION,
+                encode_produce([(topic, 0, batch)], timeout_ms=10_000),
+                flexible=True,
+                timeout=12.0,
+            )
+        except Unreachable:
+            await self._refresh()
+            raise
+        return decode_produce(frame)[(topic, 0)].error

@@ -1,0 +1,1 @@
+"""The steps of a migration: verbs write intents, the controller orders the steps, status shows facts."""

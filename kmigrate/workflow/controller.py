@@ -1,0 +1,156 @@
+"""The controller: watches intents in the state log and drives promotes and handovers, one controller at a time.
+
+The lease only spares double work: every step is decided on the state by compare-and-set, so two controllers
+that act at once cannot contradict each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from kmigrate.errors import Failed, KmigrateError, Unreachable
+from kmigrate.groups.handover import hand_over
+from kmigrate.model.lifecycle import GroupEvent, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.records import ControllerPresence, GroupRecord, LeaseRecord, Record, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.promote import TopicPromotion
+
+__all__ = ["Controller", "ControllerSettings"]
+
+_LEASE = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Timing of the controller, seconds."""
+
+    interval_s: float = 0.5
+    lease_s: float = 3.0
+    straggler_window_s: float = 5.0
+    handover_timeout_s: float = 30.0
+
+
+class Controller:
+    """Acts on every topic that is being promoted and every group that is being handed over."""
+
+    def __init__(self, estate: Estate, instance: str, settings: ControllerSettings | None = None) -> None:
+        self._estate = estate
+        self._log = estate.log
+        self._instance = instance
+        self._settings = settings or ControllerSettings()
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._tasks = TaskOwner()
+        self._started = monotonic()
+        self.trouble: KmigrateError | None = None
+        """The newest error of an act that is tried again, None when all is well."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        announced = 0.0
+        try:
+            while True:
+                active = await self._lead()
+                if monotonic() - announced >= self._settings.interval_s:
+                    await self._announce(active)
+                    announced = monotonic()
+                if active:
+                    self._act()
+                await self._log.changed(self._settings.interval_s)
+        finally:
+            await self._tasks.close()
+
+    async def _announce(self, active: bool) -> None:
+        interval = round(self._settings.interval_s * 1000)
+        try:
+            await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval))
+        except Unreachable as error:
+            self.trouble = error
+
+    async def _lead(self) -> bool:
+        """Whether this instance holds the lease, taking it where its holder is silent."""
+        lease = self._log.state.lease(_LEASE)
+        if lease is not None and lease.holder == self._instance:
+            return True
+        if lease is not None and self._holder_alive(lease):
+            return False
+        seen = lease
+
+        def decide(state: State) -> Record | None:
+            now = state.lease(_LEASE)
+            return LeaseRecord(_LEASE, self._instance, (seen.term if seen else 0) + 1) if now == seen else None
+
+        try:
+            await self._log.append(decide, timeout=10.0)
+        except Failed as error:
+            self.trouble = error
+        return False
+
+    def _holder_alive(self, lease: LeaseRecord) -> bool:
+        known = self._log.presence.get(f"controller/{lease.holder}")
+        if known is None:
+            return monotonic() - self._started < self._settings.lease_s
+        return monotonic() - known[1] < self._settings.lease_s
+
+    def _act(self) -> None:
+        """Start a task for every intent that has none."""
+        for key in [k for k, task in self._busy.items() if task.done()]:
+            del self._busy[key]
+        for record in self._log.state.topics():
+            pending = record.phase in (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
+            if pending and record.key not in self._busy:
+                self._busy[record.key] = self._tasks.start(self._promote(record), f"promote {record.topic}")
+        for group in self._log.state.groups():
+            if group.phase is GroupPhase.PROMOTING and group.key not in self._busy:
+                self._busy[group.key] = self._tasks.start(self._hand_over(group), f"hand over {group.group}")
+
+    async def _promote(self, record: TopicRecord) -> None:
+        try:
+            link = self._log.state.link(record.link)
+            if link is None:
+                return
+            source, _ = await self._estate.source(link)
+            await TopicPromotion(
+                record.link,
+                record.topic,
+                self._log,
+                source,
+                self._estate.target,
+                self._estate.target_admin,
+                self._settings.straggler_window_s,
+            ).run()
+        except KmigrateError as error:
+            self.trouble = error  # the intent stays in the state log and is taken up again
+
+    async def _hand_over(self, record: GroupRecord) -> None:
+        try:
+            link = self._log.state.link(record.link)
+            if link is None:
+                return
+            _, source_admin = await self._estate.source(link)
+            mirrored = (TopicPhase.INITIALISING, TopicPhase.ALIGNING)
+            starts = {t.topic: t.starts for t in self._log.state.topics(record.link) if t.phase not in mirrored}
+            done = await hand_over(
+                record.group,
+                starts=starts,
+                source_admin=source_admin,
+                target=self._estate.target,
+                target_admin=self._estate.target_admin,
+                timeout=self._settings.handover_timeout_s,
+            )
+            changed = replace(record, written=done.written, promoted_ms=now_ms(), reason="")
+            await self._finish(record, GroupEvent.OPEN, changed)
+        except KmigrateError as error:
+            self.trouble = error
+            await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
+
+    async def _finish(self, record: GroupRecord, event: GroupEvent, changed: GroupRecord) -> None:
+        def decide(state: State) -> Record | None:
+            if state.group(record.link, record.group) != record:
+                return None
+            return replace(changed, phase=advance_group(record.phase, event), since_ms=now_ms())
+
+        await self._log.append(decide)

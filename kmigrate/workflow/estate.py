@@ -1,0 +1,90 @@
+"""Open handles to one target cluster, its state log, and the source of each of its links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Refused
+from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.state.create import ensure_state_log
+from kmigrate.state.log import StateLog
+
+__all__ = ["Estate", "check_cluster_id"]
+
+
+def check_cluster_id(ref: ClusterRef, answered: str) -> None:
+    """Refuse a bootstrap address that now leads to another cluster than the link was made for."""
+    if ref.cluster_id and answered != ref.cluster_id:
+        raise Refused(
+            "other-cluster-answers",
+            f"the bootstrap address of cluster {ref.name} answers with cluster id {answered}, "
+            f"but the link was made for {ref.cluster_id}",
+            still_true="nothing was changed",
+            next_step=f"correct [clusters.{ref.name}] or make a new link",
+        )
+
+
+class Estate:
+    """The target, its state log and lazily opened sources; closes all of them."""
+
+    def __init__(self, settings_of: Callable[[str], ClusterSettings], target: str) -> None:
+        self.settings_of = settings_of
+        settings = settings_of(target)
+        self.target = ClusterClient(settings)
+        self.target_admin = Admin(settings)
+        self.log = StateLog(self.target)
+        self.warnings: list[str] = []
+        self._sources: dict[str, tuple[ClusterClient, Admin]] = {}
+
+    @classmethod
+    async def open(cls, settings_of: Callable[[str], ClusterSettings], target: str, *, create: bool = False) -> Estate:
+        """Connect to the target and read its state log; `create` makes the log where it is missing."""
+        self = cls(settings_of, target)
+        try:
+            if create:
+                self.warnings = await ensure_state_log(self.target, self.target_admin)
+            await self.log.open()
+            for link in self.log.state.links():
+                check_cluster_id(link.target, self.target.metadata.cluster_id)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def source(self, link: LinkRecord) -> tuple[ClusterClient, Admin]:
+        """The link's source, checked to be the cluster that the link was made for."""
+        name = link.source.name
+        if name not in self._sources:
+            settings = self.settings_of(name)
+            self._sources[name] = (ClusterClient(settings), Admin(settings))
+        client, admin = self._sources[name]
+        if not client.metadata.cluster_id:
+            await client.refresh([])
+        check_cluster_id(link.source, client.metadata.cluster_id)
+        if client.metadata.cluster_id == self.target.metadata.cluster_id:
+            raise Refused(
+                "source-is-target",
+                f"the clusters {name} and {link.target.name} are one and the same "
+                f"(cluster id {client.metadata.cluster_id})",
+                still_true="nothing was changed",
+                next_step="correct the bootstrap addresses in kmigrate.toml",
+            )
+        return client, admin
+
+    async def close(self) -> None:
+        await self.log.close()
+        for client, _ in self._sources.values():
+            await client.close()
+        await self.target.close()
+
+    async def __aenter__(self) -> Estate:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

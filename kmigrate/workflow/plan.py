@@ -1,0 +1,60 @@
+"""What a verb would change and what its guards found, as one value that `--plan` prints and the real run obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from kmigrate.errors import Refused
+
+__all__ = ["Finding", "Plan"]
+
+Level = Literal["ok", "warn", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One guard's word."""
+
+    level: Level
+    ref: str
+    what: str
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A verb's changes and findings; `applied` says whether the changes were made."""
+
+    verb: str
+    changes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    applied: bool = False
+
+    def refuse(self) -> None:
+        """Raise the refusal that the findings demand, with all of them in its text."""
+        against = [f for f in self.findings if f.level == "refuse"]
+        if not against:
+            return
+        raise Refused(
+            against[0].ref,
+            "; ".join(f.what for f in against),
+            still_true="nothing was changed",
+            next_step="; ".join(dict.fromkeys(f.next_step for f in against if f.next_step)),
+        )
+
+    def done(self) -> Plan:
+        return replace(self, applied=True)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb,
+            "applied": self.applied,
+            "changes": list(self.changes),
+            "findings": [{"level": f.level, "ref": f.ref, "what": f.what, "next": f.next_step} for f in self.findings],
+        }
+
+    @staticmethod
+    def of(verb: str, changes: Iterable[str], findings: Iterable[Finding] = ()) -> Plan:
+        return Plan(verb, tuple(changes), tuple(findings))

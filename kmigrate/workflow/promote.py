@@ -1,0 +1,309 @@
+"""Promotes one topic: fence, drain, barrier, lag zero, flip; or goes back to mirroring with a reason.
+
+Each step waits for facts and writes one record; nothing is remembered between steps but what the state log
+says, so a controller that dies is replaced by one that reads on. Lettered rules:
+
+A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
+B  The barrier is read after the drain: the source's log end (replica_id −2, V1), the same before and after the
+   producers were read, so that no mark is newer than the barrier.
+C  The flip needs the mirror's own word that it stopped exactly at the barrier, and the target's log end equal
+   to it, and the source's log end and leader epoch still the same.
+D  Any deadline or guard before the flip un-fences; after the flip there is no way but forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
+from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
+from kmigrate.model.barrier import barrier_chunks, merge_marks
+from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.records import (
+    MirrorPresence,
+    PartitionBarrier,
+    PartitionProgress,
+    ProducerMark,
+    PromoteTerms,
+    Record,
+    RouterPresence,
+    TopicRecord,
+)
+from kmigrate.model.routes import DIRECT_LIMIT, id_shift
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.state.log import StateLog
+from kmigrate.workflow.stragglers import direct_writers
+
+__all__ = ["TopicPromotion"]
+
+
+@dataclass(slots=True)
+class TopicPromotion:
+    """Drives one topic from promote-pending to promoted."""
+
+    link: str
+    topic: str
+    log: StateLog
+    source: ClusterClient
+    target: ClusterClient
+    target_admin: Admin
+    straggler_window_s: float = 5.0
+
+    async def run(self) -> None:
+        """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
+        try:
+            while (record := self._record()) is not None:
+                match record.phase:
+                    case TopicPhase.PROMOTE_PENDING:
+                        await self._pending(record)
+                    case TopicPhase.FENCING:
+                        await self._fencing(record)
+                    case TopicPhase.FENCED:
+                        await self._fenced(record)
+                    case _:
+                        return
+        except KmigrateError as error:
+            await self._unfence(error)
+
+    # facts
+
+    def _record(self) -> TopicRecord | None:
+        return self.log.state.topic(self.link, self.topic)
+
+    def _terms(self, record: TopicRecord) -> PromoteTerms:
+        return record.terms or PromoteTerms(asked_ms=now_ms())
+
+    def _progress(self) -> Mapping[int, PartitionProgress]:
+        for presence in self.log.alive(MirrorPresence):
+            if presence.active and presence.link == self.link:
+                return presence.topics.get(self.topic, {})
+        return {}
+
+    def _keys(self, record: TopicRecord) -> list[tuple[str, int]]:
+        return [(self.topic, p) for p in range(record.partitions)]
+
+    async def _advance(self, record: TopicRecord, event: TopicEvent, changed: TopicRecord) -> None:
+        """Write the next phase, unless the record has changed since it was looked at."""
+
+        def decide(state: State) -> Record | None:
+            if state.topic(self.link, self.topic) != record:
+                return None
+            phase = advance_topic(record.phase, event)
+            epoch = state.epoch + 1 if event is TopicEvent.FENCE else changed.fence_epoch
+            return replace(changed, phase=phase, since_ms=now_ms(), fence_epoch=epoch)
+
+        await self.log.append(decide)
+
+    # promote-pending
+
+    async def _pending(self, record: TopicRecord) -> None:
+        terms = self._terms(record)
+
+        def ready(_: State) -> bool | None:
+            return True if self._why_not_ready(record, terms) is None else None
+
+        try:
+            await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
+        except WaitTimedOut as late:
+            why = self._why_not_ready(record, terms) or late.what
+            raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
+        found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
+        if found:
+            raise Refused("direct-writers", "; ".join(found))
+        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
+
+    def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
+        progress = self._progress()
+        for partition in range(record.partitions):
+            seen = progress.get(partition)
+            if seen is None:
+                return f"no running mirror reports partition {partition}"
+            if seen.problem:
+                return f"partition {partition} has stopped: {seen.problem}"
+            if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
+                return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
+        return self._silent_router()
+
+    def _silent_router(self) -> str | None:
+        alive = {p.instance for p in self.log.alive(RouterPresence)}
+        for router in self.log.state.routers():
+            if router.instance not in alive:
+                return f"router {router.name} on {router.host} is registered but silent"
+        return None
+
+    # fencing
+
+    async def _fencing(self, record: TopicRecord) -> None:
+        deadline = self._deadline(record)
+
+        def drained(state: State) -> bool | None:
+            return True if self._undrained(state, record) is None else None
+
+        try:
+            await self.log.wait(drained, max(0.0, deadline - monotonic()), "every router to drain")
+        except WaitTimedOut as late:
+            raise Refused(
+                "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
+            ) from late
+        ends, producers = await self._barrier(record, deadline)
+        marks = self._marks(record, producers)
+        for chunk in barrier_chunks(self.link, self.topic, record.fence_epoch, marks):
+            await self.log.append(lambda state, c=chunk: None if state.records.get(c.key) == c else c)  # type: ignore[misc]
+        barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
+        await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier))
+
+    def _deadline(self, record: TopicRecord) -> float:
+        """When this fence is given up, on our monotonic clock: a new controller gives it a full span again."""
+        return monotonic() + self._terms(record).fence_timeout_s
+
+    def _undrained(self, state: State, record: TopicRecord) -> str | None:
+        presence = {p.instance: p for p in self.log.alive(RouterPresence)}
+        for router in state.routers():
+            told = presence.get(router.instance)
+            ack = told.fences.get(record.key) if told else None
+            if ack is None or ack.epoch != record.fence_epoch:
+                return f"router {router.name} on {router.host} has not acknowledged the fence"
+            if ack.in_flight:
+                return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source"
+        return None
+
+    async def _barrier(
+        self, record: TopicRecord, deadline: float
+    ) -> tuple[dict[tuple[str, int], LogOffset], dict[tuple[str, int], tuple[ProducerState, ...]]]:
+        """Log ends and producers of one moment (rule B): read again until the ends stand still around the producers."""
+        keys = self._keys(record)
+        before = await self.source.log_ends(keys)
+        while True:
+            told = await self.source.describe_producers(keys)
+            after = await self.source.log_ends(keys)
+            trouble = self._barrier_trouble(before, after, told)
+            if not trouble:
+                return after, {key: producers for key, (_, producers) in told.items()}
+            if monotonic() > deadline:
+                raise Refused("no-barrier", trouble)
+            if any(end.error for end in after.values()):
+                await self.source.refresh([self.topic])
+            before = after
+            await sleep(0.002)
+
+    def _barrier_trouble(
+        self,
+        before: Mapping[tuple[str, int], LogOffset],
+        after: Mapping[tuple[str, int], LogOffset],
+        told: Mapping[tuple[str, int], tuple[int, tuple[ProducerState, ...]]],
+    ) -> str:
+        for key, end in after.items():
+            name = f"{key[0]}-{key[1]}"
+            if end.error:
+                return f"the log end of {name} cannot be read (error {end.error})"
+            if before[key] != end:
+                return f"the source log of {name} grows although every router is drained: somebody writes directly"
+            error, producers = told.get(key, (-1, ()))
+            if error:
+                return f"the producers of {name} cannot be read (error {error})"
+            for producer in producers:
+                if producer.txn_start_offset >= 0:
+                    return f"producer id {producer.producer_id} has a transaction open on {name}"
+        return ""
+
+    def _marks(
+        self, record: TopicRecord, producers: Mapping[tuple[str, int], tuple[ProducerState, ...]]
+    ) -> dict[int, tuple[ProducerMark, ...]]:
+        """Marks by partition from routers and broker, in the ids that clients know."""
+        link = self.log.state.link(self.link)
+        assert link is not None
+        shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
+        marks: dict[int, list[ProducerMark]] = {p: [] for p in range(record.partitions)}
+        for (_, partition), states in producers.items():
+            marks[partition] += [
+                ProducerMark(s.producer_id - shift, s.producer_epoch, s.last_sequence)
+                for s in states
+                if 0 <= s.producer_id - shift < DIRECT_LIMIT and s.last_sequence >= 0
+            ]
+        for presence in self.log.alive(RouterPresence):
+            ack = presence.fences.get(record.key)
+            if ack is not None and ack.epoch == record.fence_epoch:
+                for partition, seen in ack.producers.items():
+                    marks[partition] += seen
+        return {p: merge_marks(found) for p, found in marks.items() if found}
+
+    # fenced
+
+    async def _fenced(self, record: TopicRecord) -> None:
+        deadline = self._deadline(record)
+
+        def arrived(_: State) -> bool | None:
+            return True if self._not_arrived(record) is None else None
+
+        try:
+            await self.log.wait(arrived, max(0.0, deadline - monotonic()), "the mirror to reach the barrier")
+        except WaitTimedOut as late:
+            raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
+        await self._prove(record, deadline)
+        await self._advance(record, TopicEvent.FLIP, replace(record, promoted_ms=now_ms(), reason=""))
+        await self.target_admin.alter_topic_configs(self.topic, record.restore_configs, record.drop_configs)
+
+    def _not_arrived(self, record: TopicRecord) -> str | None:
+        progress = self._progress()
+        for partition, barrier in record.barrier.items():
+            seen = progress.get(partition)
+            if seen is None:
+                return f"no running mirror reports partition {partition}"
+            if seen.problem:
+                return f"partition {partition} has stopped: {seen.problem}"
+            if seen.at_barrier != barrier.offset:
+                return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}"
+        return None
+
+    async def _prove(self, record: TopicRecord, deadline: float) -> None:
+        """Rule C: ask both clusters themselves."""
+        keys = self._keys(record)
+        while True:
+            source_ends = await self.source.log_ends(keys)
+            target_ends = await self.target.log_ends(keys)
+            trouble = ""
+            for (_, partition), end in source_ends.items():
+                barrier = record.barrier[partition]
+                if end.error or (end.offset, end.leader_epoch) != (barrier.offset, barrier.leader_epoch):
+                    raise Refused(
+                        "source-moved",
+                        f"the source log of {self.topic}-{partition} ends at {end.offset} "
+                        f"(leader epoch {end.leader_epoch}), the barrier was {barrier.offset} ({barrier.leader_epoch})",
+                    )
+                mine = target_ends[(self.topic, partition)]
+                if mine.error or mine.offset != barrier.offset:
+                    trouble = (
+                        f"the target's log of {self.topic}-{partition} ends at {mine.offset}, not {barrier.offset}"
+                    )
+            if not trouble:
+                return
+            if monotonic() > deadline:
+                raise Refused("target-not-at-barrier", trouble)
+            await self.target.refresh([self.topic])
+            await sleep(0.005)
+
+    # the way back
+
+    async def _unfence(self, error: KmigrateError) -> None:
+        """Back to mirroring with the reason, unless the flip is already written (rule D)."""
+
+        def decide(state: State) -> Record | None:
+            record = state.topic(self.link, self.topic)
+            if record is None or TopicEvent.UNFENCE not in _LEAVE.get(record.phase, ()):
+                return None
+            return replace(
+                record,
+                phase=advance_topic(record.phase, TopicEvent.UNFENCE),
+                since_ms=now_ms(),
+                reason=f"{error.ref}: {error.what}",
+                terms=None,
+                barrier={},
+            )
+
+        await self.log.append(decide)
+
+
+_LEAVE = dict.fromkeys((TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED), (TopicEvent.UNFENCE,))

@@ -1,0 +1,226 @@
+"""One immutable snapshot of a migration, computed from offsets of both clusters, never from "task running"."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.errors import KmigrateError
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    ControllerPresence,
+    GroupRecord,
+    LinkRecord,
+    MirrorPresence,
+    PartitionProgress,
+    RouterPresence,
+    RouterRecord,
+    TopicRecord,
+)
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow.estate import Estate
+
+__all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition, by the logs themselves; −1 where a cluster could not be asked."""
+
+    partition: int
+    source_start: int
+    source_end: int
+    target_start: int
+    target_end: int
+    lag: int
+    """Records that the source has and the target has not; −1 where unknown; 0 after promote."""
+    problem: str
+    hold_ms: float
+    """Longest time a request was held at the last fence, −1 where none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatus:
+    link: str
+    topic: str
+    phase: TopicPhase
+    since_ms: int
+    reason: str
+    offsets: str
+    """identical: every partition's target log lies within the source's, offset for offset; else unknown."""
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def lag(self) -> int:
+        return -1 if any(p.lag < 0 for p in self.partitions) else sum(p.lag for p in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    link: str
+    group: str
+    phase: GroupPhase
+    reason: str
+    source_members: tuple[GroupMember, ...]
+    target_members: int
+    lag: int
+    """Records between committed positions and log ends, on the cluster that serves the group; −1 where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    name: str
+    source: str
+    target: str
+    trouble: str
+    """Why the source could not be asked, or ''."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    at_ms: int
+    epoch: int
+    links: tuple[LinkStatus, ...]
+    topics: tuple[TopicStatus, ...]
+    groups: tuple[GroupStatus, ...]
+    routers: tuple[RouterRecord, ...]
+    routers_alive: frozenset[str]
+    """Instances of routers heard of lately."""
+    mirrors: tuple[MirrorPresence, ...]
+    controllers: tuple[ControllerPresence, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "at_ms": self.at_ms,
+            "epoch": self.epoch,
+            "links": [dataclasses.asdict(link) for link in self.links],
+            "topics": [{**dataclasses.asdict(t), "lag": t.lag} for t in self.topics],
+            "groups": [dataclasses.asdict(g) for g in self.groups],
+            "routers": [{**dataclasses.asdict(r), "alive": r.instance in self.routers_alive} for r in self.routers],
+            "mirrors": [{"instance": m.instance, "link": m.link, "active": m.active} for m in self.mirrors],
+            "controllers": [{"instance": c.instance, "active": c.active} for c in self.controllers],
+        }
+
+
+Offsets = Mapping[tuple[str, int], LogOffset]
+
+
+async def snapshot(estate: Estate) -> Snapshot:
+    """Ask both clusters now; a source that does not answer leaves its figures unknown and says so."""
+    log = estate.log
+    links: list[LinkStatus] = []
+    topics: list[TopicStatus] = []
+    groups: list[GroupStatus] = []
+    mirrors = log.alive(MirrorPresence)
+    routers = log.alive(RouterPresence)
+    for link in log.state.links():
+        records = log.state.topics(link.name)
+        trouble = ""
+        source: ClusterClient | None = None
+        try:
+            source, _ = await estate.source(link)
+            await source.refresh([r.topic for r in records])
+        except KmigrateError as error:
+            trouble, source = error.what, None
+        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble))
+        keys = [(r.topic, p) for r in records for p in range(r.partitions)]
+        await estate.target.refresh([r.topic for r in records])
+        mine = await _bounds(estate.target, keys)
+        theirs = await _bounds(source, keys)
+        topics += [_topic_status(record, mine, theirs, mirrors, routers) for record in records]
+        groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
+    return Snapshot(
+        now_ms(),
+        log.state.epoch,
+        tuple(links),
+        tuple(topics),
+        tuple(groups),
+        tuple(log.state.routers()),
+        frozenset(r.instance for r in routers),
+        tuple(mirrors),
+        tuple(log.alive(ControllerPresence)),
+    )
+
+
+async def _bounds(client: ClusterClient | None, keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
+    if client is None or not keys:
+        unknown = LogOffset(-1, -1, -1)
+        return dict.fromkeys(keys, unknown), dict.fromkeys(keys, unknown)
+    return (
+        await client.list_offsets(dict.fromkeys(keys, EARLIEST)),
+        await client.list_offsets(dict.fromkeys(keys, LATEST)),
+    )
+
+
+def _topic_status(
+    record: TopicRecord,
+    mine: tuple[Offsets, Offsets],
+    theirs: tuple[Offsets, Offsets],
+    mirrors: list[MirrorPresence],
+    routers: list[RouterPresence],
+) -> TopicStatus:
+    progress: Mapping[int, PartitionProgress] = {}
+    for presence in mirrors:
+        if presence.active and presence.link == record.link:
+            progress = presence.topics.get(record.topic, {})
+    holds: dict[int, float] = {}
+    for router in routers:
+        for partition, held in router.holds_ms.get(record.key, {}).items():
+            holds[partition] = max(held, holds.get(partition, -1.0))
+    rows: list[PartitionStatus] = []
+    for partition in range(record.partitions):
+        key = (record.topic, partition)
+        source_end, target_end = theirs[1][key].offset, mine[1][key].offset
+        lag = -1 if source_end < 0 or target_end < 0 else max(0, source_end - target_end)
+        seen = progress.get(partition)
+        rows.append(
+            PartitionStatus(
+                partition,
+                theirs[0][key].offset,
+                source_end,
+                mine[0][key].offset,
+                target_end,
+                0 if record.phase is TopicPhase.PROMOTED else lag,
+                seen.problem if seen else "",
+                holds.get(partition, -1.0),
+            )
+        )
+    return TopicStatus(
+        record.link, record.topic, record.phase, record.since_ms, record.reason, _offsets(record, rows), tuple(rows)
+    )
+
+
+def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
+    """Identity as the two logs show it: the target begins where the mirror began and does not pass the source."""
+    if record.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING):
+        return "not yet"
+    for row in rows:
+        limit = record.barrier[row.partition].offset if record.phase is TopicPhase.PROMOTED else row.source_end
+        passed = record.phase is not TopicPhase.PROMOTED and row.target_end > limit >= 0
+        if row.problem or passed or row.target_start < 0 or row.target_start < record.starts.get(row.partition, 0):
+            return "unknown"
+    return "identical"
+
+
+async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, trouble: str) -> GroupStatus:
+    members: tuple[GroupMember, ...] = ()
+    lag = -1
+    try:
+        if not trouble:
+            source, source_admin = await estate.source(link)
+            members = (await source_admin.describe_groups([group.group]))[group.group].members
+            serving = (
+                (estate.target, estate.target_admin) if group.phase is GroupPhase.PROMOTED else (source, source_admin)
+            )
+            offsets = await serving[1].group_offsets(group.group, stable=False)
+            await serving[0].refresh({topic for topic, _ in offsets})
+            ends = await serving[0].list_offsets(dict.fromkeys(offsets, LATEST))
+            lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
+        on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
+    except KmigrateError:
+        on_target = -1
+    return GroupStatus(group.link, group.group, group.phase, group.reason, members, on_target, lag)

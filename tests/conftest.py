@@ -1,0 +1,172 @@
+"""Real clusters for every test that wants them, and the summary of the run.
+
+`source` and `target` are one broker each and `clusters3` three a side; all are started once a session,
+when first asked for. When they cannot be had, tests fail: a suite that skips its brokers proves nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic
+
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source and a target cluster, both ready."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+
+
+def _run_pair(brokers: int) -> Iterator[Pair]:
+    root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
+    specs = (
+        ClusterSpec("source", SOURCE_VERSION, brokers),
+        ClusterSpec("target", TARGET_VERSION, brokers),
+    )
+    with ThreadPoolExecutor() as threads:
+        clusters = list(threads.map(lambda spec: KafkaCluster.create(spec, root), specs))
+        try:
+            list(threads.map(KafkaCluster.start, clusters))
+            list(threads.map(KafkaCluster.wait_ready, clusters))
+            yield Pair(*clusters)
+        finally:
+            for cluster in clusters:
+                cluster.stop()
+            shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Pair]:
+    """One broker a side. Shared by all tests: make topics, groups and transactional ids of your own."""
+    yield from _run_pair(1)
+
+
+@pytest.fixture(scope="session")
+def clusters3() -> Iterator[Pair]:
+    """Three brokers a side. A test that kills or pauses one brings it back before it ends."""
+    yield from _run_pair(3)
+
+
+@pytest.fixture(scope="session")
+def source(clusters: Pair) -> KafkaCluster:
+    return clusters.source
+
+
+@pytest.fixture(scope="session")
+def target(clusters: Pair) -> KafkaCluster:
+    return clusters.target
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Callable[..., KafkaCluster]]:
+    """`own_cluster(version=…, brokers=…, config={…})`: a ready cluster for this test alone."""
+    started: list[KafkaCluster] = []
+
+    def start(
+        version: str = TARGET_VERSION, brokers: int = 1, config: dict[str, str] | None = None
+    ) -> KafkaCluster:
+        name = f"own{len(started)}"
+        cluster = KafkaCluster.create(ClusterSpec(name, version, brokers, config or {}), tmp_path)
+        started.append(cluster)
+        cluster.start()
+        cluster.wait_ready()
+        return cluster
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def source_admin(source: KafkaCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": source.bootstrap})
+
+
+@pytest.fixture(scope="session")
+def target_admin(target: KafkaCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": target.bootstrap})
+
+
+_numbers = itertools.count()
+_session = uuid4().hex[:6]
+
+
+@pytest.fixture
+def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """`unique_name("orders")`: a topic, group or id that no other test of this run has."""
+
+    def name(stem: str = "t") -> str:
+        return f"{stem}-{_session}-{next(_numbers)}"
+
+    return name
+
+
+@pytest.fixture(scope="session")
+def make_topic() -> Callable[..., None]:
+    """`make_topic(cluster, name, partitions=1, replicas=1, config={…})`, done when all leaders are known."""
+    return _make_topic
+
+
+def _make_topic(
+    cluster: KafkaCluster,
+    name: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    config: dict[str, str] | None = None,
+) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    topic = NewTopic(name, partitions, replicas, config=config or {})
+    admin.create_topics([topic])[name].result(30)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = admin.list_topics(topic=name, timeout=10).topics[name]
+        if (
+            found.error is None
+            and len(found.partitions) == partitions
+            and all(partition.leader > 0 for partition in found.partitions.values())
+        ):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"topic {name} has no leaders after 30 s")
+
+
+@pytest.fixture(scope="session")
+def set_topic_config() -> Callable[[KafkaCluster, str, dict[str, str]], None]:
+    """Change a topic's configuration in place, leaving its other keys alone."""
+
+    def change(cluster: KafkaCluster, topic: str, config: dict[str, str]) -> None:
+        entries = [ConfigEntry(key, value) for key, value in config.items()]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        for done in admin.incremental_alter_configs([resource]).values():
+            done.result(30)
+
+    return change
+
+
+_OUTCOMES = ("passed", "failed", "skipped")
+_started = time.monotonic()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write build/test/summary.json; an error of a fixture counts as a failure."""
+    counts = {outcome: len(terminalreporter.getreports(outcome)) for outcome in _OUTCOMES}
+    counts["failed"] += len(terminalreporter.getreports("error"))
+    folder = Path(terminalreporter.config.rootpath) / "build" / "test"
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = {**counts, "seconds": round(time.monotonic() - _started, 1)}
+    (folder / "summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")

@@ -1,0 +1,358 @@
+"""Parity on two real clusters: equal copies are equal, and each planted fault is named exactly.
+
+Every topic is produced twice by librdkafka with explicit timestamps, the target's copy with one fault; one
+Spark job then looks at all of them, as `kmigrate verify` does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from pyspark.sql import SparkSession
+
+from kmigrate.errors import Failed
+from kmigrate.parity.plan import TopicRange
+from kmigrate.parity.report import ParityReport
+from kmigrate.parity.verdict import Place
+from kmigrate.sandbox.jars import ensure_spark_kafka_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.spark.parity import verify_with
+from kmigrate.spark.session import spark_session
+from kmigrate.spark.source import KafkaOptions
+
+RUN = uuid4().hex[:8]
+START_OF_TIME = 1_700_000_000_000
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a producer is given; the offset follows from the order."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = field(default_factory=list)
+    timestamp: int = START_OF_TIME
+
+
+Log = dict[int, list[Record]]  # by partition
+
+
+def plain(count: int, partition: int = 0) -> list[Record]:
+    return [
+        Record(b"k%d" % (n % 7), b"%d:%d" % (partition, n), [("n", b"%d" % n)], START_OF_TIME + n)
+        for n in range(count)
+    ]
+
+
+def odd(count: int, partition: int) -> list[Record]:
+    """Records with every kind of null, empty and repeated part."""
+    keys = (None, b"", b"k")
+    values = (None, b"", b"v" * 300)
+    headers: tuple[Headers, ...] = ([], [("a", None)], [("a", b"")], [("a", b"1"), ("a", b"2"), ("", b"")])
+    return [
+        Record(keys[n % 3], values[n // 3 % 3], headers[n % 4], START_OF_TIME + n // 50 + partition)
+        for n in range(count)
+    ]
+
+
+def edited(records: Sequence[Record], place: int, **changes: object) -> list[Record]:
+    return [*records[:place], replace(records[place], **changes), *records[place + 1 :]]  # type: ignore[arg-type]
+
+
+BASE = plain(300)
+LONG = plain(5_000)
+WITH_NULLS = [replace(record, key=None, value=None, headers=[("h", None)]) for record in plain(20)]
+PAIRED = [replace(record, headers=[("a", b"b"), ("x", None)]) for record in plain(20)]
+STRANGER = Record(b"s", b"stranger", [], START_OF_TIME + 999_999)
+
+# name: (source, target)
+TOPICS: dict[str, tuple[Log, Log]] = {
+    "equal": ({p: odd(1_500, p) for p in range(3)}, {p: odd(1_500, p) for p in range(3)}),
+    "empty": ({0: []}, {0: []}),
+    "lost": ({0: LONG}, {0: [*LONG[:1_234], *LONG[1_235:]]}),
+    "duplicated": ({0: LONG}, {0: [*LONG[:4_500], LONG[3], *LONG[4_500:]]}),
+    "reordered": ({0: BASE}, {0: [*BASE[:50], BASE[51], BASE[50], *BASE[52:]]}),
+    "extra": ({0: BASE}, {0: [*BASE[:200], STRANGER, *BASE[200:]]}),
+    "misplaced": (
+        {0: BASE, 1: plain(300, 1)},
+        {0: [*BASE[:100], *BASE[101:]], 1: [*plain(300, 1)[:150], BASE[100], *plain(300, 1)[150:]]},
+    ),
+    "altered-key": ({0: BASE}, {0: edited(BASE, 10, key=b"other")}),
+    "altered-value": ({0: BASE}, {0: edited(BASE, 10, value=b"other")}),
+    "altered-headers": ({0: BASE}, {0: edited(BASE, 10, headers=[("n", b"other")])}),
+    "altered-timestamp": ({0: BASE}, {0: edited(BASE, 10, timestamp=START_OF_TIME + 11)}),
+    "altered-null-key": ({0: WITH_NULLS}, {0: edited(WITH_NULLS, 10, key=b"")}),
+    "altered-null-value": ({0: WITH_NULLS}, {0: edited(WITH_NULLS, 10, value=b"")}),
+    "altered-null-header": ({0: WITH_NULLS}, {0: edited(WITH_NULLS, 10, headers=[("h", b"")])}),
+    "altered-header-order": ({0: PAIRED}, {0: edited(PAIRED, 10, headers=[("x", None), ("a", b"b")])}),
+    # The null moved: the same names and bytes in the same order, joined differently.
+    "altered-header-null": ({0: PAIRED}, {0: edited(PAIRED, 10, headers=[("a", None), ("b", b"x")])}),
+    "log-append-time": ({0: BASE}, {0: BASE}),
+    "transactions": ({0: []}, {0: []}),  # written by transactions instead
+}
+
+SOURCE_LOGS = {name: pair[0] for name, pair in TOPICS.items()}
+TARGET_LOGS = {name: pair[1] for name, pair in TOPICS.items()}
+
+
+def topic(name: str) -> str:
+    return f"parity-{name}-{RUN}"
+
+
+def produce(cluster: KafkaCluster, logs: dict[str, Log]) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+    for name, log in logs.items():
+        for partition, records in log.items():
+            for record in records:
+                producer.produce(
+                    topic(name),
+                    record.value,
+                    record.key,
+                    partition,
+                    timestamp=record.timestamp,
+                    headers=record.headers,
+                )
+            producer.poll(0)
+    assert producer.flush(20) == 0
+
+
+def produce_transactions(cluster: KafkaCluster, name: str, aborted_value: bytes) -> None:
+    """Committed and aborted transactions in turn; the log ends with the marker of an aborted one."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{topic(name)}"})
+    producer.init_transactions(20)
+    for number in range(20):
+        producer.begin_transaction()
+        aborted = number % 5 == 4
+        for n in range(10):
+            value = aborted_value if aborted else b"%d:%d" % (number, n)
+            producer.produce(topic(name), value, b"k", 0, timestamp=START_OF_TIME + number)
+        if aborted:
+            assert producer.flush(20) == 0
+            producer.abort_transaction(20)
+        else:
+            producer.commit_transaction(20)
+
+
+def create(cluster: KafkaCluster, logs: dict[str, Log], config: dict[str, dict[str, str]]) -> None:
+    """The topics, without retention: the records' timestamps are years old."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    wanted = [
+        NewTopic(topic(name), len(log), 1, config={"retention.ms": "-1", **config.get(name, {})})
+        for name, log in logs.items()
+    ]
+    for created in admin.create_topics(wanted).values():
+        created.result(20)
+
+
+def ranges_of(cluster: KafkaCluster, logs: dict[str, Log]) -> list[TopicRange]:
+    """As a caller would: from the start to the source's last stable offset, which the target has reached."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    places = [TopicPartition(topic(name), partition) for name, log in logs.items() for partition in log]
+    ends = admin.list_offsets(
+        {place: OffsetSpec.latest() for place in places}, isolation_level=IsolationLevel.READ_COMMITTED
+    )
+    return [TopicRange(place.topic, place.partition, 0, end.result(20).offset) for place, end in ends.items()]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> ParityReport:
+    create(source, SOURCE_LOGS, {})
+    create(target, TARGET_LOGS, {"log-append-time": {"message.timestamp.type": "LogAppendTime"}})
+    produce(source, SOURCE_LOGS)
+    produce(target, TARGET_LOGS)
+    produce_transactions(source, "transactions", b"aborted at the source")
+    produce_transactions(target, "transactions", b"aborted at the target")
+    ranges = ranges_of(source, SOURCE_LOGS)
+    seen: list[str] = []
+    told = verify_with(
+        spark,
+        ranges,
+        KafkaOptions(source.bootstrap),
+        KafkaOptions(target.bootstrap),
+        on_progress=lambda stage, done, total: seen.append(stage),
+    )
+    assert list(dict.fromkeys(seen)) == ["digest", "drill", "locate"]
+    return told
+
+
+def found(report: ParityReport, name: str) -> list[tuple[str, Place | None, Place | None, tuple[str, ...]]]:
+    return [
+        (each.kind.value, each.source, each.target, each.parts)
+        for each in report.examples
+        if each.topic == topic(name)
+    ]
+
+
+def row(report: ParityReport, name: str) -> tuple[int, int, bool, int]:
+    (each,) = [each for each in report.topics if each.topic == topic(name)]
+    return each.source_records, each.target_records, each.digest_equal, each.mismatches
+
+
+def test_the_same_records_on_both_sides_are_equal_with_every_kind_of_null(report: ParityReport) -> None:
+    assert row(report, "equal") == (4_500, 4_500, True, 0)
+
+
+def test_an_empty_topic_is_equal_and_counted(report: ParityReport) -> None:
+    assert row(report, "empty") == (0, 0, True, 0)
+
+
+def test_aborted_records_are_invisible_and_trailing_markers_are_passed(report: ParityReport) -> None:
+    assert row(report, "transactions") == (160, 160, True, 0)
+
+
+def test_a_lost_record_is_the_only_name_for_the_shift_that_follows_it(report: ParityReport) -> None:
+    assert found(report, "lost") == [("lost", Place(0, 1_234), None, ())]
+    assert row(report, "lost") == (5_000, 4_999, False, 1)
+
+
+def test_a_late_duplicate_is_named_with_its_original_far_before_it(report: ParityReport) -> None:
+    assert found(report, "duplicated") == [("duplicated", Place(0, 3), Place(0, 4_500), ())]
+
+
+def test_two_swapped_records_are_one_reordered(report: ParityReport) -> None:
+    ((kind, at_source, at_target, _),) = found(report, "reordered")
+    assert kind == "reordered"
+    assert {at_source, at_target} == {Place(0, 50), Place(0, 51)}
+
+
+def test_a_record_that_the_source_never_held_is_extra(report: ParityReport) -> None:
+    assert found(report, "extra") == [("extra", None, Place(0, 200), ())]
+
+
+def test_a_record_in_the_wrong_partition_is_misplaced(report: ParityReport) -> None:
+    assert found(report, "misplaced") == [("misplaced", Place(0, 100), Place(1, 150), ())]
+    assert row(report, "misplaced")[3] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ("key", "key"),
+        ("value", "value"),
+        ("headers", "headers"),
+        ("timestamp", "timestamp"),
+        ("null-key", "key"),
+        ("null-value", "value"),
+        ("null-header", "headers"),
+        ("header-order", "headers"),
+        ("header-null", "headers"),
+    ],
+)
+def test_an_altered_record_is_named_with_the_part(report: ParityReport, change: str, part: str) -> None:
+    assert found(report, f"altered-{change}") == [("altered", Place(0, 10), Place(0, 10), (part,))]
+
+
+def test_a_target_that_stamps_its_own_time_alters_every_record(report: ParityReport) -> None:
+    told = found(report, "log-append-time")
+    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp", "timestamp_type"))}
+    assert row(report, "log-append-time") == (300, 300, False, 300)
+
+
+def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
+    told = report.as_json()
+    assert told["anomalies"] == {
+        "lost": 1,
+        "duplicated": 1,
+        "reordered": 1,
+        "altered": 309,
+        "misplaced": 1,
+        "extra": 1,
+        "shifted": 0,
+    }
+    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 314, len(TOPICS))
+    json.dumps(told)
+
+
+def test_a_known_shift_is_followed(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    spark: SparkSession,
+) -> None:
+    for cluster, log in ((source, BASE), (target, [STRANGER, STRANGER, *BASE])):
+        create(cluster, {"shifted": {0: log}}, {})
+        produce(cluster, {"shifted": {0: log}})
+    sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
+    assert verify_with(spark, [TopicRange(topic("shifted"), 0, 0, 300, shift=2)], *sides).equal
+
+
+def test_a_range_below_the_log_start_fails_instead_of_shrinking(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    target_admin: AdminClient,
+    spark: SparkSession,
+) -> None:
+    for cluster in (source, target):
+        create(cluster, {"cut": {0: BASE}}, {})
+        produce(cluster, {"cut": {0: BASE}})
+    for deleted in target_admin.delete_records([TopicPartition(topic("cut"), 0, 40)]).values():
+        deleted.result(20)
+    sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
+    with pytest.raises(Failed, match="parity-range-gone"):
+        verify_with(spark, [TopicRange(topic("cut"), 0, 0, 300)], *sides)
+    assert verify_with(spark, [TopicRange(topic("cut"), 0, 40, 300)], *sides).equal
+
+
+def test_a_topic_that_one_cluster_lacks_is_a_clear_failure(
+    source: KafkaCluster, target: KafkaCluster, spark: SparkSession
+) -> None:
+    create(source, {"alone": {0: BASE}}, {})
+    sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
+    with pytest.raises(Failed, match="parity-read-failed"):
+        verify_with(spark, [TopicRange(topic("alone"), 0, 0, 5)], *sides)
+
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from kmigrate.parity.plan import TopicRange
+from kmigrate.spark.parity import verify
+from kmigrate.spark.source import KafkaOptions
+given = json.loads(sys.argv[1])
+sides = [KafkaOptions(bootstrap) for bootstrap in given["sides"]]
+ranges = [TopicRange(given["topic"], 0, 0, 300)]
+jars = [Path(jar) for jar in given["jars"]]
+print(json.dumps(verify(ranges, *sides, jars=jars, java_home=Path(given["java_home"])).as_json()))
+"""
+
+
+def test_a_check_of_its_own_session_prints_nothing_but_its_result(
+    source: KafkaCluster, target: KafkaCluster
+) -> None:
+    for cluster in (source, target):
+        create(cluster, {"quiet": {0: BASE}}, {})
+        produce(cluster, {"quiet": {0: BASE}})
+    given = {
+        "sides": [source.bootstrap, target.bootstrap],
+        "topic": topic("quiet"),
+        "jars": [str(jar) for jar in ensure_spark_kafka_jars()],
+        "java_home": str(find_java().home),
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(given)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ran.stderr == ""
+    assert json.loads(ran.stdout)["equal"] is True
+    assert ran.returncode == 0

@@ -1,0 +1,67 @@
+"""Real brokers do what the sandbox promises of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
+
+
+def _produce(cluster: KafkaCluster, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def _read_first(cluster: KafkaCluster, topic: str) -> bytes | None:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": f"reads-{topic}"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(30)
+        return None if message is None else message.value()
+    finally:
+        consumer.close()
+
+
+def test_source_and_target_are_two_clusters_of_the_two_promised_versions(
+    source: KafkaCluster, target: KafkaCluster, source_admin: AdminClient, target_admin: AdminClient
+) -> None:
+    source_id = source_admin.describe_cluster().result(30).cluster_id
+    target_id = target_admin.describe_cluster().result(30).cluster_id
+    assert (source_id, target_id) == (source.cluster_id, target.cluster_id)
+    assert source_id != target_id
+    if "KMIGRATE_KAFKA_HOME" not in os.environ:
+        assert (source.version, target.version) == (SOURCE_VERSION, TARGET_VERSION)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_killed_broker_comes_back_on_its_port_with_its_data(
+    side: str,
+    own_cluster: Callable[..., KafkaCluster],
+    unique_name: Callable[[str], str],
+    make_topic: Callable[..., None],
+) -> None:
+    cluster = own_cluster(SOURCE_VERSION if side == "source" else TARGET_VERSION)
+    topic = unique_name("survives")
+    make_topic(cluster, topic)
+    _produce(cluster, topic, b"before the kill")
+    before = cluster.brokers[1].pid
+    cluster.restart(1)
+    cluster.wait_ready()
+    assert cluster.brokers[1].pid != before
+    assert _read_first(cluster, topic) == b"before the kill"
+
+
+def test_a_paused_broker_says_nothing_until_it_is_resumed(own_cluster: Callable[..., KafkaCluster]) -> None:
+    cluster = own_cluster()
+    cluster.pause(1)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    with pytest.raises(Exception, match=r"_TRANSPORT|timed out|Timed out"):
+        admin.list_topics(timeout=1)
+    cluster.resume(1)
+    assert set(admin.list_topics(timeout=20).brokers) == {1}

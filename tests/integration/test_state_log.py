@@ -1,0 +1,218 @@
+"""The state log on a real broker: never forks, whoever writes at once and whatever the broker forgot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken
+from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.state import State
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.records.build import one_record_batch
+from kmigrate.state.codec import Envelope, encode_envelope
+from kmigrate.state.create import ensure_state_log
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog, state_producer_id
+
+
+def settings(bootstrap: str) -> ClusterSettings:
+    host, port = bootstrap.rsplit(":", 1)
+    return ClusterSettings("target", ((host, int(port)),))
+
+
+def counter(key: str = "n", holder: str = "w") -> Callable[[State], LeaseRecord]:
+    def decide(state: State) -> LeaseRecord:
+        now = state.lease(key)
+        return LeaseRecord(key, holder, (now.term if now else 0) + 1)
+
+    return decide
+
+
+def read_values(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
+    """Every record of the log as librdkafka sees it."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "judge", "enable.auto.commit": False,
+                         "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    out: list[tuple[int, dict[str, Any]]] = []
+    while True:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error():
+            break
+        out.append((message.offset(), json.loads(message.value())))
+    consumer.close()
+    return out
+
+
+def assert_linear(bootstrap: str, topic: str, *, void: int = 0) -> list[tuple[int, dict[str, Any]]]:
+    """The chain of valid records is whole: each stands where it says and follows the one before."""
+    values = read_values(bootstrap, topic)
+    valid = [(offset, body) for offset, body in values if body["at"] == offset]
+    assert len(values) - len(valid) == void
+    for (_, before), (_, after) in zip(valid, valid[1:], strict=False):
+        assert after["prev"] == before["nonce"]
+    return valid
+
+
+@pytest.fixture
+def fresh(own_cluster: Any) -> Any:
+    """A broker of our own that forgets producers as soon as their records are old."""
+    return own_cluster(config={"producer.id.expiration.ms": "1000", "producer.id.expiration.check.interval.ms": "500"})
+
+
+def test_two_writers_at_once_interleave_and_never_fork(fresh: Any) -> None:
+    async def run() -> None:
+        conf = settings(fresh.bootstrap)
+        async with ClusterClient(conf) as one, ClusterClient(conf) as two:
+            await ensure_state_log(one, Admin(conf))
+            async with StateLog(one) as a, StateLog(two) as b:
+
+                async def bump(log: StateLog, who: str) -> None:
+                    for _ in range(100):
+                        await log.append(counter(holder=who))
+
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(bump(a, "a"))
+                    group.create_task(bump(b, "b"))
+                assert (await a.read_to_end()).lease("n").term == 200  # type: ignore[union-attr]
+                assert (await b.read_to_end()).records == a.state.records
+
+    asyncio.run(run())
+    valid = assert_linear(fresh.bootstrap, STATE_TOPIC)
+    assert [body["record"]["term"] for _, body in valid] == list(range(1, 201))
+
+
+async def raw_append(client: ClusterClient, *, at: int, sequence: int, term: int) -> tuple[int, int]:
+    """What a writer with a stale view would send: error code and base offset."""
+    value = encode_envelope(Envelope(at, "stale", "stale-nonce", LeaseRecord("n", "stale", term)))
+    batch = one_record_batch(
+        b"lease/n", value, timestamp=1, producer_id=state_producer_id(STATE_TOPIC), epoch=0, sequence=sequence
+    )
+    await client.refresh([STATE_TOPIC])
+    connection = await client.connection(client.leader(STATE_TOPIC, 0))
+    frame = await connection.call_raw(
+        PRODUCE, PRODUCE_VERSION, encode_produce([(STATE_TOPIC, 0, batch)]), flexible=True
+    )
+    answer = decode_produce(frame)[(STATE_TOPIC, 0)]
+    return answer.error, answer.base_offset
+
+
+def test_a_stale_writer_after_the_broker_forgot_is_void_and_repaired(fresh: Any) -> None:
+    """W1: the broker forgets producers, then takes any sequence; `at` keeps the log linear all the same."""
+
+    async def run() -> None:
+        conf = settings(fresh.bootstrap)
+        async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
+            for _ in range(5):
+                await log.append(counter())
+            error, _ = await raw_append(client, at=2, sequence=9, term=99)
+            assert error == 45, "while the broker remembers, a gap is refused"
+            await forget(client)
+            error, base = await raw_append(client, at=2, sequence=2, term=99)
+            assert (error, base) == (0, 5), "the broker has forgotten: the stale write is stored"
+            await log.append(counter())
+            assert log.state.lease("n") == LeaseRecord("n", "w", 6)
+            async with StateLog(client) as again:
+                assert again.state.lease("n") == LeaseRecord("n", "w", 6)
+
+    asyncio.run(run())
+    valid = assert_linear(fresh.bootstrap, STATE_TOPIC, void=1)
+    assert [body["record"]["term"] for _, body in valid] == [1, 2, 3, 4, 5, 5, 6], "the void key was written again"
+
+
+async def forget(client: ClusterClient) -> None:
+    """Wait until the broker knows no producer of the state log any more."""
+    for _ in range(100):
+        await asyncio.sleep(0.2)
+        told = await client.describe_producers([(STATE_TOPIC, 0)])
+        if not told[(STATE_TOPIC, 0)][1]:
+            return
+    raise AssertionError("the broker never forgot")
+
+
+class StateLogOn:
+    """A fresh state log, opened."""
+
+    def __init__(self, client: ClusterClient, conf: ClusterSettings) -> None:
+        self.log = StateLog(client)
+        self._client, self._conf = client, conf
+
+    async def __aenter__(self) -> StateLog:
+        await ensure_state_log(self._client, Admin(self._conf))
+        await self.log.open()
+        return self.log
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.log.close()
+
+
+def refusal(cluster: Any) -> KmigrateError:
+    async def run() -> None:
+        conf = settings(cluster.bootstrap)
+        async with ClusterClient(conf) as client:
+            await ensure_state_log(client, Admin(conf))
+
+    with pytest.raises(Refused) as caught:
+        asyncio.run(run())
+    return caught.value
+
+
+def test_a_state_topic_with_two_partitions_is_refused(own_cluster: Any, make_topic: Any) -> None:
+    cluster = own_cluster()
+    make_topic(cluster, STATE_TOPIC, partitions=2, config={"cleanup.policy": "compact"})
+    error = refusal(cluster)
+    assert error.ref == "bad-state-topic"
+    assert "2 partitions" in error.what
+
+
+def test_a_state_topic_that_deletes_is_refused(own_cluster: Any, make_topic: Any) -> None:
+    cluster = own_cluster()
+    make_topic(cluster, PRESENCE_TOPIC, config={"cleanup.policy": "compact"})
+    make_topic(cluster, STATE_TOPIC, config={"cleanup.policy": "delete"})
+    assert "cleanup.policy=delete" in refusal(cluster).what
+
+
+def test_a_missing_state_log_names_the_next_command(target: Any, own_cluster: Any) -> None:
+    cluster = own_cluster()
+
+    async def run() -> None:
+        async with ClusterClient(settings(cluster.bootstrap)) as client:
+            await StateLog(client).open()
+
+    with pytest.raises(Refused) as caught:
+        asyncio.run(run())
+    assert caught.value.ref == "no-state-log"
+    assert "link create" in caught.value.next_step
+
+
+def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
+    cluster = own_cluster()
+
+    async def run() -> None:
+        conf = settings(cluster.bootstrap)
+        async with ClusterClient(conf) as client:
+            await ensure_state_log(client, Admin(conf))
+            async with StateLog(client) as log:
+                link = LinkRecord("l", "u", ClusterRef("s", "x:1"), ClusterRef("t", "y:1"), 1)
+                await log.append(lambda state: None if state.link("l") else link)
+            value = json.dumps({"schema": 2, "at": 1, "prev": "", "nonce": "n", "record": None}).encode()
+            batch = one_record_batch(
+                b"x", value, timestamp=1, producer_id=state_producer_id(STATE_TOPIC), epoch=0, sequence=1
+            )
+            connection = await client.connection(client.leader(STATE_TOPIC, 0))
+            await connection.call_raw(
+                PRODUCE, PRODUCE_VERSION, encode_produce([(STATE_TOPIC, 0, batch)]), flexible=True
+            )
+            await StateLog(client).open()
+
+    with pytest.raises(StateLogBroken) as caught:
+        asyncio.run(run())
+    assert caught.value.ref == "newer-state-log"
