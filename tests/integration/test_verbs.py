@@ -1,0 +1,306 @@
+"""The verbs' guards on real clusters: bad input is refused before anything is changed, in one clear message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kmigrate.errors import KmigrateError, Refused, Unreachable, UsageError
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import ClusterRef, LinkRecord, PromoteTerms, TopicRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
+from kmigrate.workflow import verbs
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.status import snapshot
+
+
+def settings(name: str, bootstrap: str) -> ClusterSettings:
+    host, port = bootstrap.rsplit(":", 1)
+    return ClusterSettings(name, ((host, int(port)),), request_timeout_s=10.0)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+    """A source and a target of this file's own: the state log has a fixed name."""
+    root: Path = tmp_path_factory.mktemp("verbs")
+    made = [
+        KafkaCluster.create(ClusterSpec(name, version), root / name)
+        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
+    ]
+    for cluster in made:
+        cluster.start()
+    for cluster in made:
+        cluster.wait_ready()
+    yield made[0], made[1]
+    for cluster in made:
+        cluster.stop()
+
+
+Act = Callable[[Estate], Awaitable[Any]]
+
+
+def on_estate(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterSettings) -> Any:
+    """Run one act on an estate whose link `l` goes from source to target."""
+    known = {
+        "source": settings("source", pair[0].bootstrap),
+        "target": settings("target", pair[1].bootstrap),
+        **other,
+    }
+
+    async def run() -> Any:
+        async with await Estate.open(known.__getitem__, "target", create=True) as estate:
+            await verbs.create_link(estate, "l", "source")
+            return await act(estate)
+
+    return asyncio.run(run())
+
+
+def refusal(pair: tuple[KafkaCluster, KafkaCluster], act: Act, **other: ClusterSettings) -> KmigrateError:
+    with pytest.raises(KmigrateError) as caught:
+        on_estate(pair, act, **other)
+    assert caught.value.still_true
+    return caught.value
+
+
+def make(cluster: KafkaCluster, topic: str, partitions: int = 1, records: int = 0) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for n in range(records):
+        producer.produce(topic, f"{n}", partition=n % partitions)
+    producer.flush()
+
+
+def test_a_link_is_stored_without_asking_the_source(pair: Any) -> None:
+    nobody = ClusterSettings("dead", (("127.0.0.1", 1),))
+
+    async def act(estate: Estate) -> LinkRecord | None:
+        made = await verbs.create_link(estate, "to-dead", "dead")
+        again = await verbs.create_link(estate, "to-dead", "dead")
+        assert made.applied
+        assert again.changes == ()
+        return estate.log.state.link("to-dead")
+
+    link = on_estate(pair, act, dead=nobody)
+    assert link.source == ClusterRef("dead", "127.0.0.1:1")
+    assert link.target.cluster_id
+
+
+def test_a_plan_changes_nothing(pair: Any) -> None:
+    async def act(estate: Estate) -> None:
+        before = estate.log.state.epoch
+        planned = await verbs.create_link(estate, "planned", "other", plan=True)
+        assert planned.changes
+        assert not planned.applied
+        await estate.log.read_to_end()
+        assert estate.log.state.link("planned") is None
+        assert estate.log.state.epoch == before
+
+    on_estate(pair, act, other=ClusterSettings("other", (("127.0.0.1", 2),)))
+
+
+def test_source_and_target_must_differ_by_address(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        return await verbs.create_link(estate, "loop", "target")
+
+    assert refusal(pair, act).ref == "source-is-target"
+
+
+def test_source_and_target_must_differ_by_cluster_id(pair: Any) -> None:
+    """The same cluster under another address shows itself at the first contact."""
+    port = int(pair[1].bootstrap.rsplit(":", 1)[1])
+    alias = ClusterSettings("alias", (("localhost", port),))
+
+    async def act(estate: Estate) -> Any:
+        await verbs.create_link(estate, "hidden-loop", "alias")
+        return await verbs.mirror_topics(estate, "hidden-loop", ["x"], "earliest", "auto")
+
+    assert refusal(pair, act, alias=alias).ref == "source-is-target"
+
+
+def test_another_cluster_at_the_bootstrap_address_is_refused(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        made = LinkRecord(
+            "moved", "u", ClusterRef("source", "h:1", "another-cluster-id"), ClusterRef("target", "h:2"), 1
+        )
+        await estate.log.append(lambda state: None if state.link("moved") else made)
+        return await verbs.check_link(estate, "moved")
+
+    plan = on_estate(pair, act)
+    assert [f.ref for f in plan.findings if f.level == "refuse"] == ["other-cluster-answers"]
+
+
+def test_an_unreachable_source_is_named(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        await verbs.create_link(estate, "to-nobody", "nobody")
+        return await verbs.mirror_topics(estate, "to-nobody", ["x"], "earliest", "auto")
+
+    error = refusal(pair, act, nobody=ClusterSettings("nobody", (("127.0.0.1", 1),)))
+    assert isinstance(error, Unreachable)
+    assert "clusters.nobody" in error.next_step
+
+
+@pytest.mark.parametrize(
+    ("topic", "ref"), [("no-such-topic", "unknown-topic"), ("__consumer_offsets", "internal-topic")]
+)
+def test_a_topic_that_cannot_be_mirrored_is_refused(pair: Any, topic: str, ref: str) -> None:
+    async def act(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", [topic], "earliest", "auto")
+
+    assert refusal(pair, act).ref == ref
+
+
+def test_a_target_topic_with_data_is_refused(pair: Any) -> None:
+    make(pair[0], "has-data")
+    make(pair[1], "has-data", records=3)
+
+    async def act(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", ["has-data"], "earliest", "auto")
+
+    error = refusal(pair, act)
+    assert error.ref == "target-has-data"
+    assert "3 offsets" in error.what
+
+
+def test_a_target_topic_with_other_partitions_is_refused(pair: Any) -> None:
+    make(pair[0], "other-count", partitions=2)
+    make(pair[1], "other-count", partitions=3)
+
+    async def act(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", ["other-count"], "earliest", "auto")
+
+    assert refusal(pair, act).ref == "partition-count"
+
+
+def test_a_topic_of_another_link_is_refused(pair: Any) -> None:
+    make(pair[0], "owned")
+
+    async def act(estate: Estate) -> Any:
+        record = TopicRecord("first-come", "owned", TopicPhase.MIRRORING, 1, partitions=1)
+        await estate.log.append(lambda state: None if state.topic_owner("owned") else record)
+        return await verbs.mirror_topics(estate, "l", ["owned"], "earliest", "auto")
+
+    error = refusal(pair, act)
+    assert error.ref == "topic-owned"
+    assert "first-come" in error.what
+
+
+def test_one_bad_topic_keeps_the_others_from_being_mirrored(pair: Any) -> None:
+    make(pair[0], "good")
+
+    async def act(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", ["good", "bad"], "earliest", "auto")
+
+    assert refusal(pair, act).ref == "unknown-topic"
+
+    async def look(estate: Estate) -> Any:
+        return estate.log.state.topic("l", "good")
+
+    assert on_estate(pair, look) is None
+
+
+def test_mapped_offsets_are_refused_as_not_in_this_version(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", ["good"], "earliest", "mapped")
+
+    with pytest.raises(UsageError):
+        on_estate(pair, act)
+
+
+def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
+    async def promote_unmirrored(estate: Estate) -> Any:
+        return await verbs.promote_topics(estate, "l", ["never"], PromoteTerms(1))
+
+    error = refusal(pair, promote_unmirrored)
+    assert (error.ref, error.next_step) == ("not-mirrored", "kmigrate topic mirror never")
+
+    async def promote_too_early(estate: Estate) -> Any:
+        record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
+        await estate.log.append(lambda state: None if state.topic_owner("early") else record)
+        return await verbs.promote_topics(estate, "l", ["early"], PromoteTerms(1))
+
+    assert refusal(pair, promote_too_early).ref == "not-mirroring"
+
+    async def promote_group(estate: Estate) -> Any:
+        return await verbs.promote_groups(estate, "l", ["ghost"])
+
+    assert refusal(pair, promote_group).ref == "not-mirrored"
+
+    async def mirror_group(estate: Estate) -> Any:
+        return await verbs.mirror_groups(estate, "l", ["ghost"])
+
+    assert refusal(pair, mirror_group).ref == "unknown-group"
+
+
+def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        await verbs.create_link(estate, "busy", "source")
+        record = TopicRecord("busy", "busy-topic", TopicPhase.MIRRORING, 1, partitions=1)
+        await estate.log.append(lambda state: None if state.topic_owner("busy-topic") else record)
+        return await verbs.delete_link(estate, "busy")
+
+    error = refusal(pair, act)
+    assert isinstance(error, Refused)
+    assert error.ref == "topic-not-promoted"
+
+
+def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
+    make(pair[1], "kept")
+
+    async def act(estate: Estate) -> Any:
+        await verbs.create_link(estate, "done", "source")
+        record = TopicRecord("done", "kept", TopicPhase.PROMOTED, 1, partitions=1)
+        await estate.log.append(lambda state: None if state.topic_owner("kept") else record)
+        made = await verbs.delete_link(estate, "done")
+        assert made.applied
+        assert estate.log.state.link("done") is None
+        assert estate.log.state.topic("done", "kept") is None
+        return await estate.target.topic("kept")
+
+    assert on_estate(pair, act) is not None
+
+
+def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
+    make(pair[0], "waiting")
+
+    async def act(estate: Estate) -> Any:
+        await verbs.mirror_topics(estate, "l", ["waiting"], "earliest", "auto")
+        try:
+            await verbs.wait_topics(estate, "l", ["waiting"], {TopicPhase.MIRRORING}, 0.5)
+        except KmigrateError as error:
+            return error, estate.log.state.topic("l", "waiting")
+        return None
+
+    error, record = on_estate(pair, act)
+    assert (error.ref, error.exit_code) == ("no-mirror-running", 5)
+    assert record.phase is TopicPhase.INITIALISING
+
+
+def test_status_says_unknown_where_a_source_does_not_answer(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        await verbs.create_link(estate, "dark", "dark")
+        record = TopicRecord("dark", "dark-topic", TopicPhase.MIRRORING, 1, partitions=1)
+        await estate.log.append(lambda state: None if state.topic_owner("dark-topic") else record)
+        return await snapshot(estate)
+
+    seen = on_estate(
+        pair,
+        act,
+        dark=ClusterSettings("dark", (("127.0.0.1", 1),)),
+        dead=ClusterSettings("dead", (("127.0.0.1", 1),)),
+        nobody=ClusterSettings("nobody", (("127.0.0.1", 1),)),
+        alias=ClusterSettings("alias", (("127.0.0.1", 1),)),
+    )
+    (link,) = [x for x in seen.links if x.name == "dark"]
+    (topic,) = [t for t in seen.topics if t.topic == "dark-topic"]
+    assert link.trouble
+    assert topic.lag == -1
+    assert seen.as_json()["topics"]

@@ -1,0 +1,71 @@
+"""The routing table follows from the state alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import BarrierRecord, ClusterRef, GroupRecord, LinkRecord, ProducerMark, Record, TopicRecord
+from kmigrate.model.routes import DIRECT_LIMIT, Serve, id_shift, routing_table
+from kmigrate.model.state import State
+
+LINK = LinkRecord("l", "uuid", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "cluster"), 1)
+
+
+def state(*records: Record) -> State:
+    folded = State()
+    for epoch, record in enumerate((LINK, *records)):
+        folded = folded.with_record(record.key, record, epoch)
+    return folded
+
+
+@pytest.mark.parametrize(
+    ("phase", "serve"),
+    [
+        (TopicPhase.INITIALISING, Serve.HIDDEN),
+        (TopicPhase.ALIGNING, Serve.HIDDEN),
+        (TopicPhase.MIRRORING, Serve.FORWARD),
+        (TopicPhase.PROMOTE_PENDING, Serve.FORWARD),
+        (TopicPhase.FENCING, Serve.HOLD),
+        (TopicPhase.FENCED, Serve.HOLD),
+        (TopicPhase.PROMOTED, Serve.LOCAL),
+    ],
+)
+def test_the_phase_says_who_serves_produce(phase: TopicPhase, serve: Serve) -> None:
+    table = routing_table(state(TopicRecord("l", "t", phase, 1)))
+    assert table.topics["t"].serve is serve
+    assert table.epoch == 1
+
+
+def test_the_gate_is_of_the_newest_fence_only_and_joins_its_chunks() -> None:
+    old, one, two = ProducerMark(1, 0, 1), ProducerMark(2, 0, 2), ProducerMark(3, 0, 3)
+    table = routing_table(
+        state(
+            TopicRecord("l", "t", TopicPhase.PROMOTED, 1, fence_epoch=9),
+            BarrierRecord("l", "t", 2, 8, {0: (old,)}),
+            BarrierRecord("l", "t", 0, 9, {0: (one,)}),
+            BarrierRecord("l", "t", 1, 9, {0: (two,), 1: (two,)}),
+        )
+    )
+    assert table.topics["t"].gate == {0: (one, two), 1: (two,)}
+
+
+def test_groups_are_held_until_promoted() -> None:
+    table = routing_table(
+        state(
+            GroupRecord("l", "waits", GroupPhase.MIRRORED, 1),
+            GroupRecord("l", "moves", GroupPhase.PROMOTING, 1),
+            GroupRecord("l", "free", GroupPhase.PROMOTED, 1),
+        )
+    )
+    assert table.held_groups == {"waits", "moves"}
+
+
+def test_translated_ids_never_fall_below_the_direct_limit_and_never_overflow() -> None:
+    shifts = {id_shift(f"c{n}", f"l{n}", g) for n in range(200) for g in (0, 1, 63, 64)}
+    assert all(DIRECT_LIMIT <= shift and shift + DIRECT_LIMIT <= 1 << 62 for shift in shifts)
+    assert all(shift % DIRECT_LIMIT == 0 for shift in shifts)
+
+
+def test_a_new_generation_and_a_new_link_use_another_block() -> None:
+    assert len({id_shift("c", "l", 0), id_shift("c", "l", 1), id_shift("c", "other", 0), id_shift("d", "l", 0)}) == 4

@@ -1,0 +1,117 @@
+"""Our hand-written Produce and Fetch against kio, which is generated from Kafka's own schemas."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12 import request as fetch_request
+from kio.schema.fetch.v12 import response as fetch_response
+from kio.schema.produce.v9 import request as produce_request
+from kio.schema.produce.v9 import response as produce_response
+from kio.serial import entity_reader, entity_writer
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.hot import FetchPartition, decode_fetch, decode_produce, encode_fetch, encode_produce
+
+
+def frame_of(message: object, kind: type) -> bytearray:
+    out = io.BytesIO()
+    entity_writer(kind)(out, message)
+    body = struct.pack(">i", 7) + b"\0" + out.getvalue()
+    return bytearray(struct.pack(">i", len(body)) + body)
+
+
+def test_kio_reads_our_produce_request() -> None:
+    body = b"".join(encode_produce([("a", 0, b"xyz"), ("b", 3, b""), ("a", 2, b"q")], acks=1, timeout_ms=500))
+    read, size = entity_reader(produce_request.ProduceRequest)(body, 0)
+    assert size == len(body)
+    assert read.acks == 1
+    assert [(t.name, [(p.index, p.records) for p in t.partition_data]) for t in read.topic_data] == [
+        ("a", [(0, b"xyz"), (2, b"q")]),
+        ("b", [(3, b"")]),
+    ]
+
+
+def test_we_read_a_produce_answer_that_kio_wrote() -> None:
+    part = produce_response.PartitionProduceResponse(
+        index=4,
+        error_code=ErrorCode(45),
+        base_offset=99,
+        log_append_time=None,
+        log_start_offset=5,
+        record_errors=(produce_response.BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="bad"),),
+        error_message="no",
+    )
+    answer = produce_response.ProduceResponse(
+        responses=(produce_response.TopicProduceResponse(name="t", partition_responses=(part,)),),
+        throttle_time=dt.timedelta(0),
+    )
+    read = decode_produce(frame_of(answer, produce_response.ProduceResponse))
+    assert (read[("t", 4)].error, read[("t", 4)].base_offset, read[("t", 4)].message) == (45, 99, "no")
+
+
+def test_kio_reads_our_fetch_request() -> None:
+    body = b"".join(
+        encode_fetch(
+            [FetchPartition("a", 1, 5, 1 << 20, 3, 2), FetchPartition("b", 0, 0, 10)],
+            max_wait_ms=50,
+            read_committed=True,
+            session_id=8,
+            session_epoch=4,
+            forgotten=[("c", 2)],
+            rack="r",
+        )
+    )
+    read, size = entity_reader(fetch_request.FetchRequest)(body, 0)
+    assert size == len(body)
+    assert (read.isolation_level, read.session_id, read.session_epoch, read.rack_id) == (1, 8, 4, "r")
+    first = read.topics[0].partitions[0]
+    assert (first.partition, first.fetch_offset, first.current_leader_epoch, first.last_fetched_epoch) == (1, 5, 3, 2)
+    assert [(f.topic, f.partitions) for f in read.forgotten_topics_data] == [("c", (2,))]
+
+
+def fetch_answer(records: bytes | None) -> bytearray:
+    part = fetch_response.PartitionData(
+        partition_index=2,
+        error_code=ErrorCode(0),
+        high_watermark=50,
+        last_stable_offset=40,
+        log_start_offset=10,
+        diverging_epoch=fetch_response.EpochEndOffset(epoch=3, end_offset=30),
+        aborted_transactions=(fetch_response.AbortedTransaction(producer_id=5, first_offset=12),),
+        preferred_read_replica=-1,
+        records=records,
+    )
+    answer = fetch_response.FetchResponse(
+        throttle_time=dt.timedelta(0),
+        error_code=ErrorCode(0),
+        session_id=77,
+        responses=(fetch_response.FetchableTopicResponse(topic="t", partitions=(part,)),),
+    )
+    return frame_of(answer, fetch_response.FetchResponse)
+
+
+@pytest.mark.parametrize("records", [None, b"", b"abc" * 100])
+def test_we_read_a_fetch_answer_that_kio_wrote(records: bytes | None) -> None:
+    read = decode_fetch(fetch_answer(records))
+    (part,) = read.partitions
+    assert read.session_id == 77
+    assert (part.topic, part.partition, part.high_watermark, part.last_stable_offset) == ("t", 2, 50, 40)
+    assert part.aborted == ((5, 12),)
+    assert part.diverging == (3, 30)
+    assert bytes(part.records) == (records or b"")
+
+
+@given(st.integers(0, 400))
+def test_a_cut_answer_is_a_named_violation(size: int) -> None:
+    whole = fetch_answer(b"abc" * 100)
+    if size >= len(whole):
+        return
+    with pytest.raises(ProtocolViolation):
+        decode_fetch(whole[:size])

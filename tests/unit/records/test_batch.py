@@ -1,0 +1,87 @@
+"""Batch headers: walking, stamping and bounds; the CRC's own judge is a real broker (integration tests)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.records.batch import HEADER_SIZE, TRANSACTIONAL, check_crc, next_sequence, stamp, walk
+from kmigrate.records.build import filler_batch, one_record_batch, read_single_record
+
+
+def record(key: bytes = b"k", value: bytes | None = b"v", sequence: int = 3) -> bytearray:
+    return one_record_batch(key, value, timestamp=5, producer_id=1, epoch=2, sequence=sequence)
+
+
+def test_walking_gives_every_whole_batch_and_leaves_a_cut_one_out() -> None:
+    data = record() + record(b"longer key") + record()[:-3]
+    found = list(walk(memoryview(data)))
+    assert [read_single_record(b)[0] for b in found] == [b"k", b"longer key"]
+
+
+@pytest.mark.parametrize("length", [-1, 0, 48])
+def test_a_batch_length_that_cannot_be_is_refused(length: int) -> None:
+    data = record()
+    struct.pack_into(">i", data, 8, length)
+    with pytest.raises(ProtocolViolation):
+        list(walk(memoryview(data)))
+
+
+def test_an_old_message_format_is_named() -> None:
+    data = record()
+    data[16] = 1
+    with pytest.raises(ProtocolViolation) as caught:
+        list(walk(memoryview(data)))
+    assert caught.value.ref == "old-message-format"
+
+
+def test_stamping_changes_the_envelope_and_nothing_else() -> None:
+    data = record()
+    struct.pack_into(">h", data, 21, TRANSACTIONAL)
+    before = bytes(data[HEADER_SIZE:])
+    stamp(memoryview(data), producer_id=77, epoch=4, sequence=123, clear=TRANSACTIONAL)
+    (batch,) = walk(memoryview(data))
+    assert (batch.base_offset, batch.producer_id, batch.producer_epoch, batch.base_sequence) == (0, 77, 4, 123)
+    assert not batch.is_transactional
+    assert check_crc(batch.view)
+    assert bytes(data[HEADER_SIZE:]) == before
+
+
+def test_a_changed_byte_breaks_the_crc() -> None:
+    data = record()
+    data[-1] ^= 1
+    assert not check_crc(memoryview(data))
+
+
+def test_sequences_wrap_to_zero() -> None:
+    assert next_sequence(2**31 - 1, 1) == 0
+    assert next_sequence(2**31 - 5, 10) == 5
+    (batch,) = walk(memoryview(record(sequence=2**31 - 1)))
+    assert batch.last_sequence == 2**31 - 1
+
+
+@given(st.binary(max_size=300), st.none() | st.binary(max_size=3000))
+def test_a_single_record_comes_back(key: bytes, value: bytes | None) -> None:
+    (batch,) = walk(memoryview(record(key, value)))
+    assert read_single_record(batch) == (key, value)
+
+
+def test_a_filler_takes_its_offsets_in_few_bytes() -> None:
+    data = filler_batch(100_000, timestamp=1, producer_id=1, epoch=0, sequence=0)
+    (batch,) = walk(memoryview(data))
+    assert (batch.count, batch.last_offset_delta) == (100_000, 99_999)
+    assert len(data) < 200_000
+    with pytest.raises(ProtocolViolation):
+        read_single_record(batch)
+
+
+@given(st.binary(max_size=200))
+def test_rubbish_never_escapes_as_another_error(data: bytes) -> None:
+    try:
+        list(walk(memoryview(bytearray(data))))
+    except ProtocolViolation:
+        pass
