@@ -1,0 +1,146 @@
+"""Frames over a real loopback socket: whole however they are cut, bounded, and closed for a bad size."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from kmigrate.errors import ProtocolViolation, Unreachable
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.net.stream import FrameStream
+from kmigrate.protocol.frames import SIZE
+
+
+def framed(body: bytes) -> bytes:
+    return SIZE.pack(len(body)) + body
+
+
+class Peer:
+    """A FrameStream on the server side, with what it received."""
+
+    def __init__(self, max_frame: int = 1 << 20) -> None:
+        self.frames: list[bytearray] = []
+        self.lost: list[Exception | None] = []
+        self.stream = FrameStream(self.frames.append, self.lost.append, max_frame=max_frame)
+
+
+async def receive(chunks: list[bytes], max_frame: int = 4 << 20) -> Peer:
+    """Send chunks one by one to a peer and close."""
+    peer = Peer(max_frame)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: peer.stream, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    try:
+        for chunk in chunks:
+            writer.write(chunk)
+            await writer.drain()
+            await asyncio.sleep(0.005)
+    except ConnectionError:
+        pass
+    writer.close()
+    for _ in range(200):
+        if peer.lost:
+            break
+        await asyncio.sleep(0.005)
+    server.close()
+    return peer
+
+
+BODIES = [b"", b"a", b"b" * 100, b"c" * 70_000, b"d" * 1_500_000, b"e" * 3]
+
+
+@pytest.mark.parametrize("step", [1 << 30, 50_000, 7_777])
+def test_frames_come_whole_however_the_bytes_are_cut(step: int) -> None:
+    data = b"".join(map(framed, BODIES))
+    peer = asyncio.run(receive([data[i : i + step] for i in range(0, len(data), step)]))
+    assert [bytes(f) for f in peer.frames] == [framed(b) for b in BODIES]
+    assert peer.lost == [None]
+
+
+def test_one_byte_at_a_time_is_enough() -> None:
+    data = b"".join(map(framed, [b"abc", b"", b"xy"]))
+    peer = asyncio.run(receive([bytes([b]) for b in data]))
+    assert [bytes(f) for f in peer.frames] == [framed(b"abc"), framed(b""), framed(b"xy")]
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, (4 << 20) + 1])
+def test_an_impossible_size_ends_the_connection(size: int) -> None:
+    peer = asyncio.run(receive([framed(b"fine"), struct.pack(">i", size) + b"xxxx"]))
+    assert len(peer.frames) == 1
+    assert isinstance(peer.lost[0], ProtocolViolation)
+
+
+def test_other_protocols_end_the_connection() -> None:
+    """An HTTP or TLS hello reads as an absurd frame size."""
+    assert asyncio.run(receive([b"GET / HTTP/1.1\r\n\r\n"])).frames == []
+    assert asyncio.run(receive([bytes.fromhex("16030100c8010000c40303")])).frames == []
+
+
+async def _answering(answers: list[bytes | None]) -> tuple[BrokerConnection, asyncio.Server]:
+    """A connection to a peer that answers each request with the next answer, None closing."""
+    left = list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while left:
+                size = struct.unpack(">i", await reader.readexactly(4))[0]
+                request = await reader.readexactly(size)
+                answer = left.pop(0)
+                if answer is None:
+                    break
+                writer.write(framed(request[4:8] + answer) if answer != b"wrong" else framed(b"\0\0\0\x63zz"))
+        except asyncio.IncompleteReadError:
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    return await BrokerConnection.open(host, port, client_id="test"), server
+
+
+def test_answers_come_in_the_order_of_requests() -> None:
+    async def run() -> list[bytes]:
+        connection, server = await _answering([b"one", b"two", b"three"])
+        futures = [connection.send(3, 0, [b"x"], flexible=False) for _ in range(3)]
+        out = [bytes((await f)[8:]) for f in futures]
+        connection.close()
+        server.close()
+        return out
+
+    assert asyncio.run(run()) == [b"one", b"two", b"three"]
+
+
+def test_a_lost_connection_fails_every_pending_request() -> None:
+    async def run() -> None:
+        connection, server = await _answering([b"one", None])
+        futures = [connection.send(3, 0, [b"x"], flexible=False) for _ in range(3)]
+        assert bytes((await futures[0])[8:]) == b"one"
+        for future in futures[1:]:
+            with pytest.raises(Unreachable):
+                await future
+        with pytest.raises(Unreachable):
+            await connection.send(3, 0, [], flexible=False)
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_out_of_order_ends_the_connection() -> None:
+    async def run() -> None:
+        connection, server = await _answering([b"wrong"])
+        with pytest.raises(ProtocolViolation):
+            await connection.send(3, 0, [b"x"], flexible=False)
+        assert connection.lost
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_at_the_address_is_unreachable() -> None:
+    async def run() -> None:
+        with pytest.raises(Unreachable):
+            await BrokerConnection.open("127.0.0.1", 1, client_id="test")
+
+    asyncio.run(run())
