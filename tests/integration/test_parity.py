@@ -30,6 +30,9 @@ from kmigrate.spark.parity import verify_with
 from kmigrate.spark.session import spark_session
 from kmigrate.spark.source import KafkaOptions
 
+# The first test pays for two clusters, a Spark session and the whole comparison.
+pytestmark = pytest.mark.timeout(240)
+
 RUN = uuid4().hex[:8]
 START_OF_TIME = 1_700_000_000_000
 

@@ -1,0 +1,151 @@
+"""Which offsets are compared, cut into buckets that are cheap to digest and cheap to read again.
+
+Ranges are written in source offsets; the target offset of a record is its source offset plus the
+partition's shift (0 while a mirror keeps offsets identical). A bucket is a fixed stretch of source offsets:
+equal digests close it, different ones have it read once more, record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from kmigrate.errors import UsageError
+
+__all__ = [
+    "BucketDigest",
+    "BucketKey",
+    "PartitionKey",
+    "TopicRange",
+    "bucket_size",
+    "check_ranges",
+    "cut_to_budget",
+    "differing_buckets",
+    "hulls_of",
+]
+
+MOST_BUCKETS = 20_000  # each is one row at the driver
+SMALLEST_BUCKET = 1_000  # smaller ones would cost more rows than they save re-reading
+
+
+class PartitionKey(NamedTuple):
+    """A topic partition, the same name on both sides."""
+
+    topic: str
+    partition: int
+
+
+class BucketKey(NamedTuple):
+    """One stretch of source offsets of one partition."""
+
+    topic: str
+    partition: int
+    bucket: int
+
+    @property
+    def of(self) -> PartitionKey:
+        return PartitionKey(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRange:
+    """Offsets start (included) to end (excluded) of one source partition, and where they went."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    shift: int = 0  # target offset = source offset + shift
+
+    def __post_init__(self) -> None:
+        if self.partition < 0 or self.start < 0 or self.end < self.start or self.start + self.shift < 0:
+            raise UsageError(
+                "parity-range-invalid",
+                f"{self.topic}-{self.partition} can not be compared from offset {self.start} to {self.end}"
+                f" with shift {self.shift}",
+                still_true="nothing was read",
+                next_step="give a range with 0 <= start <= end on both sides",
+            )
+
+    @property
+    def key(self) -> PartitionKey:
+        return PartitionKey(self.topic, self.partition)
+
+    @property
+    def offsets(self) -> int:
+        return self.end - self.start
+
+
+class BucketDigest(NamedTuple):
+    """What one side holds in a bucket: a count, the outer offsets and two independent 64-bit digests."""
+
+    records: int
+    first: int
+    last: int
+    digest: int
+    second_digest: int
+
+
+def check_ranges(ranges: Sequence[TopicRange]) -> tuple[TopicRange, ...]:
+    """The ranges in order; two for one partition would be compared as one, so that is refused."""
+    ordered = tuple(sorted(ranges, key=lambda each: each.key))
+    for left, right in pairwise(ordered):
+        if left.key == right.key:
+            raise UsageError(
+                "parity-range-twice",
+                f"{left.topic}-{left.partition} has two ranges",
+                still_true="nothing was read",
+                next_step="give one range per partition",
+            )
+    return ordered
+
+
+def bucket_size(ranges: Iterable[TopicRange]) -> int:
+    """Offsets per bucket, so that small jobs drill finely and huge ones still fit the driver."""
+    total = sum(each.offsets for each in ranges)
+    return max(SMALLEST_BUCKET, -(-total // MOST_BUCKETS))
+
+
+def differing_buckets(
+    source: Mapping[BucketKey, BucketDigest], target: Mapping[BucketKey, BucketDigest]
+) -> list[BucketKey]:
+    """The buckets whose digests differ, in order; one that a side lacks is empty there."""
+    return sorted(key for key in source.keys() | target.keys() if source.get(key) != target.get(key))
+
+
+def hulls_of(
+    buckets: Iterable[BucketKey], ranges: Iterable[TopicRange], size: int
+) -> dict[PartitionKey, TopicRange]:
+    """One range per partition that covers its buckets, from the first to the last, within the given range."""
+    whole = {each.key: each for each in ranges}
+    hulls: dict[PartitionKey, TopicRange] = {}
+    for key in sorted(buckets):
+        full = whole[key.of]
+        end = min(full.end, (key.bucket + 1) * size)
+        known = hulls.get(key.of)
+        start = known.start if known else max(full.start, key.bucket * size)
+        hulls[key.of] = replace(full, start=start, end=end)
+    return hulls
+
+
+def cut_to_budget(
+    buckets: Sequence[BucketKey], records: Mapping[BucketKey, int], budget: int
+) -> tuple[list[BucketKey], list[BucketKey]]:
+    """The differing buckets to read again, and those left: the first of each partition, budget records each.
+
+    At least one bucket of every differing partition is read, so that each gets a named anomaly.
+    """
+    chosen: list[BucketKey] = []
+    left: list[BucketKey] = []
+    spent: dict[PartitionKey, int] = {}
+    for key in sorted(buckets):
+        before = spent.get(key.of, 0)
+        if before and before + records[key] > budget:
+            spent[key.of] = budget  # what follows would leave a hole in the span: stop here
+            left.append(key)
+        else:
+            spent[key.of] = before + max(records[key], 1)
+            chosen.append(key)
+    return chosen, left

@@ -1,0 +1,177 @@
+"""The outcome of one parity check as a value: the tables, the JSON and the exit code come from here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange
+from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
+
+__all__ = ["ParityReport", "PartitionRow", "TopicRow", "report_of"]
+
+EXAMPLES_OF_A_KIND = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """One partition: what each side holds in the compared range, and how much of it differs."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    source_records: int
+    target_records: int
+    digest_equal: bool
+    mismatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """One topic: its partitions in sum; a record misplaced between two of them is one mismatch."""
+
+    topic: str
+    partitions: int
+    source_records: int
+    target_records: int
+    digest_equal: bool
+    mismatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParityReport:
+    """What was compared, what differs, by name, and how long it took."""
+
+    topics: tuple[TopicRow, ...]
+    partitions: tuple[PartitionRow, ...]
+    counts: Mapping[AnomalyKind, int]  # exact, also where examples are capped
+    examples: tuple[Anomaly, ...]
+    unexamined_buckets: int  # differ, but beyond the drill-down's budget
+    unnamed_buckets: int  # differ, and the drill-down found nothing to name
+    seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, and total
+
+    @property
+    def records(self) -> int:
+        """Source records compared."""
+        return sum(row.source_records for row in self.partitions)
+
+    @property
+    def mismatches(self) -> int:
+        """Anomalies, and each differing bucket that has none; 0 only if every digest is equal."""
+        return sum(self.counts.values()) + self.unexamined_buckets + self.unnamed_buckets
+
+    @property
+    def equal(self) -> bool:
+        return self.mismatches == 0
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "equal": self.equal,
+            "topics": len(self.topics),
+            "records": self.records,
+            "mismatches": self.mismatches,
+            "anomalies": {kind.value: self.counts.get(kind, 0) for kind in AnomalyKind},
+            "unexamined_buckets": self.unexamined_buckets,
+            "unnamed_buckets": self.unnamed_buckets,
+            "by_topic": [_fields(row, TopicRow) for row in self.topics],
+            "by_partition": [_fields(row, PartitionRow) for row in self.partitions],
+            "examples": [_example(each) for each in self.examples],
+            "seconds": {stage: round(took, 3) for stage, took in self.seconds.items()},
+        }
+
+
+def report_of(
+    ranges: Sequence[TopicRange],
+    source: Mapping[BucketKey, BucketDigest],
+    target: Mapping[BucketKey, BucketDigest],
+    anomalies: Sequence[Anomaly],
+    *,
+    differing: Sequence[BucketKey],
+    unexamined: Sequence[BucketKey],
+    seconds: Mapping[str, float],
+) -> ParityReport:
+    """The report of one check; what differs and got no name counts as one mismatch per bucket."""
+    named = Counter(key for each in anomalies for key in _touched(each))
+    beyond = set(unexamined)
+    unnamed = [key for key in differing if key not in beyond and not named[key.of]]
+    nameless = Counter(key.of for key in [*unexamined, *unnamed])
+    differs = {key.of for key in differing}
+    held = _records_of(source), _records_of(target)
+    rows = tuple(
+        PartitionRow(
+            each.topic,
+            each.partition,
+            each.start,
+            each.end,
+            held[0][each.key],
+            held[1][each.key],
+            digest_equal=each.key not in differs,
+            mismatches=named[each.key] + nameless[each.key],
+        )
+        for each in ranges
+    )
+    by_topic = Counter(each.topic for each in anomalies)
+    by_topic.update(key.topic for key in nameless.elements())
+    names = dict.fromkeys(each.topic for each in ranges)
+    return ParityReport(
+        tuple(_topic_row(name, [row for row in rows if row.topic == name], by_topic[name]) for name in names),
+        rows,
+        Counter(each.kind for each in anomalies),
+        tuple(_capped(anomalies)),
+        len(unexamined),
+        len(unnamed),
+        seconds,
+    )
+
+
+def _records_of(digests: Mapping[BucketKey, BucketDigest]) -> Counter[PartitionKey]:
+    held: Counter[PartitionKey] = Counter()
+    for key, digest in digests.items():
+        held[key.of] += digest.records
+    return held
+
+
+def _capped(anomalies: Iterable[Anomaly]) -> Iterable[Anomaly]:
+    shown: Counter[AnomalyKind] = Counter()
+    for each in anomalies:
+        shown[each.kind] += 1
+        if shown[each.kind] <= EXAMPLES_OF_A_KIND:
+            yield each
+
+
+def _touched(each: Anomaly) -> set[PartitionKey]:
+    """The partitions whose digest an anomaly explains: a second copy leaves the original's alone."""
+    places = [each.target] if each.kind is AnomalyKind.DUPLICATED else [each.source, each.target]
+    return {PartitionKey(each.topic, place.partition) for place in places if place is not None}
+
+
+def _topic_row(topic: str, rows: Sequence[PartitionRow], mismatches: int) -> TopicRow:
+    return TopicRow(
+        topic,
+        len(rows),
+        sum(row.source_records for row in rows),
+        sum(row.target_records for row in rows),
+        all(row.digest_equal for row in rows),
+        mismatches,
+    )
+
+
+def _fields(row: PartitionRow | TopicRow, kind: type[PartitionRow | TopicRow]) -> dict[str, object]:
+    return {name: getattr(row, name) for name in kind.__dataclass_fields__}
+
+
+def _example(each: Anomaly) -> dict[str, object]:
+    shown: dict[str, object] = {"kind": each.kind.value, "topic": each.topic}
+    for side, place in (("source", each.source), ("target", each.target)):
+        shown[side] = _place(place)
+    if each.parts:
+        shown["parts"] = list(each.parts)
+    if each.records != 1:
+        shown["records"] = each.records
+    return shown
+
+
+def _place(place: Place | None) -> dict[str, int] | None:
+    return None if place is None else place._asdict()

@@ -1,0 +1,1 @@
+"""The one home of Spark: an independent witness that reads both clusters with Spark's own Kafka source."""

@@ -1,0 +1,103 @@
+"""Where each log begins and ends right now, asked before anything is read.
+
+Spark treats every offset that it can not get as data loss. A target that ends early is a finding of the check,
+not a failure of it, so its range is cut to what is there; a range that has left a log, or lies beyond the
+source's last stable offset, can not be compared and is refused by name. Kafka's own Java client answers, in
+Spark's JVM: the witness stays independent of our wire code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pyspark.sql import SparkSession
+
+from kmigrate.errors import Failed
+from kmigrate.parity.plan import PartitionKey, TopicRange
+
+__all__ = ["Bounds", "log_bounds", "refuse_what_is_gone", "within"]
+
+PATIENCE: Mapping[str, str] = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
+
+
+class Bounds(NamedTuple):
+    """The first offset of a log, and its last stable offset."""
+
+    start: int
+    end: int
+
+
+def log_bounds(
+    spark: SparkSession, settings: Mapping[str, str], keys: Iterable[PartitionKey]
+) -> dict[PartitionKey, Bounds]:
+    """The bounds of every partition; a missing topic ends in Kafka's own error."""
+    jvm: Any = spark.sparkContext._jvm
+    kafka = jvm.org.apache.kafka
+    properties = jvm.java.util.Properties()
+    for name, value in {**PATIENCE, **settings}.items():
+        properties.put(name, value)
+    places = {key: kafka.common.TopicPartition(key.topic, key.partition) for key in keys}
+    admin = kafka.clients.admin.Admin.create(properties)
+    try:
+        # Asked first, because listOffsets repeats itself until its deadline when a topic is missing.
+        names = jvm.java.util.HashSet()
+        for key in places:
+            names.add(key.topic)
+        admin.describeTopics(names).allTopicNames().get()
+        specs = kafka.clients.admin.OffsetSpec
+        starts = _offsets(jvm, admin, places, specs.earliest())
+        ends = _offsets(jvm, admin, places, specs.latest())
+    finally:
+        admin.close()
+    return {key: Bounds(starts[key], ends[key]) for key in places}
+
+
+def within(ranges: Sequence[TopicRange], bounds: Mapping[PartitionKey, Bounds]) -> list[TopicRange]:
+    """The ranges cut to what the target holds now; in source offsets, as always."""
+    cut = (
+        replace(each, end=max(each.start, min(each.end, bounds[each.key].end - each.shift))) for each in ranges
+    )
+    return [each for each in cut if each.offsets]
+
+
+def refuse_what_is_gone(
+    ranges: Sequence[TopicRange],
+    source: Mapping[PartitionKey, Bounds],
+    target: Mapping[PartitionKey, Bounds],
+) -> None:
+    """Raises where a range begins before a log does, or ends beyond the source's last stable offset."""
+    for each in ranges:
+        for side, start, log in (
+            ("source", each.start, source[each.key]),
+            ("target", each.start + each.shift, target[each.key]),
+        ):
+            if each.offsets and start < log.start:
+                raise Failed(
+                    "parity-range-gone",
+                    f"{each.topic}-{each.partition} is to be compared from {side} offset {start}, "
+                    f"but that log now begins at {log.start}",
+                    still_true="both clusters were only read",
+                    next_step="compare from the present log start; retention may have deleted records",
+                )
+        if each.end > source[each.key].end:
+            raise Failed(
+                "parity-range-not-stable",
+                f"{each.topic}-{each.partition} is to be compared up to source offset {each.end}, "
+                f"but its last stable offset is {source[each.key].end}",
+                still_true="both clusters were only read",
+                next_step="wait for the open transaction to end, or compare up to the last stable offset",
+            )
+
+
+def _offsets(
+    jvm: Any, admin: Any, places: Mapping[PartitionKey, Any], spec: Any
+) -> dict[PartitionKey, int]:
+    wanted = jvm.java.util.HashMap()
+    for place in places.values():
+        wanted.put(place, spec)
+    committed = jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
+    options = jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(committed)
+    found = admin.listOffsets(wanted, options)
+    return {key: int(found.partitionResult(place).get().offset()) for key, place in places.items()}

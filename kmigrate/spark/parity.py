@@ -1,0 +1,234 @@
+"""The parity check: digests of both clusters in one Spark job, and a closer look where they differ.
+
+1. bounds  Both logs still hold the ranges; a target that ends early is read to its end and found wanting.
+2. digest  Both sides' ranges, all topics, as one union: count, outer offsets and two digests per bucket.
+3. drill   Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records.
+4. locate  Target records without a source record nearby are looked for in every source range, which tells
+           a second copy from a record that the source never held.
+
+Equal clusters pay for steps 1 and 2 alone. Ranges end at or below the source's last stable offset, and the
+caller has waited for the target to pass them; what the target lacks then is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kmigrate.errors import Failed
+from kmigrate.parity.plan import (
+    BucketDigest,
+    BucketKey,
+    PartitionKey,
+    TopicRange,
+    bucket_size,
+    check_ranges,
+    cut_to_budget,
+    differing_buckets,
+    hulls_of,
+)
+from kmigrate.parity.report import ParityReport, report_of
+from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge, settle
+from kmigrate.spark.bounds import Bounds, log_bounds, refuse_what_is_gone, within
+from kmigrate.spark.session import Progress, spark_session, watched
+from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges
+
+__all__ = ["verify", "verify_with"]
+
+T = TypeVar("T")
+
+DRILL_BUDGET = 200_000  # records read again per partition and side, held in this process as hashes
+
+Digests = dict[BucketKey, BucketDigest]
+Sides = tuple[dict[PartitionKey, T], dict[PartitionKey, T]]
+
+
+def verify(
+    ranges: Sequence[TopicRange],
+    source: KafkaOptions,
+    target: KafkaOptions,
+    *,
+    master: str = "local[*]",
+    jars: Sequence[Path] = (),
+    java_home: Path | None = None,
+    conf: Mapping[str, str] | None = None,
+    on_progress: Progress | None = None,
+) -> ParityReport:
+    """Compares the ranges of both clusters in a Spark session of its own."""
+    began = time.monotonic()
+    checked = check_ranges(ranges)
+    if on_progress is not None:
+        on_progress("session", 0, 0)
+    with spark_session(master=master, jars=jars, java_home=java_home, conf=conf) as spark:
+        started = time.monotonic() - began
+        return verify_with(spark, checked, source, target, on_progress=on_progress, session_seconds=started)
+
+
+def verify_with(
+    spark: SparkSession,
+    ranges: Sequence[TopicRange],
+    source: KafkaOptions,
+    target: KafkaOptions,
+    *,
+    on_progress: Progress | None = None,
+    session_seconds: float = 0.0,
+) -> ParityReport:
+    """Compares the ranges of both clusters in a session that the caller keeps."""
+    try:
+        return _Check(spark, check_ranges(ranges), source, target, on_progress).run(session_seconds)
+    except (PySparkException, Py4JError) as error:
+        raise _explained(error) from error
+
+
+class _Check:
+    """One run: the steps of the module's docstring, timed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        ranges: tuple[TopicRange, ...],
+        source: KafkaOptions,
+        target: KafkaOptions,
+        on_progress: Progress | None,
+    ) -> None:
+        self.spark, self.ranges, self.source, self.target = spark, ranges, source, target
+        self.on_progress = on_progress
+        self.size = bucket_size(ranges)
+        self.at_target: dict[PartitionKey, Bounds] = {}
+
+    def run(self, session_seconds: float) -> ParityReport:
+        clock = time.monotonic
+        began = clock()
+        self.bound()
+        bounded = clock()
+        sides = self.digest()
+        digested = clock()
+        differing = differing_buckets(*sides)
+        anomalies, unexamined = self.name(differing, *sides)
+        ended = clock()
+        return report_of(
+            self.ranges,
+            *sides,
+            anomalies,
+            differing=differing,
+            unexamined=unexamined,
+            seconds={
+                "session": session_seconds,
+                "bounds": bounded - began,
+                "digest": digested - bounded,
+                "drill": ended - digested,
+                "total": session_seconds + ended - began,
+            },
+        )
+
+    def bound(self) -> None:
+        keys = [each.key for each in self.ranges]
+        at_source = log_bounds(self.spark, self.source.java(), keys)
+        self.at_target = log_bounds(self.spark, self.target.java(), keys)
+        refuse_what_is_gone(self.ranges, at_source, self.at_target)
+
+    def digest(self) -> tuple[Digests, Digests]:
+        sides: tuple[Digests, Digests] = ({}, {})
+        rows = self.both(self.ranges)
+        if rows is None:
+            return sides
+        first, second = digests()
+        table = rows.groupBy("side", "topic", "partition", "bucket").agg(
+            F.count("*"), F.min("at"), F.max("at"), first, second
+        )
+        with watched(self.spark, "digest", self.on_progress):
+            for side, topic, partition, bucket, *digest in table.collect():
+                sides[side][BucketKey(topic, partition, bucket)] = BucketDigest(*digest)
+        return sides
+
+    def name(
+        self, differing: Sequence[BucketKey], source: Digests, target: Digests
+    ) -> tuple[list[Anomaly], list[BucketKey]]:
+        """The anomalies of the differing buckets, and the buckets left unread."""
+        if not differing:
+            return [], []
+        records = {
+            key: max(held[key].records if key in held else 0 for held in (source, target))
+            for key in differing
+        }
+        chosen, unexamined = cut_to_budget(differing, records, DRILL_BUDGET)
+        anomalies, strays = judge(self.drill(chosen))
+        return anomalies + settle(strays, self.locate(strays)), unexamined
+
+    def drill(self, buckets: Sequence[BucketKey]) -> dict[PartitionKey, Drilled]:
+        """Both sides' records of the buckets, as hashes in offset order."""
+        hulls = hulls_of(buckets, self.ranges, self.size)
+        rows = self.both(list(hulls.values()))
+        found: Sides[list[Fingerprint]] = (defaultdict(list), defaultdict(list))
+        if rows is not None:
+            wanted = self.spark.createDataFrame(list(buckets), "topic string, partition int, bucket bigint")
+            chosen = rows.join(F.broadcast(wanted), list(BucketKey._fields), "left_semi")
+            table = fingerprints(chosen).select("side", *PartitionKey._fields, *FINGERPRINT)
+            with watched(self.spark, "drill", self.on_progress):
+                for side, topic, partition, *record in table.collect():
+                    found[side][PartitionKey(topic, partition)].append(Fingerprint(*record))
+        return {
+            key: Drilled(hull, sorted(found[0][key]), sorted(found[1][key])) for key, hull in hulls.items()
+        }
+
+    def locate(self, strays: Sequence[Stray]) -> dict[int, list[tuple[PartitionKey, int]]]:
+        """Where the source first holds each stray's content, by partition, in all its topic's ranges."""
+        topics = {key.topic for key, _ in strays}
+        ranges = [each for each in self.ranges if each.topic in topics and each.offsets]
+        held: dict[int, list[tuple[PartitionKey, int]]] = defaultdict(list)
+        if not ranges:
+            return held
+        contents = sorted({(record.content,) for _, record in strays})
+        wanted = self.spark.createDataFrame(contents, "content bigint")
+        rows = fingerprints(read_ranges(self.spark, self.source, ranges, size=self.size))
+        table = (
+            rows.join(F.broadcast(wanted), "content", "left_semi")
+            .groupBy("content", "topic", "partition")
+            .agg(F.min("offset"))
+        )
+        with watched(self.spark, "locate", self.on_progress):
+            for content, topic, partition, offset in table.collect():
+                held[content].append((PartitionKey(topic, partition), offset))
+        return held
+
+    def both(self, ranges: Sequence[TopicRange]) -> DataFrame | None:
+        """Both sides' rows of the ranges, told apart by `side`; None where every range is empty."""
+        filled = [each for each in ranges if each.offsets]
+        if not filled:
+            return None
+        left = read_ranges(self.spark, self.source, filled, size=self.size)
+        both = left.withColumn("side", F.lit(0))
+        held = within(filled, self.at_target)
+        if not held:
+            return both
+        right = read_ranges(self.spark, self.target, held, size=self.size, target=True)
+        return both.unionAll(right.withColumn("side", F.lit(1)))
+
+
+def _explained(error: Exception) -> Failed:
+    """A Spark failure in our words: the reason is deep in the Java trace, on its last cause."""
+    reasons = re.findall(r"^(?:Caused by: )?([\w.$]*(?:Exception|Error): .*)$", str(error), re.MULTILINE)
+    reason = reasons[-1] if reasons else str(error).strip().split("\n")[0]
+    safe = "both clusters were only read"
+    if re.search(r"OffsetOutOfRange|data may have been lost|failOnDataLoss", str(error)):
+        return Failed(
+            "parity-range-gone",
+            f"a part of the range is no longer in one of the clusters: {reason}",
+            still_true=safe,
+            next_step="compare again from the present log start; retention may have deleted records",
+        )
+    return Failed(
+        "parity-read-failed",
+        f"Spark could not read the range: {reason}",
+        still_true=safe,
+        next_step="check that both clusters answer and hold every topic, then verify again",
+    )

@@ -1,0 +1,172 @@
+"""A Spark session that keeps quiet: its JVM writes to a log file, never to our stdout or stderr.
+
+The command line prints one JSON document on stdout, so neither spark-submit, Ivy nor log4j may say a word
+there. The JVM is started through PySpark's own gateway with its output redirected; it ends with this process,
+because the gateway reads our end of a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from kmigrate.errors import Failed
+
+__all__ = ["CONNECTOR", "Progress", "spark_session", "watched"]
+
+# The newest connector whose every jar is published; it works with PySpark 4.0.x.
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+
+Progress = Callable[[str, int, int], None]  # stage, tasks done, tasks in all
+
+POLL_SECONDS = 0.25
+STOP_SECONDS = 20
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.log.level": "ERROR",
+    "spark.sql.adaptive.enabled": "false",  # a few thousand rows are shuffled: nothing to adapt
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextmanager
+def spark_session(
+    *,
+    master: str = "local[*]",
+    jars: Sequence[Path] = (),
+    java_home: Path | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A session for the time of a with block; jars hold the Kafka connector, else Ivy resolves it."""
+    settings = {**DEFAULTS, **_connector(jars, master), **(conf or {})}
+    config = SparkConf(loadDefaults=False).setMaster(master).setAppName("kmigrate")
+    config.setAll(list(settings.items()))
+    with tempfile.TemporaryDirectory(prefix="kmigrate-spark-") as folder:
+        log = Path(folder) / "spark.log"
+        config.setIfMissing("spark.local.dir", folder)
+        config.setIfMissing("spark.sql.warehouse.dir", str(Path(folder) / "warehouse"))
+        context = _start(config, log, java_home)
+        try:
+            yield SparkSession(context)
+        finally:
+            _stop(context)
+
+
+@contextmanager
+def watched(spark: SparkSession, stage: str, on_progress: Progress | None) -> Iterator[None]:
+    """Tells on_progress how many tasks of the jobs inside the block are done, from a thread of its own."""
+    if on_progress is None:
+        yield
+        return
+    on_progress(stage, 0, 0)
+    over = threading.Event()
+    poller = threading.Thread(target=_poll, args=(spark, stage, on_progress, over), daemon=True)
+    poller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        poller.join()
+    on_progress(stage, 1, 1)
+
+
+def _poll(spark: SparkSession, stage: str, on_progress: Progress, over: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not over.wait(POLL_SECONDS):
+        infos = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+        running = [info for info in infos if info is not None]
+        if running:
+            done = sum(info.numCompletedTasks for info in running)
+            on_progress(stage, done, sum(info.numTasks for info in running))
+
+
+def _connector(jars: Sequence[Path], master: str) -> dict[str, str]:
+    if not jars:
+        return {"spark.jars.packages": CONNECTOR}
+    paths = [str(jar) for jar in jars]
+    if master.startswith("local"):
+        # Driver and executor are one JVM: its class path saves copying the jars at every start.
+        return {"spark.driver.extraClassPath": os.pathsep.join(paths)}
+    return {"spark.jars": ",".join(paths)}
+
+
+def _start(config: SparkConf, log: Path, java_home: Path | None) -> SparkContext:
+    with log.open("wb") as out, _environment(java_home):
+        try:
+            gateway = launch_gateway(config, {"stdout": out, "stderr": out})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            raise Failed(
+                "spark-start-failed",
+                f"the Spark JVM ended before it was ready: {_last_words(log) or error}",
+                still_true="nothing was read and nothing was changed",
+                next_step="run kmigrate doctor: Spark needs Java 17 or 21, and its Kafka connector",
+            ) from error
+    try:
+        return SparkContext(conf=config, gateway=gateway)
+    except BaseException:
+        _end(gateway)
+        _forget()
+        raise
+
+
+def _stop(context: SparkContext) -> None:
+    gateway = context._gateway
+    context.stop()
+    _end(gateway)
+    _forget()
+
+
+def _end(gateway: Any) -> None:
+    """Ends the JVM for certain: SparkContext.stop() alone leaves it running until this process ends."""
+    gateway.shutdown()
+    if gateway.proc is not None:
+        gateway.proc.stdin.close()
+        try:
+            gateway.proc.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
+
+
+def _forget() -> None:
+    """PySpark keeps the gateway for the life of the process; a second session needs a JVM of its own."""
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextmanager
+def _environment(java_home: Path | None) -> Iterator[None]:
+    """JAVA_HOME for the JVM's start only; spark-submit reads nothing else to find Java."""
+    wanted = {} if java_home is None else {"JAVA_HOME": str(java_home)}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _last_words(log: Path, lines: int = 3) -> str:
+    text = log.read_text(errors="replace").strip().splitlines()
+    return " / ".join(line.strip() for line in text[-lines:])

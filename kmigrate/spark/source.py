@@ -1,0 +1,186 @@
+"""Topic ranges of one cluster as a Spark DataFrame, read by Spark's own Kafka source.
+
+Each row carries its offset in source terms (`at`), its bucket, and hashes that stand for the record:
+
+    content   everything but the offset      *_hash   one part, null where the part is null
+
+Every hash input is written so that no two records share it: xxhash64 skips nulls and joins its arguments, so
+each part is preceded by its length, −1 where it is null; header names are hashed as well as their values, in
+their order. Timestamps arrive as microseconds made from milliseconds, one to one; −1 stays distinct.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kmigrate.errors import UsageError
+from kmigrate.parity.plan import TopicRange
+
+__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges"]
+
+# The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
+FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "timestampType")
+
+# Spark asks for both log ends at each poll, which drops what the consumer had read ahead: few large polls.
+READ_SETTINGS: Mapping[str, str] = {
+    "kafka.isolation.level": "read_committed",
+    "kafka.max.poll.records": "100000",
+    "kafka.max.partition.fetch.bytes": str(4 << 20),
+    "kafka.fetch.max.bytes": str(16 << 20),
+    # The question for the log ends waits behind a read-ahead at the end of the log: let that one give up soon.
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.receive.buffer.bytes": "-1",
+    "kafkaConsumer.pollTimeoutMs": "30000",
+    "includeHeaders": "true",
+    # A range that is no longer there is an error of the check, never a smaller check.
+    "failOnDataLoss": "true",
+}
+
+SAME_NAME = {
+    "security.protocol",
+    "sasl.kerberos.service.name",
+    "ssl.endpoint.identification.algorithm",
+    "client.id",
+    "metadata.max.age.ms",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """How Spark reaches one cluster: bootstrap addresses, and Java client settings by their own names."""
+
+    bootstrap: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+
+    def java(self) -> dict[str, str]:
+        """Every setting by its Java name."""
+        return {**self.settings, "bootstrap.servers": self.bootstrap}
+
+    @classmethod
+    def from_librdkafka(cls, settings: Mapping[str, str]) -> KafkaOptions:
+        """The same cluster, given the settings of the configuration file, which uses librdkafka's names."""
+        java = {name: value for name, value in settings.items() if name in SAME_NAME}
+        mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
+        if mechanism is not None:
+            java["sasl.mechanism"] = mechanism
+        if "sasl.username" in settings:
+            java["sasl.jaas.config"] = _jaas(
+                mechanism or "", settings["sasl.username"], settings.get("sasl.password", "")
+            )
+        if "ssl.ca.location" in settings:
+            java["ssl.truststore.type"] = "PEM"
+            java["ssl.truststore.location"] = settings["ssl.ca.location"]
+        if "ssl.certificate.location" in settings and "ssl.key.location" in settings:
+            java["ssl.keystore.type"] = "PEM"
+            java["ssl.keystore.certificate.chain"] = Path(settings["ssl.certificate.location"]).read_text()
+            java["ssl.keystore.key"] = Path(settings["ssl.key.location"]).read_text()
+            if "ssl.key.password" in settings:
+                java["ssl.key.password"] = settings["ssl.key.password"]
+        return cls(settings["bootstrap.servers"], java)
+
+
+def read_ranges(
+    spark: SparkSession,
+    cluster: KafkaOptions,
+    ranges: Sequence[TopicRange],
+    *,
+    size: int,
+    target: bool = False,
+) -> DataFrame:
+    """The ranges as rows (topic, partition, offset, at, bucket, parts); target reads them shifted."""
+    shifts = {each.key: each.shift for each in ranges if target and each.shift}
+
+    def offsets(which: str) -> str:
+        table: dict[str, dict[str, int]] = {}
+        for each in ranges:
+            offset: int = getattr(each, which) + shifts.get(each.key, 0)
+            table.setdefault(each.topic, {})[str(each.partition)] = offset
+        return json.dumps(table)
+
+    topics: dict[str, list[int]] = {}
+    for each in ranges:
+        topics.setdefault(each.topic, []).append(each.partition)
+    rows = (
+        spark.read.format("kafka")
+        .options(**READ_SETTINGS)
+        .options(**{f"kafka.{name}": value for name, value in cluster.java().items()})
+        .option("assign", json.dumps(topics))
+        .option("startingOffsets", offsets("start"))
+        .option("endingOffsets", offsets("end"))
+        .load()
+    )
+    at = F.col("offset")
+    for key, shift in shifts.items():
+        here = (F.col("topic") == key.topic) & (F.col("partition") == key.partition)
+        at = F.when(here, F.col("offset") - shift).otherwise(at)
+    return rows.withColumn("at", at).withColumn("bucket", F.floor(F.col("at") / size))
+
+
+def fingerprints(rows: DataFrame) -> DataFrame:
+    """The rows with their hashes added."""
+    return rows.select(
+        "*",
+        F.xxhash64(*_record()).alias("content"),
+        F.when(F.col("key").isNotNull(), F.xxhash64(*_bytes("key"))).alias("key_hash"),
+        F.when(F.col("value").isNotNull(), F.xxhash64(*_bytes("value"))).alias("value_hash"),
+        F.when(F.col("headers").isNotNull(), F.xxhash64(*_headers())).alias("headers_hash"),
+        F.unix_micros("timestamp").alias("micros"),
+    )
+
+
+def digests() -> tuple[Column, Column]:
+    """Two independent 64-bit sums over (offset, record); offsets are unique, so xor keeps every difference.
+
+    The offset is inside each hash, so the sum depends on the order although xor does not.
+    """
+    return (
+        F.bit_xor(F.xxhash64("at", *_record())),
+        F.bit_xor(F.xxhash64(F.lit("kmigrate"), *reversed(_record()), "at")),
+    )
+
+
+def _record() -> list[Column]:
+    return [*_bytes("key"), *_bytes("value"), *_headers(), F.col("timestamp"), F.col("timestampType")]
+
+
+def _bytes(name: str) -> list[Column]:
+    return [F.coalesce(F.octet_length(name), F.lit(-1)), F.col(name)]
+
+
+def _headers() -> list[Column]:
+    def explicit(header: Column) -> Column:
+        value = header.getField("value")
+        return F.struct(
+            F.octet_length(header.getField("key")),
+            header.getField("key"),
+            F.coalesce(F.octet_length(value), F.lit(-1)),
+            value,
+        )
+
+    return [F.coalesce(F.size("headers"), F.lit(-1)), F.transform("headers", explicit)]
+
+
+def _jaas(mechanism: str, username: str, password: str) -> str:
+    modules = {
+        "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+        "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+        "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    }
+    if mechanism not in modules:
+        raise UsageError(
+            "parity-sasl-mechanism",
+            f"parity can not log in with SASL mechanism {mechanism or '(none given)'}",
+            still_true="nothing was read and nothing was changed",
+            next_step=f"use one of {', '.join(modules)}",
+        )
+
+    def quoted(text: str) -> str:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    return f"{modules[mechanism]} required username={quoted(username)} password={quoted(password)};"

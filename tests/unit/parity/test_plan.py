@@ -1,0 +1,79 @@
+"""Ranges and buckets: what is compared, and what of it is read again."""
+
+import pytest
+
+from kmigrate.errors import UsageError
+from kmigrate.parity.plan import (
+    MOST_BUCKETS,
+    SMALLEST_BUCKET,
+    BucketDigest,
+    BucketKey,
+    PartitionKey,
+    TopicRange,
+    bucket_size,
+    check_ranges,
+    cut_to_budget,
+    differing_buckets,
+    hulls_of,
+)
+
+ONE = BucketDigest(10, 0, 9, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "shift"),
+    [(-1, 5, 0), (5, 4, 0), (3, 9, -4)],
+    ids=["negative", "backwards", "shifted out"],
+)
+def test_a_range_that_can_not_exist_is_refused(start: int, end: int, shift: int) -> None:
+    with pytest.raises(UsageError, match="parity-range-invalid"):
+        TopicRange("orders", 0, start, end, shift)
+
+
+def test_two_ranges_of_one_partition_are_refused() -> None:
+    with pytest.raises(UsageError, match="orders-0 has two ranges"):
+        check_ranges([TopicRange("orders", 0, 0, 5), TopicRange("orders", 0, 5, 9)])
+
+
+def test_ranges_come_out_in_order() -> None:
+    later, first = TopicRange("b", 0, 0, 1), TopicRange("a", 3, 0, 1)
+    assert check_ranges([later, first]) == (first, later)
+
+
+def test_bucket_counts_stay_bounded_however_long_the_log() -> None:
+    assert bucket_size([TopicRange("t", 0, 0, 10)]) == SMALLEST_BUCKET
+    huge = [TopicRange("t", p, 0, 10**12) for p in range(3)]
+    assert sum(each.offsets for each in huge) / bucket_size(huge) <= MOST_BUCKETS
+
+
+def test_a_bucket_that_only_one_side_holds_differs() -> None:
+    here, there = BucketKey("t", 0, 0), BucketKey("t", 0, 1)
+    assert differing_buckets({here: ONE}, {here: ONE, there: ONE}) == [there]
+
+
+@pytest.mark.parametrize("place", range(5), ids=BucketDigest._fields)
+def test_each_figure_of_a_digest_counts(place: int) -> None:
+    key = BucketKey("t", 0, 0)
+    other = BucketDigest(*(value + (index == place) for index, value in enumerate(ONE)))
+    assert differing_buckets({key: ONE}, {key: other}) == [key]
+
+
+def test_a_hull_covers_its_buckets_and_stays_inside_the_range() -> None:
+    ranges = [TopicRange("t", 0, 1_500, 4_200, 7), TopicRange("t", 1, 0, 10)]
+    hulls = hulls_of([BucketKey("t", 0, 4), BucketKey("t", 0, 1)], ranges, 1_000)
+    assert hulls == {PartitionKey("t", 0): TopicRange("t", 0, 1_500, 4_200, 7)}
+    assert hulls_of([BucketKey("t", 0, 2)], ranges, 1_000)[PartitionKey("t", 0)].end == 3_000
+
+
+def test_the_drill_reads_the_first_buckets_of_each_partition_and_leaves_the_rest() -> None:
+    buckets = [BucketKey("t", p, b) for p in (0, 1) for b in range(4)]
+    records = dict.fromkeys(buckets, 10)
+    records[BucketKey("t", 0, 3)] = 1  # would fit again, but would leave a hole behind it
+    chosen, left = cut_to_budget(buckets, records, 25)
+    assert [key.bucket for key in chosen] == [0, 1, 0, 1]
+    assert len(chosen) + len(left) == len(buckets)
+
+
+def test_a_bucket_beyond_the_budget_is_still_read_where_it_is_the_only_one() -> None:
+    key = BucketKey("t", 0, 0)
+    assert cut_to_budget([key], {key: 1_000}, 10) == ([key], [])

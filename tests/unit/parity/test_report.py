@@ -1,0 +1,88 @@
+"""The report: exact counts, capped examples, and never an equal verdict over unequal digests."""
+
+import json
+
+from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
+from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, report_of
+from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
+
+RANGES = [TopicRange("a", 0, 0, 10), TopicRange("a", 1, 0, 10), TopicRange("b", 0, 5, 5)]
+HELD = {BucketKey("a", partition, 0): BucketDigest(10, 0, 9, 1, 2) for partition in (0, 1)}
+FIRST, SECOND = HELD
+
+
+def report(
+    anomalies: list[Anomaly], differing: list[BucketKey], unexamined: list[BucketKey] | None = None
+) -> ParityReport:
+    beyond = unexamined or []
+    seconds = {"total": 1.23456}
+    return report_of(
+        RANGES, HELD, HELD, anomalies, differing=differing, unexamined=beyond, seconds=seconds
+    )
+
+
+def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
+    told = report([], [])
+    assert told.equal
+    assert told.as_json() == {
+        "equal": True,
+        "topics": 2,
+        "records": 20,
+        "mismatches": 0,
+        "anomalies": dict.fromkeys(AnomalyKind, 0),
+        "unexamined_buckets": 0,
+        "unnamed_buckets": 0,
+        "by_topic": [
+            {"topic": "a", "partitions": 2, "source_records": 20, "target_records": 20}
+            | {"digest_equal": True, "mismatches": 0},
+            {"topic": "b", "partitions": 1, "source_records": 0, "target_records": 0}
+            | {"digest_equal": True, "mismatches": 0},
+        ],
+        "by_partition": [
+            {"topic": "a", "partition": 0, "start": 0, "end": 10, "source_records": 10, "target_records": 10}
+            | {"digest_equal": True, "mismatches": 0},
+            {"topic": "a", "partition": 1, "start": 0, "end": 10, "source_records": 10, "target_records": 10}
+            | {"digest_equal": True, "mismatches": 0},
+            {"topic": "b", "partition": 0, "start": 5, "end": 5, "source_records": 0, "target_records": 0}
+            | {"digest_equal": True, "mismatches": 0},
+        ],
+        "examples": [],
+        "seconds": {"total": 1.235},
+    }
+
+
+def test_a_differing_bucket_without_a_name_is_a_mismatch() -> None:
+    told = report([], [FIRST])
+    assert (told.equal, told.mismatches, told.unnamed_buckets) == (False, 1, 1)
+
+
+def test_a_bucket_beyond_the_budget_is_a_mismatch() -> None:
+    lost = Anomaly(AnomalyKind.LOST, "a", Place(0, 1))
+    told = report([lost], [FIRST, SECOND], [SECOND])
+    assert (told.mismatches, told.unexamined_buckets, told.unnamed_buckets) == (2, 1, 0)
+    assert [row.mismatches for row in told.partitions] == [1, 1, 0]
+
+
+def test_a_misplaced_record_touches_both_partitions_and_counts_once() -> None:
+    told = report([Anomaly(AnomalyKind.MISPLACED, "a", Place(0, 1), Place(1, 2))], [FIRST, SECOND])
+    assert told.mismatches == 1
+    assert [row.mismatches for row in told.partitions] == [1, 1, 0]
+    assert [row.mismatches for row in told.topics] == [1, 0]
+
+
+def test_examples_are_capped_and_counts_are_not() -> None:
+    many = [Anomaly(AnomalyKind.LOST, "a", Place(0, offset)) for offset in range(EXAMPLES_OF_A_KIND + 50)]
+    told = report([*many, Anomaly(AnomalyKind.EXTRA, "a", None, Place(0, 3))], [FIRST])
+    assert told.counts == {AnomalyKind.LOST: EXAMPLES_OF_A_KIND + 50, AnomalyKind.EXTRA: 1}
+    assert len(told.examples) == EXAMPLES_OF_A_KIND + 1
+
+
+def test_json_names_what_an_example_has_and_nothing_else() -> None:
+    altered = Anomaly(AnomalyKind.ALTERED, "a", Place(0, 1), Place(0, 1), ("value",))
+    extra = Anomaly(AnomalyKind.EXTRA, "a", None, Place(0, 3))
+    told = json.loads(json.dumps(report([altered, extra], [FIRST]).as_json()))
+    place = {"partition": 0, "offset": 1}
+    assert told["examples"] == [
+        {"kind": "altered", "topic": "a", "source": place, "target": place, "parts": ["value"]},
+        {"kind": "extra", "topic": "a", "source": None, "target": {"partition": 0, "offset": 3}},
+    ]

@@ -1,0 +1,47 @@
+"""Bounds: what has left a log is refused by name, what the target lacks is cut and found wanting."""
+
+import pytest
+
+from kmigrate.errors import Failed
+from kmigrate.parity.plan import PartitionKey, TopicRange
+from kmigrate.spark.bounds import Bounds, refuse_what_is_gone, within
+
+KEY = PartitionKey("t", 0)
+
+
+def test_a_target_that_ends_early_is_read_to_its_end() -> None:
+    assert within([TopicRange("t", 0, 0, 10)], {KEY: Bounds(0, 7)}) == [TopicRange("t", 0, 0, 7)]
+
+
+def test_the_cut_stays_in_source_offsets() -> None:
+    assert within([TopicRange("t", 0, 0, 10, 5)], {KEY: Bounds(5, 12)}) == [TopicRange("t", 0, 0, 7, 5)]
+
+
+def test_a_target_that_ends_before_the_range_is_not_read() -> None:
+    assert within([TopicRange("t", 0, 5, 10)], {KEY: Bounds(0, 3)}) == []
+
+
+def test_a_target_that_goes_on_is_read_no_further_than_the_range() -> None:
+    assert within([TopicRange("t", 0, 5, 10)], {KEY: Bounds(0, 99)}) == [TopicRange("t", 0, 5, 10)]
+
+
+@pytest.mark.parametrize(("source", "target", "side"), [(6, 5, "source"), (5, 6, "target")])
+def test_a_range_that_begins_before_a_log_is_refused_with_the_side(source: int, target: int, side: str) -> None:
+    with pytest.raises(Failed, match=f"parity-range-gone: t-0 .* from {side} offset 5, .* begins at 6"):
+        refuse_what_is_gone([TopicRange("t", 0, 5, 9)], {KEY: Bounds(source, 9)}, {KEY: Bounds(target, 9)})
+
+
+def test_a_shifted_range_is_held_against_the_target_s_own_offsets() -> None:
+    shifted = TopicRange("t", 0, 5, 9, shift=-2)
+    refuse_what_is_gone([shifted], {KEY: Bounds(5, 9)}, {KEY: Bounds(3, 7)})
+    with pytest.raises(Failed, match="from target offset 3"):
+        refuse_what_is_gone([shifted], {KEY: Bounds(5, 9)}, {KEY: Bounds(4, 7)})
+
+
+def test_an_empty_range_below_the_log_start_is_no_loss() -> None:
+    refuse_what_is_gone([TopicRange("t", 0, 5, 5)], {KEY: Bounds(9, 9)}, {KEY: Bounds(9, 9)})
+
+
+def test_a_range_beyond_the_last_stable_offset_is_refused() -> None:
+    with pytest.raises(Failed, match=r"parity-range-not-stable: .* its last stable offset is 8"):
+        refuse_what_is_gone([TopicRange("t", 0, 5, 9)], {KEY: Bounds(0, 8)}, {KEY: Bounds(0, 9)})
