@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-__all__ = ["monotonic", "now_ms", "sleep"]
+__all__ = ["block", "monotonic", "now_ms", "sleep"]
 
 
 def now_ms() -> int:
@@ -20,3 +20,8 @@ def monotonic() -> float:
 
 async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
+
+
+def block(seconds: float) -> None:
+    """Sleep where no event loop runs (a person's command that waits for processes)."""
+    time.sleep(seconds)

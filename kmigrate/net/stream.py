@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import MAX_FRAME, SIZE
@@ -55,9 +56,9 @@ class FrameStream(asyncio.BufferedProtocol):
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=self._high_water)
+        stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass of it
+        self._transport = stream
+        stream.set_write_buffer_limits(high=self._high_water)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -6,13 +6,13 @@ Decoding stays out: the only record that kmigrate reads back is the single one o
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import lru_cache
 
 import cramjam
 from crc32c import crc32c
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.primitives import zigzag
+from kmigrate.protocol.primitives import write_uvarint, zigzag
 from kmigrate.records.batch import HEADER_SIZE, Batch
 
 __all__ = ["filler_batch", "one_record_batch", "read_single_record"]
@@ -54,14 +54,33 @@ def one_record_batch(
     )
 
 
-@cache
+_BLOCK = 64
+"""Offset deltas that share all bytes of their varint but the first."""
+
+
+@lru_cache(maxsize=4)
 def _filler_payload(count: int) -> bytes:
-    """`count` empty records (null key, null value), zstd: 1 M of them are about 0.8 MB (M4)."""
-    out = bytearray()
-    for delta in range(count):
-        offset = zigzag(delta)
-        out += zigzag(5 + len(offset)) + b"\0\0" + offset + b"\1\1\0"
-    return bytes(cramjam.zstd.compress(bytes(out), level=3))
+    """`count` empty records (null key, null value), zstd: 1 M of them are about 0.8 MB (M4).
+
+    Built in blocks: within one, only the first byte of the offset delta's varint changes, so a million records
+    take some 15,000 joins instead of a million steps.
+    """
+    out = [_empty_record(delta) for delta in range(min(count, _BLOCK))]
+    for high in range(1, -(-count // _BLOCK)):
+        rest = write_uvarint(high)
+        head = zigzag(6 + len(rest)) + b"\0\0"
+        size = min(_BLOCK, count - high * _BLOCK)
+        tail = rest + b"\1\1\0"
+        out.append(tail.join([head + first for first in _FIRST_BYTES[:size]]) + tail)
+    return bytes(cramjam.zstd.compress(b"".join(out), level=3))
+
+
+_FIRST_BYTES = [bytes([0x80 | delta << 1]) for delta in range(_BLOCK)]
+
+
+def _empty_record(delta: int) -> bytes:
+    offset = zigzag(delta)
+    return zigzag(5 + len(offset)) + b"\0\0" + offset + b"\1\1\0"
 
 
 def filler_batch(count: int, *, timestamp: int, producer_id: int, epoch: int, sequence: int) -> bytearray:

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kmigrate.errors import Failed
 from kmigrate.sandbox.payload import Headers, plain_headers
@@ -37,38 +46,37 @@ def read_topic(
     bootstrap: str, topic: str, *, settings: Mapping[str, str] | None = None, timeout: float = 120.0
 ) -> Iterator[FinalRecord]:
     """Every record of a topic that read_committed shows, each partition in the order of its offsets."""
+    client = {"bootstrap.servers": bootstrap, **(settings or {})}
+    ends = _ends(client, topic)
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
             "group.id": "kmigrate-final-read",  # never joined and never committed to
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 50,
-            **(settings or {}),
+            **client,
         }
     )
     try:
-        yield from _read(consumer, topic, time.monotonic() + timeout)
+        yield from _read(consumer, topic, ends, time.monotonic() + timeout)
     finally:
         consumer.close()
 
 
-def _ends(consumer: Consumer, topic: str) -> dict[int, int]:
-    """The end of each partition that holds anything, as of now."""
-    described = consumer.list_topics(topic, timeout=15).topics[topic]
+def _ends(client: Mapping[str, Any], topic: str) -> dict[int, int]:
+    """The end of each partition's log as of now; read_committed alone would end at an open transaction."""
+    admin = AdminClient(dict(client))
+    described = admin.list_topics(topic, timeout=15).topics[topic]
     if described.error is not None:
         raise Failed("final-read-topic", f"topic {topic} cannot be read: {described.error.str()}")
-    marks = {
-        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=15)
-        for partition in described.partitions
-    }
-    return {partition: high for partition, (low, high) in marks.items() if low < high}
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in described.partitions}  # type: ignore[no-untyped-call]
+    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=15)
+    return {asked_for.partition: answer.result(20).offset for asked_for, answer in answers.items()}
 
 
-def _read(consumer: Consumer, topic: str, deadline: float) -> Iterator[FinalRecord]:
-    ends = _ends(consumer, topic)
+def _read(consumer: Consumer, topic: str, ends: dict[int, int], deadline: float) -> Iterator[FinalRecord]:
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
     while ends:
         if time.monotonic() > deadline:

@@ -124,16 +124,29 @@ def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping
         else:
             history.record("ok", "send", topic=spec.topic, partition=partition, offset=message.offset(), value=text)
 
+    _send_on_schedule(spec, sender, answered, stopping)
+    if left_over := producer.flush(_FLUSH_SECONDS):
+        history.record("info", "error", error="flush-timed-out", detail={"text": f"{left_over} records unanswered"})
+
+
+def _send_on_schedule(spec: ProducerSpec, sender: _Sender, answered: Any, stopping: Event) -> None:
+    def send(count: int) -> None:
+        for text, seq, partition, timestamp in sender.invoke(count):
+            sender.send(text, seq, partition, timestamp, answered)
+
+    # The first record fetches the producer id and opens connections; the schedule starts behind it, or
+    # its wait would be everyone's.
+    producer = sender.producer
+    send(1)
+    while len(producer) and not stopping.is_set():
+        producer.poll(TICK_SECONDS)
     pace = Pace(spec.rate)
     while not stopping.is_set():
         if len(producer) < _MOST_WAITING and (due := pace.due()):
-            for text, seq, partition, timestamp in sender.invoke(due):
-                sender.send(text, seq, partition, timestamp, answered)
+            send(due)
         deadline = time.monotonic() + TICK_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             producer.poll(left)
-    if left_over := producer.flush(_FLUSH_SECONDS):
-        history.record("info", "error", error="flush-timed-out", detail={"text": f"{left_over} records unanswered"})
 
 
 def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:

@@ -8,10 +8,10 @@ back. Faults hold for all connections, present and future, until `heal`.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Literal, Self
 
 __all__ = ["Direction", "Relay"]
@@ -64,9 +64,7 @@ class Relay:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -190,12 +188,14 @@ class Relay:
                 await asyncio.sleep(self._faults.delay)
             await self._flowing[direction].wait()
             for part in self._parts(chunk):
-                allowed = self._cut_at.get(direction, self.passed[direction] + len(part)) - self.passed[direction]
-                writer.write(part[:allowed])
-                self.passed[direction] += len(part[:allowed])
-                await writer.drain()
-                if allowed < len(part) or self._cut_at.get(direction) == self.passed[direction]:
+                left = self._cut_at.get(direction, math.inf) - self.passed[direction]
+                if cutting := len(part) >= left:
+                    part = part[: int(left)]
                     del self._cut_at[direction]
+                self.passed[direction] += len(part)
+                writer.write(part)
+                await writer.drain()
+                if cutting:
                     self._reset_all()
                     return
                 if self._faults.bytes_per_second:

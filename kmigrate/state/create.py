@@ -27,15 +27,9 @@ def _configs(brokers: int) -> dict[str, dict[str, str]]:
 
 
 async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[str]:
-    """Make the two topics where they are missing; returns warnings a person should read."""
+    """Make the two topics where they are missing; returns what a person should know of those just made."""
     metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
     brokers = len(metadata.brokers)
-    warnings: list[str] = []
-    if brokers < 3:
-        warnings.append(
-            f"cluster {client.settings.name} has {brokers} broker(s): the state log is kept on "
-            f"{brokers} of them only; use three or more where it matters"
-        )
     made = False
     for topic, configs in _configs(brokers).items():
         if topic not in metadata.topics:
@@ -43,7 +37,13 @@ async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[str]:
     if made:
         await _wait_for_leaders(client)
     await check_state_log(client, admin)
-    return warnings
+    if not made or brokers >= 3:
+        return []
+    small = (
+        f"cluster {client.settings.name} has {brokers} broker(s): the state log is kept on "
+        f"{brokers} of them only; use three or more where it matters"
+    )
+    return [small]
 
 
 async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> None:

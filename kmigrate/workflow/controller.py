@@ -10,13 +10,13 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from kmigrate.errors import Failed, KmigrateError, Unreachable
-from kmigrate.groups.handover import hand_over
 from kmigrate.model.lifecycle import GroupEvent, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.records import ControllerPresence, GroupRecord, LeaseRecord, Record, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.handover import hand_over
 from kmigrate.workflow.promote import TopicPromotion
 
 __all__ = ["Controller", "ControllerSettings"]

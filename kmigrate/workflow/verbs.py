@@ -13,7 +13,6 @@ from dataclasses import replace
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Failed, Refused, Unreachable, UsageError, WaitTimedOut
-from kmigrate.groups.handover import members_left
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import GroupEvent, GroupPhase, TopicEvent, TopicPhase, advance_group, advance_topic
 from kmigrate.model.records import (
@@ -29,6 +28,7 @@ from kmigrate.model.records import (
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
 
@@ -306,7 +306,7 @@ async def promote_topics(
         await sleep(0.25)
 
 
-_PASSING = frozenset({"direct-writers", "not-mirroring", "group-not-promoted"})
+_PASSING = frozenset({"direct-writers", "not-mirroring"})
 """Refusals that time alone may lift."""
 
 

@@ -63,7 +63,7 @@ def test_groups_are_held_until_promoted() -> None:
 
 def test_translated_ids_never_fall_below_the_direct_limit_and_never_overflow() -> None:
     shifts = {id_shift(f"c{n}", f"l{n}", g) for n in range(200) for g in (0, 1, 63, 64)}
-    assert all(DIRECT_LIMIT <= shift and shift + DIRECT_LIMIT <= 1 << 62 for shift in shifts)
+    assert all(shift >= DIRECT_LIMIT and shift + DIRECT_LIMIT <= 1 << 62 for shift in shifts)
     assert all(shift % DIRECT_LIMIT == 0 for shift in shifts)
 
 

@@ -29,4 +29,4 @@ def test_a_stall_is_not_followed_by_a_flood(clock: list[float]) -> None:
     clock[0] += 60
     assert pace.due() == 200
     clock[0] += 0.01
-    assert pace.due() == 10
+    assert pace.due() in (9, 10)

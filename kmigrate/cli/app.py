@@ -1,0 +1,62 @@
+"""The command tree, and the one place where a call becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from kmigrate.cli import doctor, group, link, plan, playbook, promote, run, sandbox, status, topic, verify
+from kmigrate.cli.call import Call, run_to_end
+from kmigrate.cli.exits import Exit
+from kmigrate.errors import UsageError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="kmigrate",
+    help="Moves a live Kafka estate from one cluster to another, with nothing lost, doubled or reordered.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+for _sub in (link.app, topic.app, group.app, run.mirror_app, run.router_app, run.controller_app, sandbox.app):
+    app.add_typer(_sub)
+app.add_typer(playbook.app)
+for _single in (promote.app, run.app, status.app, verify.app, plan.app, doctor.app):
+    app.registered_commands += _single.registered_commands
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; the exit code of `kmigrate.cli.exits`."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        return int(app(given, prog_name="kmigrate", standalone_mode=False) or Exit.OK)
+    except (typer.Abort, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    except Exception as error:
+        # typer brings click along under a private name: its usage errors are told by their shape.
+        say = getattr(error, "format_message", None)
+        if say is None:
+            raise
+        return _misused(given, type(error).__name__, say(), getattr(error, "ctx", None))
+
+
+def _misused(given: list[str], kind: str, message: str, context: object) -> int:
+    if kind == "NoArgsIsHelpError":
+        sys.stdout.write(message + "\n")
+        return Exit.USAGE
+    path = getattr(context, "command_path", "kmigrate")
+    usage = UsageError(
+        "usage",
+        message,
+        still_true="nothing was contacted or changed",
+        next_step=f"{path} --help",
+    )
+
+    def complain() -> None:
+        raise usage
+
+    return run_to_end(Call(json="--json" in given), complain)

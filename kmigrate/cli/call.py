@@ -1,0 +1,174 @@
+"""One call of the command line: its common flags, its configuration, and the door that every error leaves by.
+
+`command` turns `fn(call, …)` into a typer command with the common flags added. The function stays what it was,
+so a playbook's step calls it as the command line does, with the same names and defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from kmigrate.cli import wizard
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.output import Answer, Output
+from kmigrate.cli.targets import find_target
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.config.load import load
+from kmigrate.config.settings import Settings
+from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.workflow.estate import Estate
+
+__all__ = ["Call", "command", "first_known", "run_to_end"]
+
+Result = Answer | None
+Verb = TypeVar("Verb", bound=Callable[..., Result | Coroutine[Any, Any, Result]])
+
+_REACH_SECONDS = 12.0
+"""How long a cluster may stay silent before it counts as unreachable, whatever its addresses do."""
+
+_COMMON = {
+    "config": (
+        Path | None,
+        typer.Option("--config", help="Configuration file (else KMIGRATE_CONFIG, else ./kmigrate.toml)."),
+        None,
+    ),
+    "json": (bool, typer.Option("--json", help="Print one JSON document on stdout (docs/json.md)."), False),
+    "debug": (bool, typer.Option("--debug", help="Show the traceback of an error."), False),
+}
+_TARGET = (str | None, typer.Option("--target", help="Target cluster (else [defaults] target, else the one that is)."))
+
+
+@dataclass
+class Call:
+    """The flags that every command has, and what is made from them when it is first needed."""
+
+    config: Path | None = None
+    target: str | None = None
+    json: bool = False
+    debug: bool = False
+    overrides: dict[str, str] = field(default_factory=dict)
+    """What flags of this call put in the configuration's place: section.key and value."""
+    out: Output = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.out = Output(json=self.json, debug=self.debug)
+
+    @cached_property
+    def settings(self) -> Settings:
+        return load(self.config, os.environ, self.overrides)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person sits there who can be asked."""
+        return not self.json and sys.stdin.isatty() and sys.stdout.isatty()
+
+    def required(self, value: str | None, flag: str, what: str, choices: Iterator[str] | None = None) -> str:
+        """A value that must be there: asked for on a terminal, a usage error elsewhere."""
+        return value or wizard.ask(self.interactive, flag, what, list(choices or ()))
+
+    def required_list(self, values: list[str] | None, flag: str, what: str) -> list[str]:
+        return values or wizard.ask_list(self.interactive, flag, what)
+
+    def confirm(self, yes: bool, question: str) -> None:
+        """A dangerous step: asked on a terminal, `--yes` elsewhere."""
+        if not yes:
+            wizard.confirm(self.interactive, question)
+
+    @asynccontextmanager
+    async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Estate]:
+        """The target and its state log, open; says `cluster-unreachable` within seconds."""
+        settings = self.settings
+        name = target or await find_target(settings, self.target)
+        chosen = settings.cluster(name)
+        try:
+            async with asyncio.timeout(_REACH_SECONDS):
+                async with ClusterClient(chosen) as probe:
+                    await probe.refresh([])
+        except TimeoutError:
+            raise unreachable(chosen, f"no answer within {_REACH_SECONDS:g} s") from None
+        async with await Estate.open(settings.cluster, name, create=create) as estate:
+            for warning in estate.warnings:
+                self.out.note(f"warning: {warning}")
+            yield estate
+
+
+def unreachable(settings: ClusterSettings, why: str) -> Unreachable:
+    return Unreachable(
+        "cluster-unreachable",
+        f"no broker of cluster {settings.name} ({settings.bootstrap_servers}) answers: {why}",
+        still_true="nothing was changed",
+        next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
+    )
+
+
+def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Verb], Verb]:
+    """Register `fn(call, …)` under a name, with --config, --json, --debug and, where it acts on one, --target."""
+
+    def register(verb: Verb) -> Verb:
+        common: dict[str, tuple[Any, Any, Any]] = {**({"target": (*_TARGET, None)} if target else {}), **_COMMON}
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+        added = [
+            inspect.Parameter(
+                key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+            )
+            for key, (kind, option, default) in common.items()
+        ]
+        params = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + added
+
+        def run(**given: Any) -> None:
+            call = Call(**{key: given.pop(key) for key in common})
+            raise typer.Exit(int(run_to_end(call, lambda: verb(call, **given))))
+
+        run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in params}
+        run.__doc__, run.__name__ = verb.__doc__, name.replace(" ", "_")
+        app.command(name)(run)
+        return verb
+
+    return register
+
+
+def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result]]) -> Exit:
+    """Act, print what comes of it, and say it as an exit code."""
+    try:
+        result = act()
+        answer = asyncio.run(result) if inspect.iscoroutine(result) else result
+        if not isinstance(answer, Answer):
+            return Exit.OK
+        call.out.answer(answer)
+        return answer.exit
+    except typer.Exit as done:
+        return Exit(done.exit_code)
+    except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except BaseException as error:
+        known = first_known(error)
+        if known is None:
+            call.out.unexpected(error)
+            return Exit.FAILED
+        call.out.error(known)
+        return Exit(known.exit_code)
+
+
+def first_known(error: BaseException) -> KmigrateError | None:
+    """Our own error inside what a task group raised, or None."""
+    if isinstance(error, KmigrateError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for each in error.exceptions if (found := first_known(each))), None)
+    return None

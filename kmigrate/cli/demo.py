@@ -1,0 +1,283 @@
+"""The demo: a whole live migration between two real clusters, carried by a playbook, judged and reported.
+
+Everything that moves is a process of its own, as in life: brokers, `kmigrate run`, the live clients, the
+playbook. This one starts them, and judges at the end with the sandbox's checker, which shares no code with the
+engines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kmigrate.cli.output import Output
+from kmigrate.errors import Failed
+from kmigrate.net.clock import block, monotonic
+from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
+from kmigrate.sandbox.checker import Verdict, check
+from kmigrate.sandbox.estate import Sandbox
+from kmigrate.sandbox.final_read import FinalRecord, read_topic
+from kmigrate.sandbox.history import read_history
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
+from kmigrate.sandbox.pauses import Percentiles, Timeline, Window
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.preload import preload
+from kmigrate.sandbox.processes import spawn_tied
+from kmigrate.sandbox.seeded import seeded_clients, seeded_preload
+from kmigrate.sandbox.traffic import Traffic
+
+__all__ = ["Demo", "DemoPlan"]
+
+TOPICS = ("orders", "payments", "audit")
+_LEAST_ACKED = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """What a person may choose."""
+
+    folder: Path
+    playbook: Path
+    seed: int = 1
+    rate: float = 1500.0
+    records: int = 200_000
+    brokers: int = 1
+
+
+@dataclass
+class Demo:
+    """One run, from nothing to the report."""
+
+    plan: DemoPlan
+    out: Output
+    started: float = field(default_factory=monotonic)
+
+    def run(self) -> MigrationReport:
+        folder = self.plan.folder.absolute()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._say(f"starting source {SOURCE_VERSION} and target {TARGET_VERSION}")
+        sandbox = Sandbox.up(folder / "sandbox", brokers=self.plan.brokers)
+        try:
+            return self._migrate(folder, sandbox)
+        finally:
+            sandbox.down()
+
+    def _migrate(self, folder: Path, sandbox: Sandbox) -> MigrationReport:
+        router = f"127.0.0.1:{free_ports(1)[0]}"
+        config = folder / "kmigrate.toml"
+        config.write_text(_config(sandbox, router), encoding="utf-8")
+        environment = {
+            **os.environ,
+            "KMIGRATE_CONFIG": str(config),
+            "KMIGRATE_SANDBOX": str(folder / "sandbox"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        self._say("filling the source: orders, payments, audit")
+        filled = preload(
+            sandbox.source.bootstrap,
+            folder / "preload.jsonl",
+            seeded_preload(self.plan.seed, self.plan.records, self.plan.brokers),
+        )
+        self._say(f"filled in {filled.seconds:.0f} s; starting live clients ({self.plan.rate:g} records/s)")
+        clients = seeded_clients(self.plan.seed, self.plan.rate)
+        traffic = Traffic.create(folder / "sandbox" / "traffic", clients, tied=True)
+        live_since = monotonic()
+        traffic.start(sandbox.source.bootstrap)
+        try:
+            with self._engines(folder, environment):
+                results = self._playbook(environment)
+                self._more_traffic(live_since)
+                behind = traffic.stop(also_read=[folder / "preload.jsonl"])
+                if behind:
+                    self._say(f"still unread when the consumers were stopped: {behind[:3]}")
+                shown = self._ask(environment, "status")
+                records = self._ask(environment, "topic", "list"), self._ask(environment, "group", "list")
+        finally:
+            traffic.kill("all")
+        self._say("judging: reading the target once more with librdkafka")
+        return self._judge(folder, sandbox, traffic, results, shown, records)
+
+    @contextmanager
+    def _engines(self, folder: Path, environment: dict[str, str]) -> Iterator[None]:
+        """`kmigrate run` as a process of its own, tied to this one."""
+        log = folder / "run.log"
+        process = spawn_tied(
+            [sys.executable, "-m", "kmigrate", "run", "--json"],
+            log=log,
+            environment=environment,
+            folder=folder / "run-tied",
+        )
+        deadline = monotonic() + 30
+        while "router-listening" not in (log.read_text(encoding="utf-8") if log.exists() else ""):
+            if not process.alive() or monotonic() > deadline:
+                raise Failed("demo-engines", f"kmigrate run did not start; see {log}")
+            block(0.05)
+        try:
+            yield
+            if not process.alive():
+                raise Failed("demo-engines", f"kmigrate run ended by itself; see {log}")
+        finally:
+            process.signal(signal.SIGTERM)
+            deadline = monotonic() + 15
+            while process.alive() and monotonic() < deadline:
+                block(0.05)
+
+    def _playbook(self, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The playbook's steps as they end, and their results."""
+        self._say(f"running {self.plan.playbook.name}")
+        command = [sys.executable, "-m", "kmigrate", "playbook", "run", str(self.plan.playbook), "--yes", "--json"]
+        results: list[dict[str, Any]] = []
+        with subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                told = json.loads(line)
+                results.append(told)
+                if "step" in told:
+                    self._say(f"  {_step_text(told)}")
+        if process.returncode:
+            self._say(f"the playbook ended with exit code {process.returncode}: {json.dumps(results[-1:])}")
+        return results
+
+    def _more_traffic(self, live_since: float) -> None:
+        """A migration may be over sooner than enough has been acknowledged to judge it by."""
+        left = live_since + _LEAST_ACKED * 1.08 / self.plan.rate - monotonic()
+        if 0 < left < 120:
+            self._say(f"letting the clients go on for {left:.0f} s")
+            block(left)
+
+    def _ask(self, environment: Mapping[str, str], *verb: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "kmigrate", *verb, "--json"],
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        told: dict[str, Any] = json.loads(done.stdout)
+        if done.returncode:
+            raise Failed("demo-status", f"kmigrate {' '.join(verb)} failed: {told}")
+        return told
+
+    def _judge(
+        self,
+        folder: Path,
+        sandbox: Sandbox,
+        traffic: Traffic,
+        results: list[dict[str, Any]],
+        shown: Mapping[str, Any],
+        records: tuple[dict[str, Any], dict[str, Any]],
+    ) -> MigrationReport:
+        history = folder / "history.jsonl"
+        traffic.write_history(history, with_files=[folder / "preload.jsonl"])
+        timeline = Timeline()
+        verdict = check(timeline.observing(read_history(history)), _final_read(sandbox.target.bootstrap))
+        return _report(self, verdict, timeline, results, shown, *records)
+
+    def _say(self, text: str) -> None:
+        seconds = monotonic() - self.started
+        self.out.err.print(f"[dim]{seconds:6.1f} s[/dim]  {text}", highlight=False)
+
+
+def _config(sandbox: Sandbox, router: str) -> str:
+    host, port = router.split(":")
+    return (
+        f'[clusters.source]\n"bootstrap.servers" = "{sandbox.source.bootstrap}"\n\n'
+        f'[clusters.target]\n"bootstrap.servers" = "{sandbox.target.bootstrap}"\n\n'
+        f'[router]\nhost = "{host}"\nport = {port}\n\n[defaults]\ntarget = "target"\n'
+    )
+
+
+def _step_text(told: Mapping[str, Any]) -> str:
+    words = told["what"]
+    return f"{told['step']:>2}. {words}: {told['outcome']} in {told['seconds']:.1f} s"
+
+
+def _final_read(bootstrap: str) -> Iterator[FinalRecord]:
+    for topic in TOPICS:
+        yield from read_topic(bootstrap, topic)
+
+
+def _millis(found: Percentiles) -> Millis:
+    return Millis(found.p50, found.p99, found.max)
+
+
+def _window(start_ms: int, end_ms: int) -> Window:
+    return Window(start_ms * 1_000_000, (end_ms + 1) * 1_000_000)
+
+
+def _quantiles(values: Iterable[float]) -> Millis:
+    ranked = sorted(values) or [0.0]
+
+    def rank(share: float) -> float:
+        return round(ranked[min(len(ranked) - 1, int(share * len(ranked)))], 3)
+
+    return Millis(rank(0.5), rank(0.99), rank(1.0))
+
+
+def _report(
+    demo: Demo,
+    verdict: Verdict,
+    timeline: Timeline,
+    results: list[dict[str, Any]],
+    shown: Mapping[str, Any],
+    topics: Mapping[str, Any],
+    groups: Mapping[str, Any],
+) -> MigrationReport:
+    fences = {
+        (row["topic"], partition): _window(row["fenced_ms"], row["promoted_ms"])
+        for row in topics["topics"]
+        if row["promoted_ms"]
+        for partition in range(row["partitions"])
+    }
+    promotes = {
+        row["group"]: _window(row["asked_ms"], row["promoted_ms"]) for row in groups["groups"] if row["promoted_ms"]
+    }
+    first = min((w.start for w in fences.values()), default=None)
+    last = max((w.end for w in fences.values()), default=0)
+    parity = next((r["result"] for r in reversed(results) if "mismatches" in (r.get("result") or {})), None)
+    return MigrationReport(
+        acked=verdict.acked,
+        preloaded=verdict.preloaded,
+        anomalies={name: verdict.count(name) for name in (*FAILING, "group_rereads")},
+        examples={name: finding.examples for name, finding in verdict.named.items()},
+        offsets_identical=verdict.offsets_identical and all(t["offsets"] == "identical" for t in shown["topics"]),
+        producer_pause_ms=_millis(timeline.producer_pause_ms(fences)),
+        router_hold_ms=_quantiles(p["hold_ms"] for t in shown["topics"] for p in t["partitions"] if p["hold_ms"] >= 0),
+        baseline_ack_ms=_millis(timeline.baseline_ack_ms(first)),
+        consumer_gap_ms=_millis(timeline.consumer_gap_ms(promotes)),
+        group_gap_ms={
+            group: round(max(timeline.consumer_gaps(group, window).values(), default=0) / 1e6, 1)
+            for group, window in promotes.items()
+        },
+        transactional_wait_ms=timeline.transactional_wait_ms(Window(first or 0, last)),
+        # A playbook that stopped before it verified has proved nothing: no topics, so not clean.
+        parity=ParitySummary(**{k: parity[k] if parity else 0 for k in ("topics", "records", "mismatches")}),
+        moved={
+            t["topic"]: {
+                "partitions": len(t["partitions"]),
+                "phase": t["phase"],
+                "offsets": t["offsets"],
+                "target_offsets": sum(p["target_end"] - p["target_start"] for p in t["partitions"]),
+            }
+            for t in shown["topics"]
+        },
+        seconds=monotonic() - demo.started,
+        facts={
+            "seed": demo.plan.seed,
+            "rate": demo.plan.rate,
+            "records": demo.plan.records,
+            "brokers": demo.plan.brokers,
+            "source_version": SOURCE_VERSION,
+            "target_version": TARGET_VERSION,
+        },
+    )

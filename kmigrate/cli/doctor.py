@@ -1,0 +1,116 @@
+"""`kmigrate doctor`: what this machine and the configured clusters can do, and what each absence costs.
+
+Every probe is harmless: it reads, or asks for something about a topic that cannot exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import re
+import sys
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.output import Answer
+from kmigrate.cli.probes import probe_cluster
+from kmigrate.cli.views.plans import findings_view
+from kmigrate.config.settings import Settings
+from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.sandbox.java import find_java
+from kmigrate.workflow.plan import Finding
+
+__all__ = ["app", "doctor"]
+
+app = typer.Typer()
+
+_PACKAGES = ("confluent-kafka", "crc32c", "kio", "pyspark", "rich", "tomli", "typer", "uvloop")
+
+
+@command(app, "doctor", target=False)
+def doctor(call: Call) -> Answer:
+    """Check this machine and every cluster.
+
+    Python, Java, packages, the configuration, and what each cluster can do; changes nothing.
+    """
+    parts: dict[str, list[Finding]] = {"machine": _machine()}
+    try:
+        settings = call.settings
+    except UsageError as error:
+        parts["configuration"] = [Finding("refuse", error.ref, error.what, error.next_step)]
+    else:
+        parts["configuration"] = _configuration(settings)
+        with call.out.waiting("asking the clusters"):
+            parts.update(asyncio.run(_clusters(settings)))
+    bad = any(f.level == "refuse" for findings in parts.values() for f in findings)
+    fields = {
+        part: [{"level": f.level, "ref": f.ref, "what": f.what, "next": f.next_step} for f in findings]
+        for part, findings in parts.items()
+    }
+    return Answer({"ok": not bad, **fields}, _view(parts), Exit.FAILED if bad else Exit.OK)
+
+
+def _view(parts: dict[str, list[Finding]]) -> RenderableType:
+    rows: list[RenderableType] = []
+    for part, findings in parts.items():
+        rows += [Text(part, style="bold"), findings_view(findings), Text("")]
+    return Group(*rows[:-1])
+
+
+def _machine() -> list[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    found = [Finding("ok", "python", f"Python {version}")]
+    try:
+        java = find_java(os.environ)
+        found.append(Finding("ok", "java", f"Java {java.major} in {java.home}"))
+    except Refused as error:
+        found.append(
+            Finding("warn", error.ref, f"{error.what}: no sandbox and no verify without it", error.next_step)
+        )
+    versions: list[str] = []
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(Finding("refuse", "package-missing", f"{package} is not installed", "make setup"))
+    found.append(Finding("ok", "packages", ", ".join(versions)))
+    return found
+
+
+def _configuration(settings: Settings) -> list[Finding]:
+    if not settings.clusters:
+        return [
+            Finding(
+                "warn",
+                "no-config",
+                f"no cluster is configured in {settings.place}",
+                "write a kmigrate.toml (docs/configuration.md), or try it out: kmigrate sandbox up",
+            )
+        ]
+    names = ", ".join(sorted(settings.clusters))
+    found = [Finding("ok", "config", f"{settings.place}: clusters {names}")]
+    overridden = sorted(f"{key} ({origin})" for key, origin in settings.origins.items() if origin != str(settings.path))
+    if overridden:
+        found.append(Finding("ok", "config-overrides", "not from the file: " + ", ".join(overridden)))
+    return found
+
+
+async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
+    """Every cluster side by side; one that is silent costs nobody else's answer."""
+    parts: dict[str, list[Finding]] = {}
+
+    async def ask(name: str) -> None:
+        try:
+            parts[f"cluster {name}"] = await probe_cluster(settings.cluster(name))
+        except KmigrateError as error:
+            parts[f"cluster {name}"] = [Finding("refuse", error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
+
+    async with asyncio.TaskGroup() as group:
+        for name in sorted(settings.clusters):
+            group.create_task(ask(name))
+    return dict(sorted(parts.items()))

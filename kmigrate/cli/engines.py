@@ -1,0 +1,182 @@
+"""Builds and runs the engines of one process: mirrors, router and controller, until it is told to stop.
+
+Engines meet only in the state log, so any set of them may share a process. A mirror or controller that fails for
+a reason that may pass (a cluster that does not answer) is started again; a router that cannot listen is fatal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from kmigrate.cli.call import Call, first_known
+from kmigrate.cli.engine_kinds import Engine
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.config.settings import Settings
+from kmigrate.errors import KmigrateError
+from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.settings import HoleFiller, MirrorSettings
+from kmigrate.model.records import LinkRecord
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.server import Router
+from kmigrate.router.settings import RouterSettings
+from kmigrate.workflow.controller import Controller, ControllerSettings
+from kmigrate.workflow.estate import Estate
+
+__all__ = ["mirror_settings", "router_settings", "serve"]
+
+_LOOK_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_CALM_SECONDS = 30.0
+"""An engine that ran this long before it failed is started again without a growing pause."""
+
+
+def router_settings(settings: Settings) -> RouterSettings:
+    section = settings.router
+    return RouterSettings(
+        name=section.name,
+        host=section.host,
+        port=section.port,
+        node_port_base=section.broker_ports,
+        advertised_host=section.advertised_host,
+        hold_limit_s=section.hold_limit_ms / 1000,
+    )
+
+
+def mirror_settings(settings: Settings) -> MirrorSettings:
+    section = settings.mirror
+    return MirrorSettings(
+        fetch_max_bytes=section.fetch_max_bytes,
+        lease_s=section.lease_s,
+        presence_ms=section.presence_interval_ms,
+        hole_filler=HoleFiller(section.hole_filler),
+    )
+
+
+async def serve(call: Call, engines: Engine, link: str | None = None) -> None:
+    """Run the engines until SIGTERM or SIGINT, then close them cleanly."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # A process may be started before the first link is: it makes the state log, and waits for links.
+    async with call.estate(create=True) as estate:
+        process = _Process(call, estate, stop)
+        await process.run(engines, link)
+    call.out.line({"event": "stopped"}, "stopped")
+
+
+class _Process:
+    """The engines of this process and what they hold open."""
+
+    def __init__(self, call: Call, estate: Estate, stop: asyncio.Event) -> None:
+        self._call, self._estate, self._stop = call, estate, stop
+        self._fatal: BaseException | None = None
+        self._tasks = TaskOwner(self._on_failure)
+        self._instance = f"{os.getpid()}-{secrets.token_hex(4)}"
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._fatal = self._fatal or error
+        self._stop.set()
+
+    async def run(self, engines: Engine, link: str | None) -> None:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._tasks.close)
+            if Engine.ROUTER in engines:
+                await self._start_router(stack)
+            if Engine.CONTROLLER in engines:
+                self._tasks.start(self._keep("controller", {}, self._control), "controller")
+            if Engine.MIRROR in engines:
+                self._tasks.start(self._follow_links(link), "links")
+            await self._stop.wait()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _start_router(self, stack: AsyncExitStack) -> None:
+        sources: dict[str, ClusterClient] = {}
+
+        def source_client(link: LinkRecord) -> ClusterClient:
+            """A client of the router's own per link, so that its requests queue behind nobody else's."""
+            if link.name not in sources:
+                sources[link.name] = ClusterClient(self._call.settings.cluster(link.source.name))
+                stack.push_async_callback(sources[link.name].close)
+            return sources[link.name]
+
+        settings = router_settings(self._call.settings)
+        router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
+        await router.start()
+        stack.push_async_callback(router.close)
+        self._tasks.start(router.run(), "router")
+        self._call.out.line(
+            {"event": "router-listening", "name": settings.name, "bootstrap": router.bootstrap},
+            f"router {settings.name} listens: bootstrap.servers={router.bootstrap}",
+        )
+
+    async def _control(self) -> None:
+        settings = ControllerSettings(straggler_window_s=self._call.settings.promote.straggler_window_s)
+        await Controller(self._estate, self._instance, settings).run()
+
+    async def _follow_links(self, only: str | None) -> None:
+        """One mirror per link of the state log; links that appear later are picked up, deleted ones dropped."""
+        running: dict[str, asyncio.Task[None]] = {}
+        while True:
+            links = {record.name for record in self._estate.log.state.links() if only in (None, record.name)}
+            for name in links - running.keys():
+                running[name] = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
+            for name in running.keys() - links:
+                running.pop(name).cancel()
+                self._call.out.line({"event": "mirror-dropped", "link": name}, f"link {name} is gone: mirror ended")
+            await self._estate.log.changed(_LOOK_SECONDS)
+
+    async def _mirror(self, name: str) -> None:
+        link = self._estate.log.state.link(name)
+        if link is None:
+            return
+        # The estate checks which cluster answers; the engine gets clients of its own, so that a lost connection
+        # of one link is nobody else's.
+        await self._estate.source(link)
+        settings_of = self._call.settings.cluster
+        source, target = settings_of(link.source.name), settings_of(link.target.name)
+        async with ClusterClient(source) as source_client, ClusterClient(target) as target_client:
+            engine = MirrorEngine(
+                name,
+                source_client,
+                target_client,
+                Admin(source),
+                Admin(target),
+                self._estate.log,
+                self._instance,
+                mirror_settings(self._call.settings),
+            )
+            await engine.run()
+
+    async def _keep(
+        self, what: str, fields: dict[str, str], run: Callable[..., Awaitable[None]], *arguments: str
+    ) -> None:
+        """Run an engine, and again after a failure that may pass; a bug of ours ends the process."""
+        label = " ".join([what, *fields.values()])
+        self._call.out.line({"event": f"{what}-started", **fields}, f"{label} started")
+        pause = _FIRST_PAUSE
+        while True:
+            began = monotonic()
+            try:
+                await run(*arguments)
+                return
+            except (KmigrateError, BaseExceptionGroup) as error:
+                known = first_known(error)
+                if known is None:
+                    raise
+            if monotonic() - began > _CALM_SECONDS:
+                pause = _FIRST_PAUSE
+            self._call.out.line(
+                {"event": f"{what}-failed", **fields, **known.as_json()},
+                f"{label} failed, again in {pause:g} s: {known.ref}: {known.what}",
+            )
+            await sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)

@@ -1,0 +1,92 @@
+"""`kmigrate group`: consumer groups and their handover."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Group as Stack
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.link import plan_answer
+from kmigrate.cli.options import Groups, Link, NoWait, PlanOnly, Timeout, Yes
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.snapshots import group_rows
+from kmigrate.cli.views.tables import groups_table
+from kmigrate.cli.waiting import need_controller, watched_groups
+from kmigrate.errors import Refused
+from kmigrate.model.records import encode_record
+from kmigrate.workflow import verbs
+from kmigrate.workflow.status import snapshot
+
+__all__ = ["app", "mirror", "promote"]
+
+app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_help=True)
+
+
+@command(app, "mirror")
+async def mirror(call: Call, groups: Groups = None, link: Link = None, plan: PlanOnly = False) -> Answer:
+    """Register groups: the router holds their members until the promote. Nothing is written on the target yet."""
+    groups = call.required_list(groups, "GROUP", "the groups to mirror")
+    async with call.estate() as estate:
+        return plan_answer(await verbs.mirror_groups(estate, link, groups, plan=plan))
+
+
+@command(app, "promote")
+async def promote(
+    call: Call,
+    groups: Groups = None,
+    link: Link = None,
+    timeout: Timeout = 120.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Carry the committed positions over and let the groups read from the target."""
+    groups = call.required_list(groups, "GROUP", "the groups to promote")
+    async with call.estate() as estate:
+        name = verbs.resolve_link(estate.log.state, link).name
+        looked = await verbs.promote_groups(estate, name, groups, plan=True)
+        if plan:
+            return plan_answer(looked)
+        if looked.changes:
+            call.confirm(yes, f"Promote {', '.join(groups)}? Their members read from the target afterwards")
+        made = await verbs.promote_groups(estate, name, groups)
+        if no_wait:
+            return plan_answer(made)
+        if looked.changes:
+            await need_controller(estate, timeout)
+        with watched_groups(call, name, groups) as say:
+            records = await verbs.wait_groups(estate, name, groups, timeout, say)
+        json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
+        return Answer(json, Stack(plan_view(made), groups_table(records)))
+
+
+@command(app, "list")
+async def list_groups(call: Call, link: Link = None) -> Answer:
+    """List the mirrored groups and their phases."""
+    async with call.estate() as estate:
+        name = None if link is None else verbs.resolve_link(estate.log.state, link).name
+        records = estate.log.state.groups(name)
+        return Answer({"groups": [encode_record(record) for record in records]}, groups_table(records))
+
+
+@command(app, "show")
+async def show(
+    call: Call, group: Annotated[str | None, typer.Argument(metavar="GROUP", help="Group name.")] = None
+) -> Answer:
+    """Show one mirrored group: its members and its lag."""
+    group = call.required(group, "GROUP", "the group to show")
+    async with call.estate() as estate:
+        shot = await snapshot(estate)
+        found = [(status, json) for status, json in zip(shot.groups, shot.as_json()["groups"], strict=True)
+                 if status.group == group]  # fmt: skip
+        if not found:
+            raise Refused(
+                "not-mirrored",
+                f"group {group} is not mirrored",
+                still_true="nothing was changed",
+                next_step=f"kmigrate group mirror {group}",
+            )
+        return Answer({"groups": [json for _, json in found]}, group_rows(tuple(status for status, _ in found)))

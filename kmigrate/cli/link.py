@@ -1,0 +1,131 @@
+"""`kmigrate link`: the connection of one source to one target."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.options import PlanOnly, Yes
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.tables import facts, links_table
+from kmigrate.errors import Refused
+from kmigrate.model.records import LinkRecord
+from kmigrate.workflow import verbs
+from kmigrate.workflow.plan import Plan
+
+__all__ = ["app", "create", "delete"]
+
+app = typer.Typer(name="link", help="Links: one source cluster to one target cluster.", no_args_is_help=True)
+
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the link.")]
+
+
+@command(app, "create", target=False)
+async def create(
+    call: Call,
+    name: Name = None,
+    source: Annotated[str | None, typer.Option("--source", help="Source cluster.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Target cluster (else [defaults] target).")] = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Store a link in the target's state log; the source is not contacted."""
+    clusters = call.settings.clusters
+    name = call.required(name, "NAME", "name of the link")
+    source = call.required(source, "--source", "the cluster to copy from", iter(sorted(clusters)))
+    target = call.required(
+        target or call.settings.defaults.target,
+        "--target",
+        "the cluster to copy to",
+        (each for each in sorted(clusters) if each != source),
+    )
+    _refuse_one_cluster(call, source, target)
+    try:
+        async with call.estate(target, create=not plan) as estate:
+            return plan_answer(await verbs.create_link(estate, name, source, plan=plan))
+    except Refused as refused:
+        if not plan or refused.ref != "no-state-log":
+            raise
+    made = [f"create the state log on cluster {target}", f"store link {name}: {source} → {target}"]
+    return plan_answer(Plan.of("link create", made))
+
+
+def _refuse_one_cluster(call: Call, source: str, target: str) -> None:
+    """Said before the state log is made: a refusal changes nothing."""
+    sides = call.settings.cluster(source), call.settings.cluster(target)
+    if source == target or set(sides[0].bootstrap) & set(sides[1].bootstrap):
+        raise Refused(
+            "source-is-target",
+            f"source {source} and target {target} are the same cluster",
+            still_true="nothing was contacted or changed",
+            next_step="name two different clusters of kmigrate.toml",
+        )
+
+
+def plan_answer(plan: Plan) -> Answer:
+    return Answer(plan.as_json(), plan_view(plan))
+
+
+@command(app, "list")
+async def list_links(call: Call) -> Answer:
+    """List the links of a target."""
+    async with call.estate() as estate:
+        links = estate.log.state.links()
+        return Answer({"links": [_as_json(link) for link in links]}, links_table(links))
+
+
+@command(app, "show")
+async def show(call: Call, name: Name = None) -> Answer:
+    """Show one link."""
+    async with call.estate() as estate:
+        link = verbs.resolve_link(estate.log.state, name)
+        state = estate.log.state
+        topics, groups = state.topics(link.name), state.groups(link.name)
+        view = facts(
+            [
+                ("link", link.name),
+                ("source", f"{link.source.name} ({link.source.bootstrap})"),
+                ("source id", link.source.cluster_id or "not contacted yet"),
+                ("target", f"{link.target.name} ({link.target.bootstrap})"),
+                ("target id", link.target.cluster_id),
+                ("topics", ", ".join(f"{t.topic} ({t.phase})" for t in topics) or "none"),
+                ("groups", ", ".join(f"{g.group} ({g.phase})" for g in groups) or "none"),
+            ]
+        )
+        phases = {"topics": {t.topic: t.phase for t in topics}, "groups": {g.group: g.phase for g in groups}}
+        return Answer({**_as_json(link), **phases}, view)
+
+
+@command(app, "check")
+async def check(call: Call, name: Name = None) -> Answer:
+    """Contact both clusters of a link and say what stands in the way; changes nothing."""
+    async with call.estate() as estate:
+        plan = await verbs.check_link(estate, name)
+        bad = any(f.level == "refuse" for f in plan.findings)
+        return Answer(plan.as_json(), plan_view(plan), Exit.REFUSED if bad else Exit.OK)
+
+
+@command(app, "delete")
+async def delete(call: Call, name: Name = None, plan: PlanOnly = False, yes: Yes = False) -> Answer:
+    """Forget a link whose topics and groups are all promoted; never deletes a topic."""
+    name = call.required(name, "NAME", "the link to delete")
+    async with call.estate() as estate:
+        looked = await verbs.delete_link(estate, name, plan=True)
+        if plan:
+            return plan_answer(looked)
+        call.confirm(yes, f"Forget link {name}? ({len(looked.changes)} records of the state log)")
+        return plan_answer(await verbs.delete_link(estate, name))
+
+
+def _as_json(link: LinkRecord) -> dict[str, object]:
+    return {
+        "name": link.name,
+        "uuid": link.uuid,
+        "source": dataclasses.asdict(link.source),
+        "target": dataclasses.asdict(link.target),
+        "created_ms": link.created_ms,
+    }

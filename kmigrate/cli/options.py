@@ -1,0 +1,17 @@
+"""The flags that several commands share, each spelt and explained once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["Groups", "Link", "NoWait", "PlanOnly", "Timeout", "Topics", "Yes"]
+
+Link = Annotated[str | None, typer.Option("--link", help="Link (may be left out while there is one).")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what would be done, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return as soon as the intent is written.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0.0)]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Exact topic names.")]
+Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Exact consumer group names.")]

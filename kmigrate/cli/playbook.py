@@ -1,0 +1,237 @@
+"""`kmigrate playbook`: reads a file of steps and makes the calls that a person would make."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kmigrate.cli import group, link, promote, topic, verify
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.options import PlanOnly, Yes
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.tables import table
+from kmigrate.errors import Failed, ParityMismatch, Refused, UsageError, WaitTimedOut
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.workflow.conditions import Condition
+from kmigrate.workflow.playbook import DANGEROUS, ExecStep, Playbook, RunStep, Scope, Step, WaitStep, parse_playbook
+from kmigrate.workflow.status import snapshot
+
+__all__ = ["CALLS", "app", "parameter_of"]
+
+app = typer.Typer(name="playbook", help="Migrations written down as steps.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Playbook (TOML, docs/playbooks.md).")]
+
+CALLS: Mapping[str, Callable[..., Any]] = {
+    "link create": link.create,
+    "link check": link.check,
+    "link delete": link.delete,
+    "topic mirror": topic.mirror,
+    "group mirror": group.mirror,
+    "group promote": group.promote,
+    "promote": promote.promote,
+    "verify": verify.verify,
+}
+
+_LOOK_SECONDS = 0.25
+
+
+def parameter_of(key: str) -> str:
+    """The name of a verb's parameter for a playbook's key."""
+    return "from_" if key == "from" else key.replace("-", "_")
+
+
+def _load(file: Path) -> Playbook:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "no-playbook",
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}",
+            still_true="no step was run",
+            next_step="expected: the path of a playbook, for example playbooks/quickstart.toml",
+        ) from error
+    return parse_playbook(text, str(file))
+
+
+@command(app, "plan")
+def plan(call: Call, file: File) -> Answer:
+    """Check a playbook and print its steps; contacts nothing."""
+    return _printed(_load(file))
+
+
+def _printed(book: Playbook) -> Answer:
+    made = table("step", "what", "why", right=("step",))
+    for step in book.steps:
+        made.add_row(str(step.number), step.text, step.title)
+    head = [Text(book.title, style="bold")] if book.title else []
+    return Answer(
+        {"file": book.file, "title": book.title, "steps": [_step_json(step) for step in book.steps]}, Group(*head, made)
+    )
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    kind = {RunStep: "run", ExecStep: "exec", WaitStep: "wait"}[type(step)]
+    return {"step": step.number, "kind": kind, "what": step.text, "title": step.title}
+
+
+@command(app, "run")
+def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Answer | None:
+    """Run a playbook from its first step.
+
+    What is done already is left as it is. With --json one line per step.
+    """
+    book = _load(file)
+    if plan:
+        return _printed(book)
+    if book.dangerous:
+        steps = ", ".join(str(step.number) for step in book.dangerous)
+        call.confirm(yes, f"{file} promotes or deletes in steps {steps}. Run it?")
+    began = monotonic()
+    for step in book.steps:
+        _one(call, step, len(book.steps))
+    fields = {"file": book.file, "steps": len(book.steps), "seconds": round(monotonic() - began, 3)}
+    call.out.line(fields, f"✓ {len(book.steps)} steps in {fields['seconds']} s")
+    return None
+
+
+def _one(call: Call, step: Step, count: int) -> None:
+    """Run one step; with --json one line when it has ended."""
+    started = monotonic()
+    if not call.json:
+        call.out.out.print(Text(f"[{step.number}/{count}] {step.text}", style="bold"))
+    result, view = _act(call, step)
+    if not call.json:
+        if view is not None:
+            call.out.out.print(view)
+        return
+    outcome = "skipped" if "skipped" in result else "nothing to do" if result.get("changes") == [] else "done"
+    seconds = round(monotonic() - started, 3)
+    call.out.line(
+        {**_step_json(step), "outcome": outcome, "seconds": seconds, "result": result}, ""
+    )
+
+
+def _act(call: Call, step: Step) -> tuple[Mapping[str, Any], RenderableType | None]:
+    match step:
+        case RunStep():
+            return _run_verb(call, step)
+        case ExecStep():
+            return _execute(call, step)
+        case WaitStep():
+            return asyncio.run(_wait(call, step)), None
+
+
+def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableType | None]:
+    options = {parameter_of(key): value for key, value in step.options.items()}
+    if step.verb in DANGEROUS:
+        options["yes"] = True  # asked once, for the whole playbook
+    try:
+        result = CALLS[step.verb](call, **options)
+        answer: Answer = asyncio.run(result) if inspect.iscoroutine(result) else result
+    except Refused as refused:
+        if step.verb == "link delete" and refused.ref in ("unknown-link", "no-link", "no-state-log"):
+            return {"already": "there is no such link"}, None
+        raise
+    if answer.exit is Exit.OK:
+        return answer.json, answer.view
+    if not call.json:
+        call.out.out.print(answer.view)
+    kind = ParityMismatch if answer.exit is Exit.PARITY_MISMATCH else Refused
+    raise kind(
+        "step-failed",
+        f"step {step.number} ({step.verb}) ended with exit code {int(answer.exit)}",
+        still_true="the steps before it stand",
+        next_step="mend the cause and run the playbook again: it goes on here",
+    )
+
+
+def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableType | None]:
+    """Run a command; its output goes to stderr with --json, where stdout belongs to the result."""
+    if step.unless is not None and asyncio.run(_holds(call, step.unless, step.scope)):
+        return {"skipped": step.unless.text}, Text(f"  skipped: {step.unless.text}", style="dim")
+    words = list(step.command)
+    if words[0] == "kmigrate":
+        words[:1] = [sys.executable, "-m", "kmigrate"]
+    environment = dict(os.environ)
+    if call.settings.path is not None:
+        environment["KMIGRATE_CONFIG"] = str(call.settings.path.resolve())
+    sys.stdout.flush()
+    try:
+        ended = subprocess.run(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr if call.json else None,
+            timeout=step.timeout,
+            check=False,
+        )
+    except OSError as error:
+        raise _exec_failed(step, f"cannot be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as late:
+        raise WaitTimedOut(
+            "exec-timed-out",
+            f"step {step.number}: {step.text} did not end within {step.timeout:g} s and was killed",
+            still_true="the steps before it stand",
+        ) from late
+    if ended.returncode:
+        raise _exec_failed(step, f"ended with exit code {ended.returncode}")
+    return {"exit_code": 0}, None
+
+
+def _exec_failed(step: ExecStep, why: str) -> Failed:
+    return Failed(
+        "exec-failed",
+        f"step {step.number}: {step.text}: {why}",
+        still_true="the steps before it stand",
+        next_step="mend the cause and run the playbook again: what is done stays done",
+    )
+
+
+async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
+    """Whether a condition holds now; a target without a state log fulfils none."""
+    try:
+        async with call.estate() as estate:
+            shot = await snapshot(estate)
+    except Refused as refused:
+        if refused.ref != "no-state-log":
+            raise
+        return False
+    return condition.judge(shot, link=scope.link, topics=scope.topics, groups=scope.groups).holds
+
+
+async def _wait(call: Call, step: WaitStep) -> dict[str, Any]:
+    if step.condition.kind == "seconds":
+        with call.out.waiting(step.condition.text):
+            await sleep(step.condition.number)
+        return {"condition": step.condition.text}
+    scope = step.scope
+    deadline = monotonic() + step.timeout
+    async with call.estate() as estate:
+        with call.out.waiting(step.text) as waiting:
+            while True:
+                verdict = step.condition.judge(
+                    await snapshot(estate), link=scope.link, topics=scope.topics, groups=scope.groups
+                )
+                if verdict.holds:
+                    return {"condition": step.condition.text}
+                if monotonic() > deadline:
+                    raise WaitTimedOut(
+                        "wait-timed-out",
+                        f"step {step.number}: waited {step.timeout:g} s for {step.condition.text}: {verdict.waits_for}",
+                        still_true="the steps before it stand, and what they asked for goes on",
+                        next_step="kmigrate status, then run the playbook again",
+                    )
+                waiting.say(f"waiting: {verdict.waits_for}")
+                await sleep(_LOOK_SECONDS)

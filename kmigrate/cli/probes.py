@@ -1,0 +1,155 @@
+"""What one cluster can do of that which the design leans on, found out without changing anything."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient, code_of
+from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import row
+from kmigrate.state.create import check_state_log
+from kmigrate.state.log import STATE_TOPIC
+from kmigrate.workflow.plan import Finding
+
+__all__ = ["probe_cluster"]
+
+_SECONDS = 12.0
+_NO_TOPIC = "__kmigrate_probe.no-such-topic"
+_DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
+_SECURITY_DISABLED = 54
+_CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS, _ALTER_CONFIGS = 68, 18, 44
+
+_METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27: "4.1", 30: "4.3"}
+"""Finalised metadata.version levels of released Kafkas, as far as they are settled; others show the number."""
+
+
+async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
+    """Findings of one cluster; raises where it does not answer at all."""
+    try:
+        async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
+            return await _probe(client)
+    except TimeoutError:
+        raise Unreachable(
+            "cluster-unreachable",
+            f"cluster {settings.name} ({settings.bootstrap_servers}) did not answer within {_SECONDS:g} s",
+            next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
+        ) from None
+
+
+async def _probe(client: ClusterClient) -> list[Finding]:
+    metadata = await client.refresh([])
+    apis, level = await _apis(client)
+    version = _METADATA_VERSIONS.get(level, f"metadata.version {level}") if level >= 0 else "unknown version (no KRaft)"
+    found = [
+        Finding(
+            "ok",
+            "cluster-answers",
+            f"{len(metadata.brokers)} broker(s), Kafka {version}, cluster id {metadata.cluster_id}",
+        )
+    ]
+    found.append(
+        _either(
+            _DESCRIBE_PRODUCERS in apis,
+            "describe-producers",
+            "DescribeProducers: writers that pass the router by are seen at once",
+            "no DescribeProducers (Kafka < 2.8): promote cannot prove that nobody writes past the router",
+        )
+    )
+    found.append(await _markers(client, apis))
+    found.append(
+        _either(
+            _DELETE_RECORDS in apis,
+            "delete-records",
+            "DeleteRecords: log starts can be aligned",
+            "no DeleteRecords: a topic whose log does not start at 0 cannot keep its offsets here",
+        )
+    )
+    found.append(
+        _either(
+            _ALTER_CONFIGS in apis,
+            "alter-configs",
+            "IncrementalAlterConfigs: producer.id.expiration.ms can be raised while mirroring",
+            "no IncrementalAlterConfigs: the mirror keeps one batch in flight (slower)",
+        )
+    )
+    found.append(
+        _either(
+            _CONSUMER_GROUP_HEARTBEAT in apis,
+            "kip-848",
+            "new consumer groups (KIP-848) are served",
+            "no KIP-848 groups: clients with group.protocol=consumer cannot move here",
+        )
+    )
+    found.append(await _authorizer(client, apis))
+    found.append(await _state_log(client))
+    return found
+
+
+def _either(there: bool, ref: str, yes: str, no: str) -> Finding:
+    return Finding("ok", ref, yes) if there else Finding("warn", ref, no)
+
+
+async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
+    """API keys with their highest version, and the finalised metadata.version, −1 where there is none."""
+    request = entity(_API_VERSIONS, 3, "request")
+    answer = await client.call(request(client_software_name="kmigrate", client_software_version="doctor"))
+    apis = {int(api.api_key): int(api.max_version) for api in answer.api_keys}
+    levels = {str(f.name): int(f.max_version_level) for f in getattr(answer, "finalized_features", ())}
+    return apis, levels.get("metadata.version", -1)
+
+
+async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
+    """Whether we may write control markers, asked for a topic that does not exist."""
+    cost = "holes are filled by empty transactions (1 to 6 ms each)"
+    if _WRITE_TXN_MARKERS not in apis:
+        return Finding("warn", "write-txn-markers", f"no WriteTxnMarkers: {cost}")
+    node = min(client.metadata.brokers)
+    code = await client.write_markers(
+        node, _NO_TOPIC, 0, 1, producer_id=0, epoch=0, coordinator_epoch=0, commit=False
+    )
+    if row(code).name == "CLUSTER_AUTHORIZATION_FAILED":
+        return Finding("warn", "write-txn-markers", f"WriteTxnMarkers is not allowed: {cost}", "grant CLUSTER_ACTION")
+    return Finding("ok", "write-txn-markers", "WriteTxnMarkers is allowed: holes are filled at once")
+
+
+async def _authorizer(client: ClusterClient, apis: dict[int, int]) -> Finding:
+    if _DESCRIBE_ACLS not in apis:
+        return Finding("ok", "authorizer", "no ACLs: none have to be moved")
+    request = entity(_DESCRIBE_ACLS, 1, "request")
+    answer: Any = await client.call(
+        request(
+            resource_type_filter=1,
+            resource_name_filter=None,
+            pattern_type_filter=1,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        )
+    )
+    code = code_of(answer.error_code)
+    if code == _SECURITY_DISABLED:
+        return Finding("ok", "authorizer", "no authorizer: no ACLs have to be moved")
+    if code:
+        return Finding("warn", "authorizer", f"an authorizer is there, and its ACLs cannot be read: {row(code).name}")
+    rules = sum(len(resource.acls) for resource in answer.resources)
+    return Finding(
+        "warn", "authorizer", f"an authorizer with {rules} ACLs: they are not moved in this version",
+        "create the same ACLs on the target",
+    )  # fmt: skip
+
+
+async def _state_log(client: ClusterClient) -> Finding:
+    if await client.topic(STATE_TOPIC) is None:
+        return Finding("ok", "state-log", "no state log: not the target of any link yet")
+    try:
+        await check_state_log(client, Admin(client.settings))
+    except BrokerRefused as error:
+        return Finding("warn", error.ref, error.what, error.next_step)
+    except KmigrateError as error:
+        return Finding("refuse", error.ref, error.what, error.next_step)
+    return Finding("ok", "state-log", "holds the state log: the target of links")

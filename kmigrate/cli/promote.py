@@ -1,0 +1,121 @@
+"""`kmigrate promote`: the flip of topics, and what it cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.link import plan_answer
+from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.views.tables import table
+from kmigrate.cli.waiting import need_controller, need_mirror, watched_topics
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import PromoteTerms, RouterPresence, TopicRecord, encode_record
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.workflow import verbs
+from kmigrate.workflow.estate import Estate
+
+__all__ = ["app", "promote"]
+
+app = typer.Typer()
+
+_HOLD_SECONDS = 2.0
+"""How long to wait after the flip for the routers to tell how long they held requests."""
+
+
+@command(app, "promote")
+async def promote(
+    call: Call,
+    topics: Topics = None,
+    link: Link = None,
+    lag_threshold: Annotated[
+        int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else [promote] lag_threshold).")
+    ] = None,
+    timeout: Timeout = 300.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Switch topics over to the target.
+
+    Fence, drain, barrier, flip: writes through the router are held for some milliseconds and then go to the target.
+    """
+    topics = call.required_list(topics, "TOPIC", "the topics to promote")
+    section = call.settings.promote
+    terms = PromoteTerms(
+        now_ms(),
+        section.lag_threshold if lag_threshold is None else lag_threshold,
+        section.pending_timeout_s,
+        section.fence_timeout_s,
+    )
+    window = section.straggler_window_s
+    async with call.estate() as estate:
+        name = verbs.resolve_link(estate.log.state, link).name
+        looked = await verbs.promote_topics(
+            estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else window + 1
+        )
+        if plan:
+            return plan_answer(looked)
+        if looked.changes:
+            call.confirm(yes, f"Promote {', '.join(topics)}? New writes go to the target afterwards")
+        made = await verbs.promote_topics(
+            estate, name, topics, terms, straggler_window_s=window, wait_s=window + 1
+        )
+        if no_wait:
+            return plan_answer(made)
+        if looked.changes:
+            await need_mirror(estate, name, timeout)
+            await need_controller(estate, timeout)
+        with watched_topics(call, name, topics) as say:
+            records = await verbs.wait_topics(estate, name, topics, {TopicPhase.PROMOTED}, timeout, say)
+        holds = await _holds(estate, records)
+        json = {**made.as_json(), "topics": [_as_json(record, holds[record.key]) for record in records]}
+        return Answer(json, Group(plan_view(made), _view(records, holds)))
+
+
+Holds = dict[str, dict[int, float]]
+
+
+async def _holds(estate: Estate, records: list[TopicRecord]) -> Holds:
+    """Longest hold by topic key and partition; routers tell it shortly after the flip, if they held anything."""
+    deadline = monotonic() + _HOLD_SECONDS
+    routers = bool(estate.log.alive(RouterPresence))
+    while True:
+        holds: Holds = {record.key: {} for record in records}
+        for router in estate.log.alive(RouterPresence):
+            for key in holds:
+                for partition, held in router.holds_ms.get(key, {}).items():
+                    holds[key][partition] = max(held, holds[key].get(partition, 0.0))
+        left = deadline - monotonic()
+        if not routers or all(holds.values()) or left <= 0:
+            return holds
+        await estate.log.changed(left)
+
+
+def _as_json(record: TopicRecord, holds: dict[int, float]) -> dict[str, Any]:
+    return {
+        **encode_record(record),
+        "fence_to_flip_ms": record.promoted_ms - record.fenced_ms,
+        "router_hold_ms": {str(partition): round(held, 3) for partition, held in sorted(holds.items())},
+        "router_hold_max_ms": round(max(holds.values()), 3) if holds else None,
+    }
+
+
+def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:
+    made = table("topic", "phase", "fence to flip", "longest hold", "barrier")
+    for record in records:
+        held = holds[record.key]
+        made.add_row(
+            record.topic,
+            Text(record.phase, style="green"),
+            f"{record.promoted_ms - record.fenced_ms} ms",
+            f"{max(held.values()):.1f} ms" if held else "nothing was held",
+            ", ".join(f"{p}:{b.offset:,}" for p, b in sorted(record.barrier.items())),
+        )
+    return made

@@ -1,0 +1,70 @@
+"""`kmigrate run`, `mirror run`, `router run`, `controller run`: the processes that do the work."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+import uvloop
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.engine_kinds import Engine
+from kmigrate.cli.options import Link
+
+__all__ = ["app", "controller_app", "mirror_app", "router_app"]
+
+app = typer.Typer()
+mirror_app = typer.Typer(name="mirror", help="The mirror process.", no_args_is_help=True)
+router_app = typer.Typer(name="router", help="The router process.", no_args_is_help=True)
+controller_app = typer.Typer(name="controller", help="The controller process.", no_args_is_help=True)
+
+Port = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Bootstrap port (else [router] port).")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of this router (else [router] name).")]
+
+
+def _serve(call: Call, engines: Engine, link: str | None = None) -> None:
+    # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
+    from kmigrate.cli.engines import serve
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(call, engines, link))
+
+
+def _override(call: Call, port: int | None, name: str | None) -> None:
+    if port is not None:
+        call.overrides["router.port"] = str(port)
+    if name is not None:
+        call.overrides["router.name"] = name
+
+
+@command(app, "run")
+def run(call: Call, port: Port = None, name: Name = None) -> None:
+    """Run mirror, router and controller together.
+
+    One process, until Ctrl-C or SIGTERM. Links that are created later are picked up.
+    """
+    _override(call, port, name)
+    _serve(call, Engine.MIRROR | Engine.ROUTER | Engine.CONTROLLER)
+
+
+@command(mirror_app, "run")
+def run_mirror(call: Call, link: Link = None) -> None:
+    """Run the mirrors of all links, or of one."""
+    _serve(call, Engine.MIRROR, link)
+
+
+@command(router_app, "run")
+def run_router(call: Call, port: Port = None, name: Name = None) -> None:
+    """Run one router."""
+    _override(call, port, name)
+    _serve(call, Engine.ROUTER)
+
+
+@command(controller_app, "run")
+def run_controller(call: Call) -> None:
+    """Run the controller.
+
+    It carries out what `promote` and `group promote` ask for.
+    """
+    _serve(call, Engine.CONTROLLER)

@@ -1,0 +1,313 @@
+"""`kmigrate sandbox`: two real clusters and live clients to try everything on."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.demo import Demo, DemoPlan
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.migration import migration_view
+from kmigrate.cli.views.tables import table
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Refused, UsageError
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.sandbox.client_specs import demo_clients
+from kmigrate.sandbox.estate import DEFAULT_FOLDER, Sandbox, SandboxStatus
+from kmigrate.sandbox.jars import JarProgress
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
+from kmigrate.sandbox.traffic import Client, Traffic
+
+__all__ = ["CONFIG_FILE", "app", "config_text"]
+
+app = typer.Typer(name="sandbox", help="Two real Kafka clusters on this machine.", no_args_is_help=True)
+traffic_app = typer.Typer(name="traffic", help="Live clients of the sandbox.", no_args_is_help=True)
+app.add_typer(traffic_app)
+
+CONFIG_FILE = "kmigrate.toml"
+_PRELOAD = "preload.jsonl"
+_HISTORY = "history.jsonl"
+
+Folder = Annotated[
+    Path | None, typer.Option("--folder", help=f"Run folder (else KMIGRATE_SANDBOX, else {DEFAULT_FOLDER}).")
+]
+Which = Annotated[
+    str | None, typer.Argument(metavar="[WHICH]", help="all, producers, consumers, transactional, a group or a name.")
+]
+
+
+def _folder(call: Call, folder: Path | None) -> Path:
+    """The run folder; its configuration serves this call unless another one was named."""
+    chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
+    own = chosen / CONFIG_FILE
+    if call.config is None and not os.environ.get("KMIGRATE_CONFIG") and own.is_file():
+        call.config = own
+    return chosen
+
+
+def config_text(source: str, target: str, router_port: int) -> str:
+    """A configuration by which the next command works."""
+    return (
+        "# Written by `kmigrate sandbox up`; removed by `kmigrate sandbox down`.\n"
+        f'[clusters.source]\n"bootstrap.servers" = "{source}"\n\n'
+        f'[clusters.target]\n"bootstrap.servers" = "{target}"\n\n'
+        f'[router]\nhost = "127.0.0.1"\nport = {router_port}\n\n'
+        '[defaults]\ntarget = "target"\n'
+    )
+
+
+@command(app, "up", target=False)
+def up(
+    call: Call,
+    folder: Folder = None,
+    brokers: Annotated[int, typer.Option("--brokers", help="Brokers a side: 1 or 3.")] = 1,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and take the brokers down with this process.")
+    ] = False,
+) -> Answer | None:
+    """Start a source and a target cluster; returns when both take clients."""
+    if brokers not in (1, 3):
+        raise UsageError("bad-broker-count", f"--brokers {brokers}", next_step="expected: 1 or 3")
+    chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
+    sandbox = _start(call, chosen, brokers, detached=not foreground)
+    config = chosen / CONFIG_FILE
+    config.write_text(
+        config_text(sandbox.source.bootstrap, sandbox.target.bootstrap, free_ports(1)[0]), encoding="utf-8"
+    )
+    answer = _up_answer(sandbox.status(), config)
+    if not foreground:
+        return answer
+    try:
+        call.out.answer(answer)
+        call.out.note("brokers run until Ctrl-C")
+        _wait_for_the_end()
+    finally:
+        sandbox.down()
+        config.unlink(missing_ok=True)
+    return None
+
+
+def _start(call: Call, folder: Path, brokers: int, *, detached: bool) -> Sandbox:
+    """Start the brokers with a bar for downloads, and with SIGTERM as an end that cleans up."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed} of {task.total} jars"),
+        console=call.out.err,
+        transient=True,
+        disable=not call.out.err.is_terminal,
+    )
+    rows: dict[str, TaskID] = {}
+    guard = threading.Lock()
+
+    def on_progress(progress: JarProgress) -> None:
+        with guard:  # both clusters' jars are fetched side by side
+            if progress.label not in rows:
+                rows[progress.label] = bar.add_task(f"fetching {progress.label}", total=None)
+            bar.update(rows[progress.label], completed=progress.done, total=progress.total)
+
+    with bar:
+        if call.out.err.is_terminal:
+            call.out.err.print(Text("starting brokers …", style="dim"))
+        return Sandbox.up(folder, brokers=brokers, detached=detached, on_progress=on_progress)
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _wait_for_the_end() -> None:
+    threading.Event().wait()
+
+
+def _up_answer(status: SandboxStatus, config: Path) -> Answer:
+    hint = f"export KMIGRATE_CONFIG={config}"
+    steps = Text(f"\nnext:\n  {hint}\n  kmigrate link create demo --source source --target target")
+    return Answer({**_status_json(status), "config": str(config), "next": hint}, Group(_status_view(status), steps))
+
+
+@command(app, "status", target=False)
+def show_status(call: Call, folder: Folder = None) -> Answer:
+    """Show the brokers of the sandbox."""
+    status = Sandbox.load(_folder(call, folder)).status()
+    return Answer(_status_json(status), _status_view(status))
+
+
+@command(app, "down", target=False)
+def down(call: Call, folder: Folder = None) -> Answer:
+    """End the sandbox's clients and brokers, and remove its data."""
+    chosen = _folder(call, folder)
+    sandbox = Sandbox.load(chosen)
+    ended = [client.name for client in _running(chosen / "traffic")]
+    if ended:
+        Traffic(chosen / "traffic").kill("all")
+    sandbox.down()
+    (chosen / CONFIG_FILE).unlink(missing_ok=True)
+    clients = f"{len(ended)} clients and " if ended else ""
+    text = Text(f"{clients}both clusters are down, their data is gone")
+    return Answer({"ended_clients": ended, "state": "down"}, text)
+
+
+def _running(folder: Path) -> list[Client]:
+    try:
+        return [client for client in Traffic(folder).clients() if client.running]
+    except Refused as refused:
+        if refused.ref != "no-traffic":
+            raise
+        return []
+
+
+def _status_json(status: SandboxStatus) -> dict[str, Any]:
+    fields = dataclasses.asdict(status)
+    return {"state": status.state, "folder": str(status.folder), "clusters": fields["clusters"]}
+
+
+def _status_view(status: SandboxStatus) -> RenderableType:
+    made = table("cluster", "version", "bootstrap", "brokers")
+    for cluster in status.clusters:
+        alive = sum(broker.alive for broker in cluster.brokers)
+        style = "green" if alive == len(cluster.brokers) else "red"
+        made.add_row(
+            cluster.name, cluster.version, cluster.bootstrap, Text(f"{alive} of {len(cluster.brokers)} run", style)
+        )
+    return made
+
+
+@command(app, "demo", target=False)
+def demo(
+    call: Call,
+    seed: Annotated[int, typer.Option("--seed", help="Another estate for each number.")] = 1,
+    rate: Annotated[float, typer.Option("--rate", min=10.0, help="Live records per second.")] = 1500.0,
+    records: Annotated[int, typer.Option("--records", min=1000, help="Records in orders before the start.")] = 200_000,
+    brokers: Annotated[int, typer.Option("--brokers", help="Brokers a side: 1 or 3.")] = 1,
+    folder: Annotated[Path, typer.Option("--folder", help="Where histories and the report go.")] = Path("build/demo"),
+    file: Annotated[Path, typer.Option("--playbook", help="The playbook to run.")] = Path("playbooks/quickstart.toml"),
+) -> Answer:
+    """Run a whole live migration between two clusters, judge and report it."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    report = Demo(DemoPlan(folder, file, seed, rate, records, brokers), call.out).run()
+    (folder / "report.json").write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    return Answer(report.as_json(), migration_view(report), Exit.OK if report.clean else Exit.FAILED)
+
+
+# live clients
+
+
+@command(traffic_app, "start", target=False)
+def start(
+    call: Call,
+    which: Which = None,
+    to: Annotated[str, typer.Option("--to", metavar="source|target|router|HOST:PORT", help="Where to.")] = "source",
+    rate: Annotated[float, typer.Option("--rate", min=1.0, help="Records per second of all producers.")] = 1500.0,
+    records: Annotated[int, typer.Option("--records", min=1000, help="Records in orders before the start.")] = 200_000,
+    folder: Folder = None,
+) -> Answer:
+    """Start live clients: producers of two families, two groups of consumers, a transactional writer.
+
+    The first start fills the source with topics that have a past.
+    """
+    chosen = _folder(call, folder)
+    bootstrap = _address(call, to)
+    filled = _fill(call, chosen, records)
+    if filled or not (chosen / "traffic" / "traffic.json").exists():
+        Traffic.create(chosen / "traffic", demo_clients(rate))
+    started = Traffic(chosen / "traffic").start(bootstrap, which or "all")
+    return _clients_answer("started", started, bootstrap)
+
+
+def _fill(call: Call, folder: Path, records: int) -> bool:
+    """Give a new sandbox's source a past; whether it had none."""
+    source = call.settings.cluster("source")
+    if asyncio.run(_exists(source, next(iter(DEMO_TOPICS)))):
+        return False
+    Sandbox.load(folder)  # topics are made on a sandbox's source only, never on a cluster of somebody's own
+    with call.out.waiting("filling the source") as waiting:
+        preload(source.bootstrap_servers, folder / _PRELOAD, Preload(records=records), on_progress=waiting.say)
+    return True
+
+
+async def _exists(settings: ClusterSettings, topic: str) -> bool:
+    async with ClusterClient(settings) as client:
+        return await client.topic(topic) is not None
+
+
+@command(traffic_app, "roll", target=False)
+def roll(
+    call: Call,
+    which: Which = None,
+    to: Annotated[str, typer.Option("--to", metavar="source|target|router|HOST:PORT", help="Where to.")] = "router",
+    folder: Folder = None,
+) -> Answer:
+    """Restart live clients one by one with another bootstrap address: the router's."""
+    which = call.required(which, "WHICH", "the clients to roll", iter(("producers", "consumers", "all")))
+    chosen = _folder(call, folder)
+    bootstrap = _address(call, to)
+    traffic = Traffic(chosen / "traffic")
+    with call.out.waiting(f"rolling {which} to {bootstrap}"):
+        return _clients_answer("rolled", traffic.roll(which, bootstrap), bootstrap)
+
+
+@command(traffic_app, "stop", target=False)
+def stop(call: Call, which: Which = None, folder: Folder = None) -> Answer:
+    """Stop live clients: writers first, readers when they have read everything; then join their histories."""
+    chosen = _folder(call, folder)
+    traffic = Traffic(chosen / "traffic")
+    past = [path for path in (chosen / _PRELOAD, chosen.parent / _PRELOAD) if path.exists()][:1]
+    with call.out.waiting("stopping clients"):
+        behind = traffic.stop(which or "all", also_read=past)
+    fields: dict[str, Any] = {
+        "behind": [{"group": g, "topic": t, "partition": p, "offsets": n} for g, t, p, n in behind]
+    }
+    text = Text("stopped")
+    if not any(client.running for client in traffic.clients()):
+        fields["events"] = traffic.write_history(chosen / _HISTORY, with_files=past)
+        fields["history"] = str(chosen / _HISTORY)
+        text.append(f"; {fields['events']:,} events in {fields['history']}")
+    for group, topic, partition, offsets in behind:
+        text.append(f"\n! {group} was {offsets:,} behind on {topic}-{partition}", style="yellow")
+    return Answer(fields, text)
+
+
+def _address(call: Call, to: str) -> str:
+    """The bootstrap address behind a word; host:port stands for itself."""
+    if ":" in to:
+        return to
+    if to in ("source", "target"):
+        return call.settings.cluster(to).bootstrap_servers
+    if to != "router":
+        raise UsageError("bad-address", f"--to {to}", next_step="expected: source, target, router or HOST:PORT")
+    section = call.settings.router
+    if section.port:
+        return f"{section.advertised_host or section.host}:{section.port}"
+    return asyncio.run(_router(call))
+
+
+async def _router(call: Call) -> str:
+    async with call.estate() as estate:
+        routers = estate.log.state.routers()
+    if not routers:
+        raise Refused(
+            "no-router", "no router is registered", still_true="no client was touched", next_step="kmigrate run"
+        )
+    return ",".join(router.bootstrap for router in routers)
+
+
+def _clients_answer(word: str, clients: list[Client], bootstrap: str) -> Answer:
+    names = [client.name for client in clients]
+    text = f"{word} {len(names)} clients at {bootstrap}: {', '.join(names)}" if names else f"nothing to be {word}"
+    return Answer({word: names, "bootstrap": bootstrap}, Text(text))

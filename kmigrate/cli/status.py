@@ -1,0 +1,52 @@
+"""`kmigrate status`: one snapshot, or one after another."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.snapshots import snapshot_view
+from kmigrate.net.clock import sleep
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.status import snapshot
+
+__all__ = ["app", "status"]
+
+app = typer.Typer()
+
+
+@command(app, "status")
+async def status(
+    call: Call,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C; JSON lines with --json.")] = False,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between looks.")] = 1.0,
+) -> Answer | None:
+    """Show links, topics, groups and who runs.
+
+    Figures come from the logs of both clusters, read now.
+    """
+    async with call.estate() as estate:
+        if not watch:
+            shot = await snapshot(estate)
+            return Answer(shot.as_json(), snapshot_view(shot))
+        await _watch(call, estate, interval)
+        return None
+
+
+async def _watch(call: Call, estate: Estate, interval: float) -> None:
+    if call.json or not call.out.out.is_terminal:
+        while True:
+            shot = await snapshot(estate)
+            if call.json:
+                call.out.line(shot.as_json(), "")
+            else:
+                call.out.out.print(snapshot_view(shot))
+            await sleep(interval)
+    with Live(console=call.out.out, auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(snapshot_view(await snapshot(estate)), refresh=True)
+            await sleep(interval)

@@ -1,0 +1,64 @@
+"""Which cluster a verb without `--target` means: never a guess between two."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.config.settings import Settings
+from kmigrate.errors import KmigrateError, Unreachable, UsageError
+from kmigrate.state.log import STATE_TOPIC
+
+__all__ = ["find_target"]
+
+_PROBE_SECONDS = 10.0
+
+
+async def find_target(settings: Settings, flag: str | None) -> str:
+    """--target, then [defaults] target, then the only cluster, then the only one that holds a state log."""
+    named = flag or settings.defaults.target
+    if named:
+        return settings.cluster(named).name
+    if not settings.clusters:
+        raise UsageError(
+            "no-config",
+            f"no cluster is configured in {settings.place}",
+            still_true="nothing was contacted or changed",
+            next_step="write a kmigrate.toml (docs/configuration.md), give --config FILE, "
+            "or try it out: kmigrate sandbox up",
+        )
+    if len(settings.clusters) == 1:
+        return next(iter(settings.clusters))
+    holders, silent = await _holders(settings)
+    if len(holders) == 1:
+        return holders[0]
+    if not holders and silent:
+        raise silent[0]
+    found = f"clusters {', '.join(sorted(holders))} each hold a state log" if holders else "none holds a state log yet"
+    raise UsageError(
+        "no-target",
+        f"which cluster is the target? {found}",
+        still_true="nothing was changed",
+        next_step='give --target NAME, or set it in the configuration: [defaults] target = "NAME"',
+    )
+
+
+async def _holders(settings: Settings) -> tuple[list[str], list[KmigrateError]]:
+    """The clusters with a state log, and what kept the others from saying."""
+    holders: list[str] = []
+    silent: list[KmigrateError] = []
+
+    async def probe(name: str) -> None:
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS), ClusterClient(settings.cluster(name)) as client:
+                if await client.topic(STATE_TOPIC) is not None:
+                    holders.append(name)
+        except KmigrateError as error:
+            silent.append(error)
+        except TimeoutError:
+            silent.append(Unreachable("cluster-unreachable", f"cluster {name} does not answer"))
+
+    async with asyncio.TaskGroup() as group:
+        for name in settings.clusters:
+            group.create_task(probe(name))
+    return holders, silent

@@ -1,0 +1,32 @@
+"""`--from`: earliest, latest, or a moment as ISO-8601 or ms since the epoch (AL-20)."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from kmigrate.errors import UsageError
+
+__all__ = ["start_position"]
+
+
+def start_position(text: str) -> str:
+    """The position as the state log keeps it: a word, or milliseconds as a number."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit():
+        return text
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            "bad-start-position",
+            f"--from {text}: not a start position",
+            still_true="nothing was changed",
+            next_step="expected: earliest, latest, ISO-8601 (2026-03-01T08:00:00Z) or ms since the epoch",
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    milliseconds = round(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise UsageError("bad-start-position", f"--from {text}: before 1970", still_true="nothing was changed")
+    return str(milliseconds)

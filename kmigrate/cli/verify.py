@@ -1,0 +1,189 @@
+"""`kmigrate verify`: the copy, proved by Spark over the ranges that both clusters have in full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.options import Link, Timeout, Topics
+from kmigrate.cli.output import Answer, Waiting
+from kmigrate.cli.views.tables import parity_view
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.errors import Failed, Refused, WaitTimedOut
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import LinkRecord, TopicRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.parity.plan import TopicRange
+from kmigrate.parity.report import ParityReport
+from kmigrate.protocol.codes import row
+from kmigrate.workflow import verbs
+from kmigrate.workflow.estate import Estate
+
+if TYPE_CHECKING:
+    from kmigrate.spark.source import KafkaOptions
+
+__all__ = ["app", "verify"]
+
+app = typer.Typer()
+
+_LOOK_SECONDS = 0.2
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What Spark is to compare, and where."""
+
+    link: LinkRecord
+    ranges: Sequence[TopicRange]
+
+
+@command(app, "verify")
+def verify(
+    call: Call,
+    topics: Topics = None,
+    link: Link = None,
+    timeout: Timeout = 60.0,
+    master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+) -> Answer:
+    """Compare source and target with Spark.
+
+    Record by record, all mirrored topics or the named ones. A promoted topic is compared up to its barrier, a live
+    one up to the source's last stable offset now, once the target has passed it (--timeout).
+    """
+    with call.out.waiting("reading the ranges") as waiting:
+        job = asyncio.run(_job(call, topics, link, timeout, waiting))
+        report = _compare(call, job, master, waiting)
+    code = Exit.OK if report.equal else Exit.PARITY_MISMATCH
+    return Answer({"link": job.link.name, **report.as_json()}, parity_view(report), code)
+
+
+def _compare(call: Call, job: _Job, master: str, waiting: Waiting) -> ParityReport:
+    # PySpark takes a second to import: only this command pays for it.
+    from kmigrate.sandbox.jars import JarProgress, ensure_spark_kafka_jars
+    from kmigrate.sandbox.java import find_java
+    from kmigrate.spark.parity import verify as compare
+
+    def on_jars(progress: JarProgress) -> None:
+        waiting.say(f"fetching {progress.label}: {progress.done} of {progress.total}")
+
+    def on_progress(stage: str, done: int, total: int) -> None:
+        waiting.say(f"{stage}: {done} of {total} tasks" if total else stage)
+
+    java = find_java()
+    return compare(
+        job.ranges,
+        _options(call.settings.cluster(job.link.source.name)),
+        _options(call.settings.cluster(job.link.target.name)),
+        master=master,
+        jars=ensure_spark_kafka_jars(on_jars),
+        java_home=java.home,
+        on_progress=on_progress,
+    )
+
+
+def _options(settings: ClusterSettings) -> KafkaOptions:
+    from kmigrate.spark.source import KafkaOptions
+
+    return KafkaOptions.from_librdkafka({**settings.admin, "bootstrap.servers": settings.bootstrap_servers})
+
+
+async def _job(call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting) -> _Job:
+    async with call.estate() as estate:
+        record = verbs.resolve_link(estate.log.state, link)
+        chosen = _chosen(estate, record, topics)
+        source, _ = await estate.source(record)
+        return _Job(record, await _ranges(source, estate.target, chosen, timeout, waiting))
+
+
+def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[TopicRecord]:
+    records = estate.log.state.topics(link.name)
+    if topics:
+        known = {record.topic: record for record in records}
+        missing = [topic for topic in topics if topic not in known]
+        if missing:
+            raise Refused(
+                "not-mirrored",
+                f"link {link.name} does not mirror {', '.join(missing)}",
+                still_true="nothing was read",
+                next_step="kmigrate topic list",
+            )
+        records = [known[topic] for topic in dict.fromkeys(topics)]
+    early = [r.topic for r in records if r.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING)]
+    if early or not records:
+        raise Refused(
+            "nothing-to-verify",
+            f"not mirrored yet: {', '.join(early)}" if early else f"link {link.name} mirrors no topic",
+            still_true="nothing was read",
+            next_step="kmigrate status --watch" if early else "kmigrate topic mirror TOPIC...",
+        )
+    return records
+
+
+async def _ranges(
+    source: ClusterClient, target: ClusterClient, records: Sequence[TopicRecord], timeout: float, waiting: Waiting
+) -> list[TopicRange]:
+    """First offset that both sides have, to the barrier or to the source's last stable offset now."""
+    names = [record.topic for record in records]
+    await source.refresh(names)
+    await target.refresh(names)
+    keys: list[Key] = [(record.topic, p) for record in records for p in range(record.partitions)]
+    first = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, target)]
+    stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
+    barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
+    ends = {key: barriers.get(key, stable[key].offset) for key in keys}
+    starts = {
+        (r.topic, p): max(r.starts.get(p, 0), *(side[(r.topic, p)].offset for side in first))
+        for r in records
+        for p in range(r.partitions)
+    }
+    await _until_passed(source, target, {k: e for k, e in ends.items() if e > starts[k]}, timeout, waiting)
+    return [TopicRange(topic, p, starts[topic, p], max(starts[topic, p], ends[topic, p])) for topic, p in keys]
+
+
+async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: bool = False) -> dict[Key, LogOffset]:
+    answers = await client.list_offsets(wanted, read_committed=committed)
+    for (topic, partition), answer in answers.items():
+        if answer.error:
+            raise Failed(
+                "offsets-unknown",
+                f"cluster {client.settings.name} does not tell the offsets of {topic}-{partition}: "
+                f"{row(answer.error).name}",
+                still_true="nothing was read or changed",
+                next_step="repeat it when the partition has a leader",
+            )
+    return answers
+
+
+async def _until_passed(
+    source: ClusterClient, target: ClusterClient, ends: dict[Key, int], timeout: float, waiting: Waiting
+) -> None:
+    """Wait until both sides' last stable offsets have reached the ends: Spark reads committed records only."""
+    deadline = monotonic() + timeout
+    for client in (source, target):
+        left = dict(ends)
+        while left:
+            stable = await _read(client, dict.fromkeys(left, LATEST), committed=True)
+            left = {key: end for key, end in left.items() if stable[key].offset < end}
+            if not left:
+                break
+            (topic, partition), end = next(iter(left.items()))
+            at = stable[topic, partition].offset
+            text = f"{client.settings.name} at {at:,} of {end:,} on {topic}-{partition}"
+            if monotonic() > deadline:
+                raise WaitTimedOut(
+                    "not-caught-up",
+                    f"waited {timeout:g} s; {text}",
+                    still_true="nothing was compared or changed",
+                    next_step="kmigrate status, to see whether a mirror runs and what stops it",
+                )
+            waiting.say(f"waiting: {text}")
+            await sleep(_LOOK_SECONDS)

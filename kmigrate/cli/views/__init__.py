@@ -1,0 +1,1 @@
+"""Model values as rich renderables; nothing here asks or decides."""

@@ -1,0 +1,76 @@
+"""The report of a judged migration, for a person."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kmigrate.report.migration import FAILING, MigrationReport, Millis
+
+__all__ = ["migration_view"]
+
+
+def _waits(report: MigrationReport) -> Table:
+    table = Table(box=box.SIMPLE, title="waits, ms", title_justify="left")
+    table.add_column("")
+    for name in ("p50", "p99", "max"):
+        table.add_column(name, justify="right")
+    rows: list[tuple[str, Millis]] = [
+        ("producer pause at promote (clients' own histories)", report.producer_pause_ms),
+        ("held by the router", report.router_hold_ms),
+        ("ordinary acknowledgement before", report.baseline_ack_ms),
+        ("consumer gap around group promote", report.consumer_gap_ms),
+    ]
+    for label, waits in rows:
+        table.add_row(label, *(f"{value:,.1f}" for value in (waits.p50, waits.p99, waits.max)))
+    table.add_row("transactional writer, stopped for its topic", "", "", f"{report.transactional_wait_ms:,.0f}")
+    return table
+
+
+def _moved(report: MigrationReport) -> Table:
+    table = Table(box=box.SIMPLE, title="moved", title_justify="left")
+    for name in ("topic", "phase", "offsets"):
+        table.add_column(name)
+    for name in ("partitions", "offsets on target"):
+        table.add_column(name, justify="right")
+    for topic, row in report.moved.items():
+        table.add_row(
+            topic, str(row["phase"]), str(row["offsets"]), f"{row['partitions']}", f"{row['target_offsets']:,}"
+        )
+    return table
+
+
+def _anomalies(report: MigrationReport) -> Text:
+    text = Text("anomalies: ")
+    for name in FAILING:
+        count = report.anomalies.get(name, 0)
+        text.append(f"{name} {count}  ", style="red bold" if count else "green")
+    text.append(f"(group re-reads, allowed: {report.anomalies.get('group_rereads', 0)})", style="dim")
+    for name, found in report.examples.items():
+        for example in found[:3]:
+            text.append(f"\n  {name}: {example}", style="dim" if name == "group_rereads" else "red")
+    return text
+
+
+def migration_view(report: MigrationReport) -> RenderableType:
+    """What moved, how long anybody waited, what the judges say."""
+    verdict = Text(
+        "clean: nothing lost, doubled or reordered" if report.clean else "NOT CLEAN",
+        "bold green" if report.clean else "bold red",
+    )
+    gaps = ", ".join(f"{group} {gap:,.0f} ms" for group, gap in sorted(report.group_gap_ms.items()))
+    return Group(
+        _moved(report),
+        _waits(report),
+        Text(f"longest read gap by group: {gaps or 'none'}"),
+        Text(
+            f"parity by Spark: {report.parity.topics} topics, {report.parity.records:,} records, "
+            f"{report.parity.mismatches} mismatches"
+        ),
+        Text(f"offsets identical: {'yes' if report.offsets_identical else 'NO'}"),
+        _anomalies(report),
+        Text(f"{report.acked:,} live records acknowledged, {report.preloaded:,} preloaded, {report.seconds:.0f} s"),
+        verdict,
+    )

@@ -1,0 +1,36 @@
+"""A plan for a person: what was or would be done, and what the guards found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kmigrate.workflow.plan import Finding, Plan
+
+__all__ = ["findings_view", "plan_view"]
+
+_MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "refuse": ("✗", "bold red")}
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """One line per change and per finding."""
+    rows: list[RenderableType] = []
+    if plan.changes:
+        rows.append(Text(f"{plan.verb}: {'done' if plan.applied else 'would'}", style="bold"))
+        rows += [Text.assemble(("  • ", "dim"), change) for change in plan.changes]
+    elif not plan.findings:
+        rows.append(Text(f"{plan.verb}: nothing to do"))
+    return Group(*rows, findings_view(plan.findings))
+
+
+def findings_view(findings: Iterable[Finding]) -> RenderableType:
+    rows: list[RenderableType] = []
+    for finding in findings:
+        mark, style = _MARKS[finding.level]
+        line = Text.assemble((f"{mark} ", style), finding.what)
+        if finding.next_step and finding.level != "ok":
+            line.append(f"\n    next: {finding.next_step}", style="dim")
+        rows.append(line)
+    return Group(*rows)

@@ -1,0 +1,111 @@
+"""A snapshot for a person: who runs, then topics and groups with the figures that decide the next step."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kmigrate.cli.views.tables import phase_text, table
+from kmigrate.workflow.status import GroupStatus, Snapshot, TopicStatus
+
+__all__ = ["group_rows", "snapshot_view", "topic_detail"]
+
+
+def snapshot_view(shot: Snapshot) -> RenderableType:
+    parts: list[RenderableType] = [_processes(shot)]
+    for link in shot.links:
+        line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
+        if link.trouble:
+            line.append(f"  {link.trouble}", style="red")
+        parts.append(line)
+    if not shot.links:
+        parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
+    if shot.topics:
+        parts.append(_topics(shot))
+    if shot.groups:
+        parts.append(group_rows(shot.groups))
+    return Group(*parts)
+
+
+def _processes(shot: Snapshot) -> Text:
+    alive = [r for r in shot.routers if r.instance in shot.routers_alive]
+    active = [m.link for m in shot.mirrors if m.active]
+    line = Text()
+    for name, running in (
+        (f"mirror ({', '.join(sorted(active))})" if active else "mirror", bool(active)),
+        (f"router ({', '.join(r.bootstrap for r in alive)})" if alive else "router", bool(alive)),
+        ("controller", any(c.active for c in shot.controllers)),
+    ):
+        line.append("● " if running else "○ ", style="green" if running else "red")
+        line.append(f"{name}   ")
+    for router in shot.routers:
+        if router not in alive:
+            line.append(f"router {router.name} is silent   ", style="red")
+    return line
+
+
+def _topics(shot: Snapshot) -> RenderableType:
+    made = table("topic", "phase", "partitions", "source end", "target end", "lag", "offsets", "note")
+    for column in made.columns[2:6]:
+        column.justify = "right"
+    for topic in shot.topics:
+        made.add_row(
+            topic.topic,
+            phase_text(topic.phase),
+            str(len(topic.partitions)),
+            _total([p.source_end for p in topic.partitions]),
+            _total([p.target_end for p in topic.partitions]),
+            _figure(topic.lag),
+            topic.offsets,
+            _note(topic),
+        )
+    return made
+
+
+def _note(topic: TopicStatus) -> Text:
+    problems = [f"partition {p.partition}: {p.problem}" for p in topic.partitions if p.problem]
+    if problems:
+        return Text("; ".join(problems), style="red")
+    held = max((p.hold_ms for p in topic.partitions), default=-1.0)
+    if topic.reason:
+        return Text(topic.reason, style="yellow")
+    return Text(f"held {held:.1f} ms" if held >= 0 else "", style="dim")
+
+
+def topic_detail(topic: TopicStatus) -> RenderableType:
+    """One topic, partition by partition."""
+    made = table("partition", "source", "target", "lag", "held", "problem", right=("partition", "lag", "held"))
+    for p in topic.partitions:
+        made.add_row(
+            str(p.partition),
+            f"{_figure(p.source_start)} … {_figure(p.source_end)}",
+            f"{_figure(p.target_start)} … {_figure(p.target_end)}",
+            _figure(p.lag),
+            f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
+            Text(p.problem, style="red"),
+        )
+    return made
+
+
+def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
+    made = table("group", "phase", "on the source", "on the target", "lag", "note")
+    for column in made.columns[2:5]:
+        column.justify = "right"
+    for group in groups:
+        made.add_row(
+            group.group,
+            phase_text(group.phase),
+            f"{len(group.source_members)} members",
+            f"{_figure(group.target_members)} members",
+            _figure(group.lag),
+            group.reason,
+        )
+    return made
+
+
+def _figure(value: int) -> str:
+    return f"{value:,}" if value >= 0 else "?"
+
+
+def _total(values: list[int]) -> str:
+    return "?" if any(v < 0 for v in values) else f"{sum(values):,}"

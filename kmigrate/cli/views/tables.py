@@ -1,0 +1,118 @@
+"""Tables of links, topics, groups and parity, in one look: no frame, one rule under the head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.parity.report import ParityReport
+from kmigrate.parity.verdict import Anomaly, Place
+
+__all__ = ["facts", "groups_table", "links_table", "parity_view", "phase_text", "table", "topics_table"]
+
+_PHASE_STYLES: dict[str, str] = {
+    TopicPhase.MIRRORING: "cyan",
+    TopicPhase.PROMOTE_PENDING: "yellow",
+    TopicPhase.FENCING: "bold yellow",
+    TopicPhase.FENCED: "bold yellow",
+    TopicPhase.PROMOTED: "green",
+    GroupPhase.MIRRORED: "cyan",
+    GroupPhase.PROMOTING: "yellow",
+}
+_SHOWN_EXAMPLES = 20
+
+
+def phase_text(phase: str) -> Text:
+    return Text(phase, style=_PHASE_STYLES.get(phase, ""))
+
+
+def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def facts(pairs: Iterable[tuple[str, str | Text]]) -> Table:
+    """Names and values side by side, as `show` prints them."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim")
+    made.add_column(overflow="fold")
+    for name, value in pairs:
+        made.add_row(name, value)
+    return made
+
+
+def links_table(links: Sequence[LinkRecord]) -> RenderableType:
+    if not links:
+        return Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER")
+    made = table("link", "source", "target", "bootstrap of the source")
+    for link in links:
+        made.add_row(link.name, link.source.name, link.target.name, link.source.bootstrap)
+    return made
+
+
+def topics_table(topics: Sequence[TopicRecord]) -> RenderableType:
+    if not topics:
+        return Text("no topic is mirrored: kmigrate topic mirror TOPIC...")
+    made = table("topic", "link", "phase", "partitions", "from", "reason", right=("partitions",))
+    for topic in topics:
+        made.add_row(
+            topic.topic, topic.link, phase_text(topic.phase), str(topic.partitions), topic.start, topic.reason
+        )
+    return made
+
+
+def groups_table(groups: Sequence[GroupRecord]) -> RenderableType:
+    if not groups:
+        return Text("no group is mirrored: kmigrate group mirror GROUP...")
+    made = table("group", "link", "phase", "reason")
+    for group in groups:
+        made.add_row(group.group, group.link, phase_text(group.phase), group.reason)
+    return made
+
+
+def parity_view(report: ParityReport) -> RenderableType:
+    """Per topic both counts and the verdict, then the named anomalies."""
+    made = table("topic", "partitions", "source", "target", "digest", "mismatches", right=("partitions", "source"))
+    for column in made.columns[3:4] + made.columns[5:]:
+        column.justify = "right"
+    for row in report.topics:
+        same = Text("equal", style="green") if row.digest_equal else Text("differs", style="bold red")
+        made.add_row(
+            row.topic,
+            str(row.partitions),
+            f"{row.source_records:,}",
+            f"{row.target_records:,}",
+            same,
+            str(row.mismatches),
+        )
+    parts: list[RenderableType] = [made]
+    if report.examples:
+        named = table("anomaly", "topic", "on the source", "on the target", "what differs")
+        for each in report.examples[:_SHOWN_EXAMPLES]:
+            named.add_row(each.kind.value, each.topic, _place(each.source), _place(each.target), _differs(each))
+        parts.append(named)
+        counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)
+        parts.append(Text(f"{counts} (the first {min(len(report.examples), _SHOWN_EXAMPLES)} shown)"))
+    verdict = f"{report.records:,} records of {len(report.topics)} topics"
+    parts.append(
+        Text(f"✓ equal: {verdict}", style="green")
+        if report.equal
+        else Text(f"✗ {report.mismatches} mismatches in {verdict}", style="bold red")
+    )
+    return Group(*parts)
+
+
+def _place(place: Place | None) -> str:
+    return "–" if place is None else f"{place.partition} @ {place.offset:,}"
+
+
+def _differs(each: Anomaly) -> str:
+    return ", ".join(each.parts) if each.parts else (f"{each.records} records" if each.records != 1 else "")

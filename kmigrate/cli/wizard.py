@@ -1,0 +1,55 @@
+"""Questions to a person, asked on a terminal only (the one module that uses questionary)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import questionary
+import typer
+
+from kmigrate.errors import Refused, UsageError
+
+__all__ = ["ask", "ask_list", "confirm"]
+
+
+def ask(interactive: bool, flag: str, what: str, choices: list[str]) -> str:
+    """A missing value: chosen or typed on a terminal, a usage error elsewhere."""
+    if not interactive:
+        raise _missing(flag, what)
+    question = f"{what[0].upper()}{what[1:]}?"
+    return str(_said(questionary.select(question, choices) if choices else questionary.text(question)))
+
+
+def ask_list(interactive: bool, flag: str, what: str) -> list[str]:
+    if not interactive:
+        raise _missing(flag, what)
+    return str(_said(questionary.text(f"{what[0].upper()}{what[1:]} (separated by spaces)?"))).split()
+
+
+def confirm(interactive: bool, question: str) -> None:
+    """Go on only if a person says yes."""
+    if not interactive:
+        raise UsageError(
+            "needs-yes",
+            f"this needs a yes, and there is no terminal to ask on: {question}",
+            still_true="nothing was changed",
+            next_step="repeat it with --yes, or look first with --plan",
+        )
+    if not _said(questionary.confirm(question, default=False)):
+        raise Refused("not-confirmed", "not confirmed", still_true="nothing was changed")
+
+
+def _said(question: Any) -> Any:
+    answer = question.ask()
+    if answer is None or answer == "":  # Ctrl-C, or nothing typed
+        raise typer.Abort
+    return answer
+
+
+def _missing(flag: str, what: str) -> UsageError:
+    return UsageError(
+        "missing-value",
+        f"{flag} is missing: {what}",
+        still_true="nothing was contacted or changed",
+        next_step=f"give {flag}",
+    )

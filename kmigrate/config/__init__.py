@@ -1,0 +1,1 @@
+"""Configuration: files, environment and flags become one frozen value at the door."""

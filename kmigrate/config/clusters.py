@@ -1,0 +1,121 @@
+"""`[clusters.NAME]`: librdkafka's names, of which our own wire client knows four.
+
+Any other key is refused by name, because a setting that only half of the product obeys is worse than none:
+under `[clusters.NAME.admin]` it is given to librdkafka's admin client alone, as written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kmigrate.config.given import Given, bad_value
+from kmigrate.config.nearest import nearest
+from kmigrate.config.secret_text import HiddenMap, SecretText
+from kmigrate.errors import UsageError
+from kmigrate.model.settings import ClusterSettings
+
+__all__ = ["CLUSTER_KEYS", "cluster_settings", "parse_bootstrap"]
+
+CLUSTER_KEYS: Mapping[str, str] = {
+    "bootstrap.servers": "one or more host:port, separated by commas",
+    "client.id": "a name without spaces",
+    "request.timeout.ms": "a number of milliseconds from 100 to 3600000",
+    "security.protocol": "PLAINTEXT",
+}
+
+_SECURITY = ("sasl.", "ssl.", "security.", "enable.ssl")
+
+
+def cluster_settings(name: str, keys: Mapping[str, Given], admin: Mapping[str, Given], place: str) -> ClusterSettings:
+    """One cluster's settings; `keys` and `admin` hold what all sources gave, the last word of each."""
+    for key, given in keys.items():
+        if key not in CLUSTER_KEYS:
+            raise _unknown(name, key, given)
+    if "bootstrap.servers" not in keys:
+        raise UsageError(
+            "bad-config-value",
+            f'{place}: [clusters.{name}]: "bootstrap.servers" is missing',
+            still_true="nothing was contacted or changed",
+            next_step=f"expected: {CLUSTER_KEYS['bootstrap.servers']}",
+        )
+    protocol = keys.get("security.protocol")
+    if protocol is not None and str(protocol.value).upper() != "PLAINTEXT":
+        raise UsageError(
+            "not-in-this-version",
+            f"{protocol.origin}: {protocol.key}: not in this version: {protocol.value}",
+            still_true="nothing was contacted or changed",
+            next_step='expected: "PLAINTEXT", the one protocol that mirror and router speak so far',
+        )
+    client_id = keys.get("client.id")
+    timeout = keys.get("request.timeout.ms")
+    return ClusterSettings(
+        name=name,
+        bootstrap=parse_bootstrap(keys["bootstrap.servers"]),
+        client_id=_client_id(client_id) if client_id else "kmigrate",
+        request_timeout_s=_milliseconds(timeout) / 1000 if timeout else 30.0,
+        admin=HiddenMap({key: _admin_value(key, given) for key, given in admin.items()}),
+    )
+
+
+def _unknown(name: str, key: str, given: Given) -> UsageError:
+    if key.startswith(_SECURITY):
+        return UsageError(
+            "not-in-this-version",
+            f"{given.origin}: {given.key}: not in this version: mirror and router speak PLAINTEXT only",
+            still_true="nothing was contacted or changed",
+            next_step=f"remove it, or put it under [clusters.{name}.admin] for the admin client alone",
+        )
+    return UsageError(
+        "unknown-config-key",
+        f"{given.origin}: {given.key}: mirror and router do not know this key{nearest(key, CLUSTER_KEYS)}",
+        still_true="nothing was contacted or changed",
+        next_step=f"expected: {', '.join(CLUSTER_KEYS)}; "
+        f"other librdkafka settings go under [clusters.{name}.admin] and reach the admin client alone",
+    )
+
+
+def parse_bootstrap(given: Given) -> tuple[tuple[str, int], ...]:
+    """`h:p,h:p` as pairs; IPv6 addresses stand in brackets."""
+    expected = CLUSTER_KEYS["bootstrap.servers"]
+    if not isinstance(given.value, str) or not given.value.strip():
+        raise bad_value(given, expected)
+    out: list[tuple[str, int]] = []
+    for each in given.value.split(","):
+        host, colon, port = each.strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host:
+            raise bad_value(given, expected, f"{each.strip()!r} is not host:port")
+        if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise bad_value(given, f"{expected}; a port is 1 to 65535", f"{each.strip()!r} has a bad port")
+        out.append((host, int(port)))
+    return tuple(out)
+
+
+def _client_id(given: Given) -> str:
+    value = given.value
+    if not isinstance(value, str) or not value or any(c.isspace() for c in value):
+        raise bad_value(given, CLUSTER_KEYS["client.id"])
+    return value
+
+
+def _milliseconds(given: Given) -> int:
+    value: Any = given.value
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)  # librdkafka's own files quote numbers, too
+    if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 3_600_000:
+        raise bad_value(given, CLUSTER_KEYS["request.timeout.ms"])
+    return value
+
+
+def _admin_value(key: str, given: Given) -> str:
+    if key == "bootstrap.servers":
+        raise bad_value(given, "this key in the cluster's own section, so that all clients reach one cluster")
+    value = given.value
+    if isinstance(value, SecretText):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise bad_value(given, "a text, a number or a boolean")

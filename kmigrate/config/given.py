@@ -1,0 +1,58 @@
+"""One value as somebody gave it: by a file, an environment variable or a flag; and the error it may deserve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kmigrate.config.secret_text import SecretText, shown
+from kmigrate.errors import UsageError
+
+__all__ = ["Given", "bad_value", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A raw value, the key as a person would write it, and where it stands."""
+
+    key: str
+    value: Any
+    origin: str
+    text: bool = False
+    """Whether it can only be text (environment, flag), so that '9092' may stand for a number."""
+
+
+def bad_value(given: Given, expected: str, why: str = "") -> UsageError:
+    """The one message of a wrong value: where, which key, what it is, what is expected."""
+    found = why or f"found {shown(given.key, given.value)!r}"
+    return UsageError(
+        "bad-config-value",
+        f"{given.origin}: {given.key}: {found}",
+        still_true="nothing was contacted or changed",
+        next_step=f"expected: {expected}",
+    )
+
+
+def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
+    """A value of the form `{ env = "VAR" }` or `{ file = "path" }` replaced by the secret it names."""
+    if not isinstance(given.value, dict):
+        return given
+    forms = 'a value, { env = "VARIABLE" } or { file = "path" }'
+    if len(given.value) != 1 or not isinstance(next(iter(given.value.values())), str):
+        raise bad_value(given, forms, f"found a table with the keys {sorted(given.value)}")
+    ((kind, name),) = given.value.items()
+    if kind == "env":
+        if name not in env:
+            raise bad_value(given, f"the environment variable {name} to be set", f"{name} is not set")
+        return Given(given.key, SecretText(env[name]), f"{given.origin} (environment {name})", text=True)
+    if kind == "file":
+        path = folder / Path(name).expanduser()
+        try:
+            secret = path.read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise bad_value(given, "a readable file", f"{path} cannot be read: {reason}") from error
+        return Given(given.key, SecretText(secret), f"{given.origin} (file {path})", text=True)
+    raise bad_value(given, forms, f"found a table with the key {kind!r}")

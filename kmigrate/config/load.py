@@ -1,0 +1,245 @@
+"""Reads the configuration: file < environment < flags, each value with its origin, every mistake named.
+
+A variable `KMIGRATE_<SECTION>__<KEY>` overrides a key (`KMIGRATE_ROUTER__PORT`,
+`KMIGRATE_CLUSTERS__SOURCE__BOOTSTRAP_SERVERS`, `KMIGRATE_CLUSTERS__SOURCE__ADMIN__SASL_PASSWORD`): dots and
+dashes become underscores. Variables without the double underscore belong to others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli
+
+from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
+from kmigrate.config.given import Given, bad_value, resolve
+from kmigrate.config.nearest import nearest
+from kmigrate.config.secret_text import SecretText
+from kmigrate.config.settings import Defaults, MirrorSection, PromoteSection, RouterSection, Settings
+from kmigrate.errors import UsageError
+
+__all__ = ["DEFAULT_FILE", "SECTIONS", "load"]
+
+DEFAULT_FILE = "kmigrate.toml"
+SECTIONS: Mapping[str, type[Any]] = {
+    "router": RouterSection,
+    "mirror": MirrorSection,
+    "promote": PromoteSection,
+    "defaults": Defaults,
+}
+_ALL = ("clusters", *SECTIONS)
+_PREFIX = "KMIGRATE_"
+
+_S = TypeVar("_S")
+
+
+def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str] | None = None) -> Settings:
+    """The settings of one call.
+
+    `path` is what `--config` gave; without it `KMIGRATE_CONFIG`, then `./kmigrate.toml` where it exists. `overrides`
+    maps `section.key` to what a flag gave.
+    """
+    file = _choose(path, env)
+    tables = _read(file) if file else {}
+    folder = file.parent if file else Path()
+    raw = _Raw(env, folder)
+    raw.take_file(tables, str(file))
+    raw.take_environment()
+    for key, value in (overrides or {}).items():
+        section, _, name = key.partition(".")
+        raw.sections[section][name] = Given(f"[{section}] {name}", value, "a flag", text=True)
+    place = str(file) if file else "the environment"
+    settings = Settings(
+        path=file,
+        clusters={
+            name: cluster_settings(name, keys, raw.admin.get(name, {}), place) for name, keys in raw.clusters.items()
+        },
+        router=_section(RouterSection, raw.sections["router"]),
+        mirror=_section(MirrorSection, raw.sections["mirror"]),
+        promote=_section(PromoteSection, raw.sections["promote"]),
+        defaults=_section(Defaults, raw.sections["defaults"]),
+        origins=raw.origins(),
+    )
+    target = raw.sections["defaults"].get("target")
+    if target is not None and settings.defaults.target not in settings.clusters:
+        raise bad_value(target, f"one of the configured clusters: {', '.join(sorted(settings.clusters)) or 'none'}")
+    return settings
+
+
+def _choose(path: Path | None, env: Mapping[str, str]) -> Path | None:
+    for given, origin in ((path, "--config"), (env.get("KMIGRATE_CONFIG"), "KMIGRATE_CONFIG")):
+        if given:
+            file = Path(given).expanduser()
+            if not file.is_file():
+                raise UsageError(
+                    "no-config-file",
+                    f"{origin} names {file}, and there is no such file",
+                    still_true="nothing was contacted or changed",
+                    next_step="expected: the path of a kmigrate.toml (docs/configuration.md)",
+                )
+            return file
+    here = Path(DEFAULT_FILE)
+    return here if here.is_file() else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomli.loads(file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise UsageError("config-unreadable", f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError("config-syntax", f"{file}: not UTF-8 text (byte {error.start})") from error
+    except tomli.TOMLDecodeError as error:
+        raise UsageError(
+            "config-syntax",
+            f"{file}: {error}",
+            still_true="nothing was contacted or changed",
+            next_step="expected: TOML, with names that hold dots or dashes in quotes (docs/configuration.md)",
+        ) from error
+
+
+class _Raw:
+    """What all sources gave, by section and key, before any of it is checked for its type."""
+
+    def __init__(self, env: Mapping[str, str], folder: Path) -> None:
+        self.env, self.folder = env, folder
+        self.sections: dict[str, dict[str, Given]] = {name: {} for name in SECTIONS}
+        self.clusters: dict[str, dict[str, Given]] = {}
+        self.admin: dict[str, dict[str, Given]] = {}
+
+    def take_file(self, tables: Mapping[str, Any], origin: str) -> None:
+        for section, table in tables.items():
+            if section not in _ALL:
+                raise _unknown_section(section, origin)
+            if not isinstance(table, dict):
+                raise bad_value(Given(section, table, origin), f"a table, written [{section}]")
+            if section == "clusters":
+                for name, keys in table.items():
+                    self._take_cluster(name, keys, origin)
+            else:
+                for key, value in table.items():
+                    self._put(section, key, Given(f"[{section}] {key}", value, origin))
+
+    def _take_cluster(self, name: str, table: Any, origin: str) -> None:
+        if not isinstance(table, dict):
+            raise bad_value(Given(f"clusters.{name}", table, origin), f"a table, written [clusters.{name}]")
+        keys = self.clusters.setdefault(name, {})
+        for key, value in _flat(table, ("admin",)):
+            if key != "admin":
+                keys[key] = self._resolved(Given(f"[clusters.{name}] {key}", value, origin))
+                continue
+            if not isinstance(value, dict):
+                raise bad_value(Given(f"[clusters.{name}] admin", value, origin), f"a table [clusters.{name}.admin]")
+            admin = self.admin.setdefault(name, {})
+            for sub, one in _flat(value, ()):
+                admin[sub] = self._resolved(Given(f"[clusters.{name}.admin] {sub}", one, origin))
+
+    def take_environment(self) -> None:
+        for variable in sorted(self.env):
+            if not variable.startswith(_PREFIX) or "__" not in variable:
+                continue
+            parts = variable.removeprefix(_PREFIX).lower().split("__")
+            given = Given("", SecretText(self.env[variable]), f"environment {variable}", text=True)
+            if parts[0] == "clusters" and len(parts) in (3, 4) and all(parts):
+                self._put_cluster(parts[1:], given)
+            elif parts[0] in SECTIONS and len(parts) == 2:
+                plain = dataclasses.replace(given, value=self.env[variable], key=f"[{parts[0]}] {parts[1]}")
+                self._put(parts[0], parts[1], plain)
+            else:
+                raise UsageError(
+                    "unknown-config-key",
+                    f"{given.origin}: names no section and key{nearest(parts[0], _ALL)}",
+                    still_true="nothing was contacted or changed",
+                    next_step="expected: KMIGRATE_<SECTION>__<KEY>, or KMIGRATE_CLUSTERS__<NAME>__[ADMIN__]<KEY>",
+                )
+
+    def _put_cluster(self, parts: list[str], given: Given) -> None:
+        name = next((known for known in self.clusters if _plain(known) == parts[0]), parts[0])
+        keys = self.clusters.setdefault(name, {})
+        key = _matching(parts[-1], CLUSTER_KEYS)
+        if len(parts) == 2:
+            named = dataclasses.replace(given, key=f"[clusters.{name}] {key}", value=str(given.value))
+            keys[key] = named
+        elif parts[1] == "admin":
+            admin = self.admin.setdefault(name, {})
+            key = _matching(parts[-1], admin)
+            admin[key] = dataclasses.replace(given, key=f"[clusters.{name}.admin] {key}")
+        else:
+            raise bad_value(dataclasses.replace(given, key=f"[clusters.{name}]"), "ADMIN between name and key")
+
+    def _put(self, section: str, key: str, given: Given) -> None:
+        known = {f.name for f in dataclasses.fields(SECTIONS[section])}
+        if key not in known:
+            raise UsageError(
+                "unknown-config-key",
+                f"{given.origin}: {given.key}: no such key{nearest(key, known)}",
+                still_true="nothing was contacted or changed",
+                next_step=f"expected in [{section}]: {', '.join(sorted(known))}",
+            )
+        self.sections[section][key] = self._resolved(given)
+
+    def _resolved(self, given: Given) -> Given:
+        return resolve(given, self.env, self.folder)
+
+    def origins(self) -> dict[str, str]:
+        """Where every given key came from, by the name a person would use."""
+        tables: list[dict[str, Given]] = [*self.sections.values(), *self.clusters.values(), *self.admin.values()]
+        return {given.key: given.origin for table in tables for given in table.values()}
+
+
+def _unknown_section(section: str, origin: str) -> UsageError:
+    return UsageError(
+        "unknown-config-section",
+        f"{origin}: no such section [{section}]{nearest(section, _ALL)}",
+        still_true="nothing was contacted or changed",
+        next_step="expected: [clusters.NAME], " + ", ".join(f"[{name}]" for name in SECTIONS),
+    )
+
+
+def _flat(table: Mapping[str, Any], keep: Iterable[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Keys with their dots: TOML reads an unquoted `bootstrap.servers = …` as a table in a table."""
+    for key, value in table.items():
+        nested = isinstance(value, dict) and key not in keep and not set(value) <= {"env", "file"}
+        if nested and value:
+            yield from _flat(value, (), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace(".", "_").replace("-", "_")
+
+
+def _matching(word: str, known: Iterable[str]) -> str:
+    """The known key that a variable's underscores stand for, else librdkafka's way: dots."""
+    return next((key for key in known if _plain(key) == word), word.replace("_", "."))
+
+
+def _section(kind: type[_S], given: Mapping[str, Given]) -> _S:
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(typing.cast("Any", kind))}
+    return kind(**{key: _typed(one, hints[key], fields[key].metadata) for key, one in given.items()})
+
+
+def _typed(given: Given, kind: type[Any], about: Mapping[str, Any]) -> Any:
+    value, expected = given.value, about["expected"]
+    if given.text and kind in (int, float):
+        try:
+            value = kind(value)
+        except ValueError:
+            raise bad_value(given, expected) from None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise bad_value(given, expected)
+    low, high = about["low"], about["high"]
+    if low is not None and not low <= value <= high:
+        raise bad_value(given, f"{expected} ({low} to {high})")
+    choices = about.get("choices")
+    if choices and value not in choices:
+        raise bad_value(given, f"{expected} (one of: {', '.join(choices)})")
+    return value

@@ -1,0 +1,103 @@
+"""Everything a process of kmigrate is told, as one frozen value with the origin of each part.
+
+The dataclasses below *are* the file's grammar: a section is a class, a key is a field, its type and bounds are
+what the loader checks and what the error message says is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kmigrate.config.nearest import nearest
+from kmigrate.errors import UsageError
+from kmigrate.model.settings import ClusterSettings
+
+__all__ = ["Defaults", "MirrorSection", "PromoteSection", "RouterSection", "Settings"]
+
+
+def _key(default: Any, expected: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Any:
+    """A key of a section: its default, and what it may be, in words and in bounds."""
+    return field(default=default, metadata={"expected": expected, "low": low, "high": high, **more})
+
+
+_PORT = {"low": 0, "high": 65535}
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSection:
+    """`[router]`: the listeners of this process."""
+
+    name: str = _key("router", "a name; a router that starts under the same name replaces the one before")
+    host: str = _key("127.0.0.1", "the address to listen on")
+    port: int = _key(0, "the bootstrap listener's port, 0 for a free one", **_PORT)
+    advertised_host: str = _key("", "the address that clients are told; '' for host")
+    broker_ports: int = _key(0, "n: target broker b gets the listener port n + b; 0 for free ports", **_PORT)
+    hold_limit_ms: int = _key(5000, "how long a Produce request is held at most, ms", low=100, high=5000)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSection:
+    """`[mirror]`: how a link is copied."""
+
+    hole_filler: str = _key(
+        "markers",
+        "how offsets without a record are filled: markers, or transactions where CLUSTER_ACTION is not allowed",
+        choices=("markers", "transactions"),
+    )
+    fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
+    lease_s: float = _key(3.0, "silence after which another mirror takes over, s", low=1, high=300)
+    presence_interval_ms: int = _key(500, "how often a mirror tells its progress, ms", low=50, high=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteSection:
+    """`[promote]`: when a promote may fence, and how long it may hold."""
+
+    lag_threshold: int = _key(1000, "records a topic may lag when it is fenced", low=0, high=10**9)
+    pending_timeout_s: float = _key(120.0, "how long to wait for the lag before giving up, s", low=1, high=86_400)
+    fence_timeout_s: float = _key(10.0, "how long a fence may last before it is lifted, s", low=1, high=60)
+    straggler_window_s: float = _key(
+        5.0, "how recent a write that came through no router must be to stop a promote, s", low=0, high=3600
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """`[defaults]`: what commands assume when a flag is left out."""
+
+    target: str = _key("", "the name of a cluster")
+    link: str = _key("", "the name of a link")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole configuration; `origins` says of every given key where it came from."""
+
+    path: Path | None = None
+    clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
+    router: RouterSection = field(default_factory=RouterSection)
+    mirror: MirrorSection = field(default_factory=MirrorSection)
+    promote: PromoteSection = field(default_factory=PromoteSection)
+    defaults: Defaults = field(default_factory=Defaults)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def cluster(self, name: str) -> ClusterSettings:
+        """A named cluster, or a usage error that lists the ones there are."""
+        found = self.clusters.get(name)
+        if found is None:
+            raise UsageError(
+                "unknown-cluster",
+                f"no cluster named {name!r} is configured in {self.place}{nearest(name, self.clusters)}",
+                still_true="nothing was contacted or changed",
+                next_step=f"add [clusters.{name}] with \"bootstrap.servers\" = \"host:port\"; "
+                f"configured: {', '.join(sorted(self.clusters)) or 'none'}",
+            )
+        return found
+
+    @property
+    def place(self) -> str:
+        """Where the configuration was read from, for a person."""
+        return str(self.path) if self.path else "the environment (there is no ./kmigrate.toml, and no file was named)"

@@ -1,0 +1,12 @@
+"""The mirror: raw record batches from source leaders to target leaders, offset for offset, by compare-and-set.
+
+    settings   how one mirror process behaves
+    steps      pure: a fetched partition becomes appends, holes and at most one reason to stop
+    lane       pure: one partition's machine: what may be sent now, what an answer means
+    copier     tasks: one reader per source leader, one writer per target leader, around the lanes
+    holes      offsets without records: control markers, or empty transactions
+    topics     the target topic: created with the source's shape, relaxed while mirroring
+    align      the target's log start, moved by fillers and DeleteRecords
+    lease      which process copies a link
+    engine     all of it, driven by the state log
+"""

@@ -1,0 +1,81 @@
+"""What a link needs before anything is copied: the right clusters, its producer ids, and a long memory.
+
+Every step is written to the state log before it matters: ids once and never again (append rule), the former
+`producer.id.expiration.ms` before it is raised, so that whoever ends the link can put it back (W1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Failed, Refused
+from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
+from kmigrate.model.state import State
+from kmigrate.state.log import StateLog
+
+__all__ = ["EXPIRATION", "RAISED_EXPIRATION", "activate"]
+
+EXPIRATION = "producer.id.expiration.ms"
+RAISED_EXPIRATION = str((1 << 31) - 1)
+"""24.8 days, the most that the setting takes."""
+
+
+async def activate(
+    link_name: str, source: ClusterClient, target: ClusterClient, target_admin: Admin, log: StateLog
+) -> bool:
+    """Check and complete the link's record; True if the target remembers producers long enough for pipelining."""
+    link = log.state.link(link_name)
+    if link is None:
+        return True
+    source_ref = await _checked(source, link.source)
+    target_ref = await _checked(target, link.target)
+    if source_ref.cluster_id == target_ref.cluster_id:
+        raise Refused(
+            "source-is-target",
+            f"link {link_name}: source and target are the same cluster ({source_ref.cluster_id})",
+            still_true="nothing was changed",
+            next_step="correct the bootstrap addresses in kmigrate.toml",
+        )
+    identity = link.copy
+    if identity is None:
+        data, marker = await target.init_producer_id(), await target.init_producer_id()
+        identity = CopyIdentity(*data, *marker)
+    now = await target_admin.broker_config(next(iter(target.metadata.brokers)), EXPIRATION)
+    former = now.value if now is not None and now.own and now.value != RAISED_EXPIRATION else ""
+
+    def decide(state: State) -> LinkRecord | None:
+        current = state.link(link_name)
+        if current is None:
+            return None
+        completed = replace(
+            current,
+            source=source_ref,
+            target=target_ref,
+            copy=current.copy or identity,
+            restore_expiration=former if current.restore_expiration is None else current.restore_expiration,
+        )
+        return None if completed == current else completed
+
+    await log.append(decide)
+    if now is not None and now.value == RAISED_EXPIRATION:
+        return True
+    try:
+        return await target.set_broker_default(EXPIRATION, RAISED_EXPIRATION) == 0
+    except Failed:
+        return False
+
+
+async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
+    """The cluster's reference with its id; Refused where another cluster answers than the link was made for."""
+    found = (await client.refresh([])).cluster_id
+    if ref.cluster_id and found != ref.cluster_id:
+        raise Refused(
+            "other-cluster",
+            f"{client.settings.bootstrap_servers} answers as cluster {found}; the link was made with "
+            f"{ref.name}, cluster {ref.cluster_id}",
+            still_true="nothing was copied or changed",
+            next_step=f"correct the bootstrap address of [clusters.{ref.name}] in kmigrate.toml",
+        )
+    return replace(ref, cluster_id=found)

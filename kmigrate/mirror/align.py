@@ -1,0 +1,205 @@
+"""The target's log start, brought to where the first mirrored record will stand (M4, A12).
+
+Fillers (batches of up to a million empty records) are appended by the same rule as data, so that a second
+aligner or a restart cannot double them; DeleteRecords then moves the log start behind them. All of it happens
+before any client is let in, and each step is derived from the target's own log: repeat it after any crash.
+
+A start inside a source batch (DeleteRecords on the source, a timestamp) is met exactly: fillers up to that
+batch's base, the whole batch, then DeleteRecords to the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.producer import LogTail, append_alone, read_tail
+from kmigrate.errors import BrokerRefused, Diverged, Failed, Refused, Unreachable
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Append, read_steps
+from kmigrate.model.records import CopyIdentity, TopicRecord
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.hot import FetchedPartition, FetchPartition
+from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, stamp, walk
+from kmigrate.records.build import filler_batch
+
+__all__ = ["Aligner"]
+
+_FILLER = 1_000_000
+_AT_ONCE = 4
+"""Partitions aligned at the same time; one already keeps a broker busy."""
+_PATIENCE_S = 60.0
+
+
+class Aligner:
+    """Moves log starts for one link, with the link's data id."""
+
+    def __init__(
+        self, source: ClusterClient, target: ClusterClient, identity: CopyIdentity, settings: MirrorSettings
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._identity = identity
+        self._settings = settings
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def align(self, record: TopicRecord) -> None:
+        """Every partition's log end at or beyond its start, its log start exactly there; raises Failed or Refused."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for partition, start in record.starts.items():
+                    if start > 0:
+                        group.create_task(self._fill(record.topic, partition, start))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        await self.cut(record)
+
+    async def cut(self, record: TopicRecord) -> None:
+        """Move log starts that lie below their place; also the re-check of what a broker may have forgotten (W6)."""
+        deadline = monotonic() + _PATIENCE_S
+        while True:
+            low = await self._too_low(record)
+            if not low:
+                return
+            answers = await self._target.delete_records(record.topic, low)
+            for code, _ in answers.values():
+                if code and not row(code).retriable:
+                    raise BrokerRefused(
+                        "log-start-refused",
+                        f"the target refused DeleteRecords on {record.topic}: {row(code).name} ({code})",
+                        code=code,
+                        still_true="no client sees the topic yet",
+                        next_step="give the target's principal the right to DELETE on this topic",
+                    )
+            if monotonic() > deadline:
+                raise Failed("log-start-late", f"the log start of {record.topic} on the target does not move")
+            await sleep(0.05)
+
+    async def _too_low(self, record: TopicRecord) -> dict[int, int]:
+        """Starts of the partitions whose target log begins below them."""
+        wanted = {(record.topic, p): start for p, start in record.starts.items() if start > 0}
+        told = await self._target.list_offsets(dict.fromkeys(wanted, EARLIEST))
+        for (topic, partition), answer in told.items():
+            if answer.error:
+                await self._target.refresh([topic])
+                raise Unreachable("no-log-start", f"{topic}-{partition}: {row(answer.error).name}")
+            if answer.offset > wanted[(topic, partition)]:
+                raise Diverged(
+                    "log-start-too-high",
+                    f"{topic}-{partition} on the target begins at {answer.offset}, its mirror at "
+                    f"{wanted[(topic, partition)]}",
+                    next_step="somebody deletes records on the target; stop that, then mirror the topic anew",
+                )
+        return {key[1]: start for key, start in wanted.items() if told[key].offset < start}
+
+    async def _fill(self, topic: str, partition: int, start: int) -> None:
+        async with self._turn:
+            tail = await self._tail(topic, partition)
+            if tail.end >= start:
+                return
+            if start - tail.end > self._settings.align_limit:
+                raise Refused(
+                    "padding-too-long",
+                    f"{topic}-{partition} would need {start - tail.end} filler offsets to begin at {start}; "
+                    f"the limit is {self._settings.align_limit}",
+                    still_true="nothing was written to this partition",
+                    next_step="raise align_limit, or mirror the topic with --offsets mapped",
+                )
+            inside = await self._inside(topic, partition, start)
+            goal = start if inside is None else inside.start
+            while tail.end < goal:
+                count = min(_FILLER, goal - tail.end)
+                batch = await asyncio.to_thread(self._filler, count, tail.sequence)
+                tail = await self._append(topic, partition, batch, tail, count)
+            if inside is not None and tail.end == goal:
+                stamp(
+                    inside.view,
+                    producer_id=self._identity.data_id,
+                    epoch=self._identity.data_epoch,
+                    sequence=tail.sequence,
+                    clear=TRANSACTIONAL | DELETE_HORIZON,
+                )
+                await self._append(topic, partition, inside.view, tail, inside.end - inside.start)
+
+    def _filler(self, count: int, sequence: int) -> bytearray:
+        return filler_batch(
+            count,
+            timestamp=now_ms(),
+            producer_id=self._identity.data_id,
+            epoch=self._identity.data_epoch,
+            sequence=sequence,
+        )
+
+    async def _tail(self, topic: str, partition: int, settle_s: float = 0.0) -> LogTail:
+        return await read_tail(self._target, topic, partition, self._identity.data_id, settle_s=settle_s)
+
+    async def _append(
+        self, topic: str, partition: int, batch: bytearray | memoryview, tail: LogTail, count: int
+    ) -> LogTail:
+        """One append by the append rule; the tail after it, whoever wrote it."""
+        unknown = False
+        try:
+            answer = await append_alone(self._target, topic, partition, batch, purpose="align")
+        except Unreachable:
+            unknown = True
+            await sleep(0.2)
+        else:
+            if answer.error == 0:
+                if answer.base_offset != tail.end:
+                    raise Diverged(
+                        "diverged",
+                        f"a filler for offset {tail.end} of {topic}-{partition} was found at {answer.base_offset}",
+                    )
+                # Read back rather than counted where another aligner may have gone on meanwhile: its answer is 45.
+                sequence = (tail.sequence + count) & 0x7FFFFFFF
+                return LogTail(tail.end + count, sequence, tail.end + count)
+            if answer.error != Code.OUT_OF_ORDER_SEQUENCE_NUMBER and not row(answer.error).retriable:
+                raise BrokerRefused(
+                    "filler-refused",
+                    f"the target refused a filler for {topic}-{partition}: {row(answer.error).name} ({answer.error})",
+                    code=answer.error,
+                    still_true="no client sees the topic yet",
+                )
+            unknown = answer.error != Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+            await self._target.refresh([topic])
+        return await self._tail(topic, partition, 0.1 if unknown else 0.0)
+
+    async def _inside(self, topic: str, partition: int, start: int) -> Append | None:
+        """The committed data batch that `start` lies inside of; None where it begins a batch or a hole."""
+        answer = await self._fetch(topic, partition, start, committed=False)
+        batch = next((b for b in walk(answer.records) if b.next_offset > start), None)
+        if batch is None or batch.base_offset >= start or batch.is_control:
+            return None
+        answer = await self._fetch(topic, partition, start, committed=True)
+        reading = read_steps(
+            answer.records, answer.aborted, read_at=start, leader_epoch=-1, hole_limit=self._settings.hole_limit
+        )
+        if reading.inside is not None or reading.steps:
+            return reading.inside
+        raise Unreachable(
+            "start-undecided", f"{topic}-{partition} starts inside an open transaction at {start}: waiting for its end"
+        )
+
+    async def _fetch(self, topic: str, partition: int, start: int, *, committed: bool) -> FetchedPartition:
+        if self._source.leader(topic, partition) < 0:
+            await self._source.refresh([topic])
+        answer = await fetch_one(
+            self._source,
+            self._source.leader(topic, partition),
+            FetchPartition(topic, partition, start, 1 << 20),
+            purpose="align",
+            read_committed=committed,
+        )
+        if answer.error == Code.OFFSET_OUT_OF_RANGE:
+            raise Failed(
+                "source-range-lost",
+                f"offset {start} of {topic}-{partition} was deleted on the source before it was copied",
+                still_true="the target topic holds no record yet",
+                next_step=f"delete the target topic and mirror {topic} again",
+            )
+        if answer.error:
+            await self._source.refresh([topic])
+            raise Unreachable("source-refused", f"{topic}-{partition}: {row(answer.error).name}")
+        return answer

@@ -1,0 +1,64 @@
+"""Offsets without records on the target: control markers, or empty transactions where those are not allowed.
+
+Markers are *not* compare-and-set (W5), so only the lease owner makes them, with a marker id of its own and the
+lease term as coordinator epoch: once a newer term has written one, a late owner is answered 52 (V3). With
+transactions the coordinator fences: each owner initialises the transactional id anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.settings import HoleFiller
+from kmigrate.model.records import CopyIdentity
+from kmigrate.protocol.codes import Code
+
+__all__ = ["HoleMaker"]
+
+_CHUNK = 5_000
+"""Markers in one request: 0.17 s measured (M2)."""
+
+
+class HoleMaker:
+    """Makes holes for one link in one lease term."""
+
+    def __init__(
+        self, target: ClusterClient, identity: CopyIdentity, *, term: int, link_uuid: str, filler: HoleFiller
+    ) -> None:
+        self._target = target
+        self._identity = identity
+        self._term = term
+        self._transactional_id = f"kmigrate-holes-{link_uuid}"
+        self._producer: tuple[int, int] | None = None
+        self._one_transaction = asyncio.Lock()
+        self.filler = filler
+
+    async def make(self, topic: str, partition: int, count: int) -> int:
+        """Append `count` control records; the broker's error code. Raises Unreachable where the outcome is unknown."""
+        while count and self.filler is HoleFiller.MARKERS:
+            chunk = min(count, _CHUNK)
+            code = await self._target.write_markers(
+                self._target.leader(topic, partition),
+                topic,
+                partition,
+                chunk,
+                producer_id=self._identity.marker_id,
+                epoch=self._identity.marker_epoch,
+                coordinator_epoch=self._term,
+            )
+            if code == Code.CLUSTER_AUTHORIZATION_FAILED:
+                self.filler = HoleFiller.TRANSACTIONS
+                break
+            if code:
+                return code
+            count -= chunk
+        return await self._by_transactions(topic, partition, count) if count else 0
+
+    async def _by_transactions(self, topic: str, partition: int, count: int) -> int:
+        async with self._one_transaction:
+            if self._producer is None:
+                self._producer = await self._target.init_producer_id(self._transactional_id)
+            return await self._target.empty_transactions(
+                self._transactional_id, self._producer, topic, partition, count
+            )

@@ -1,0 +1,345 @@
+"""One mirrored partition as a machine: what may be sent now, and what each answer means. Pure.
+
+    LOST ──recovered──▶ PRIMING ──ack──▶ PIPING ◀──▶ FILLING        any ──stop──▶ STOPPED (for good, by name)
+      ▲___________________│________________│____________│
+            error, unknown outcome, 45: once nothing is unanswered, the target's tail is read again
+
+Invariants:
+A  `position` is only what the target has acknowledged or what its own tail said; nothing is counted from the source.
+B  Position and sequence come together, from the tail or from acks in a row (W2).
+C  The first batch after LOST, and on a new connection, goes alone (W3).
+D  A hole is filled with nothing in flight; data waits until it is (W5).
+E  An acknowledged base offset other than the expected one ends the lane (A14).
+F  Nothing at or beyond the barrier is ever sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from kmigrate.mirror.steps import Append, Hole, Step, read_steps
+from kmigrate.model.records import PartitionProgress
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.hot import FetchedPartition
+from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, next_sequence, stamp
+
+__all__ = ["Lane", "LaneState", "Sent"]
+
+
+class LaneState(Enum):
+    LOST = "lost"
+    PRIMING = "priming"
+    PIPING = "piping"
+    FILLING = "filling"
+    STOPPED = "stopped"
+
+
+_UNKNOWN_OUTCOME = frozenset({Code.REQUEST_TIMED_OUT, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+_READ_TAIL_AGAIN = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.DUPLICATE_SEQUENCE_NUMBER})
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One append on its way: what the broker must answer."""
+
+    lane: Lane
+    step: Append
+
+
+class Lane:
+    """The copy of one partition; owned by one copier, touched by its tasks between awaits only."""
+
+    def __init__(
+        self, topic: str, partition: int, *, producer_id: int, epoch: int, hole_limit: int, log_start: int = 0
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.key = (topic, partition)
+        self.log_start = log_start
+        self.state = LaneState.LOST
+        self.position = -1
+        self.read_at = -1
+        self.leader_epoch = -1
+        self.source_end = -1
+        self.stable_end = -1
+        self.barrier: int | None = None
+        self.urgent = False
+        """In a promote: progress must be told at once."""
+        self.problem = ""
+        self.trouble = ""
+        """What is being retried now; cleared by the next success."""
+        self.unknown = False
+        """Whether something was sent whose outcome is not known: the tail must settle before it is believed."""
+        self.busy = False
+        """A task is recovering this lane or filling its hole."""
+        self.queued_bytes = 0
+        self._producer_id = producer_id
+        self._epoch = epoch
+        self._hole_limit = hole_limit
+        self._sequence = 0
+        self._next = -1
+        self._queue: deque[Step] = deque()
+        self._sent: deque[Append] = deque()
+        self._failed: list[Append] = []
+        self._connection: object = None
+        self._live_from = -1
+        self._direct = (-2, -1, 0)
+
+    # reading from the source
+
+    @property
+    def stopped(self) -> bool:
+        return self.state is LaneState.STOPPED
+
+    @property
+    def reads(self) -> bool:
+        """Whether this lane has a position to read the source from."""
+        return self.state is not LaneState.STOPPED and self.read_at >= 0
+
+    def take(self, asked: int, answer: FetchedPartition, now_ms: int) -> None:
+        """Queue what a read_committed answer to a fetch at `asked` holds; an outdated answer is ignored."""
+        if self.state is LaneState.STOPPED or asked != self.read_at:
+            return
+        self.source_end = answer.high_watermark
+        self.stable_end = answer.last_stable_offset
+        if self._live_from < 0:
+            self._live_from = answer.high_watermark
+        if not len(answer.records):
+            return
+        reading = read_steps(
+            answer.records,
+            answer.aborted,
+            read_at=asked,
+            leader_epoch=self.leader_epoch,
+            hole_limit=self._hole_limit,
+        )
+        for step in reading.steps:
+            self._push(step)
+        if self.stopped:
+            return
+        self.read_at = reading.next_offset
+        self.leader_epoch = reading.leader_epoch
+        if reading.direct is not None:
+            producer, offset = reading.direct
+            self._direct = (producer, offset, now_ms if offset >= self._live_from else 0)
+        if reading.problem:
+            self._push_end(reading.problem)
+
+    def _push(self, step: Step) -> None:
+        if step.start < self.position:
+            if isinstance(step, Append):
+                self.stop(
+                    f"diverged: the target holds a control record at or after offset {step.start}, "
+                    "where the source holds a record"
+                )
+                return
+            if step.end <= self.position:
+                return
+            step = Hole(self.position, step.end)
+        last = self._queue[-1] if self._queue else None
+        if isinstance(step, Hole) and isinstance(last, Hole) and last.end == step.start:
+            self._queue[-1] = Hole(last.start, step.end)
+            return
+        self._queue.append(step)
+        if isinstance(step, Append):
+            self.queued_bytes += len(step.view)
+
+    def _push_end(self, problem: str) -> None:
+        """Stop reading; what was read before the problem is still copied."""
+        self.problem = problem
+        self.read_at = -1
+        if not self._queue and not self._sent:
+            self.stop(problem)
+
+    # writing to the target
+
+    def send_next(self, connection: object, in_flight: int) -> Sent | None:
+        """The next append, stamped and counted as sent, or None where nothing may go now."""
+        if connection is not self._connection:
+            if self._sent:
+                return None
+            self._connection = connection
+            if self.state is LaneState.PIPING:
+                self.state = LaneState.PRIMING
+        limit = in_flight if self.state is LaneState.PIPING else 1
+        if self.state not in (LaneState.PRIMING, LaneState.PIPING) or len(self._sent) >= limit or not self._queue:
+            return None
+        step = self._queue[0]
+        if not isinstance(step, Append) or (self.barrier is not None and step.end > self.barrier):
+            return None
+        if step.start != self._next:
+            self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {self._next}")
+            return None
+        self._queue.popleft()
+        stamp(
+            step.view,
+            producer_id=self._producer_id,
+            epoch=self._epoch,
+            sequence=self._sequence,
+            clear=TRANSACTIONAL | DELETE_HORIZON,
+        )
+        self._sequence = next_sequence(self._sequence, step.end - step.start)
+        self._next = step.end
+        self._sent.append(step)
+        return Sent(self, step)
+
+    @property
+    def head_timestamp(self) -> int:
+        """Newest record time of the next append; decides how bold sending may be (V6)."""
+        return self._queue[0].max_timestamp if self._queue and isinstance(self._queue[0], Append) else 0
+
+    def answered(self, step: Append, error: int, base_offset: int) -> None:
+        """The broker's word on one append, in the order they were sent."""
+        self._settle(step)
+        if self.state is LaneState.STOPPED:
+            return
+        if error == 0 and base_offset != step.start:
+            self.stop(
+                f"diverged: the batch for offset {step.start} was stored or found at {base_offset} on the target"
+            )
+        elif error == 0 and self.state in (LaneState.PRIMING, LaneState.PIPING):
+            self.state = LaneState.PIPING
+            self.position = step.end
+            self.queued_bytes -= len(step.view)
+            self.trouble = ""
+            self._end_if_done()
+        elif error == 0:
+            self._failed.append(step)  # stored, but behind a failure: the tail decides
+        else:
+            self._failed.append(step)
+            self._refused(step, error)
+
+    def _settle(self, step: Append) -> None:
+        if self._sent and self._sent[0] is step:
+            self._sent.popleft()
+        else:
+            self._sent.remove(step)
+
+    def _refused(self, step: Append, error: int) -> None:
+        if error in _READ_TAIL_AGAIN:
+            self._lose("another copier was faster")
+        elif error in _UNKNOWN_OUTCOME:
+            self.unknown = True
+            self._lose(row(error).name)
+        elif row(error).retriable and error != Code.CORRUPT_MESSAGE:
+            self._lose(row(error).name)
+        else:
+            self.stop(f"target-refused: offset {step.start} was refused with {row(error).name} ({error})")
+
+    def unanswered(self, step: Append, why: str) -> None:
+        """No answer came: whether the append was stored is unknown."""
+        self._settle(step)
+        if self.state is LaneState.STOPPED:
+            return
+        self._failed.append(step)
+        self.unknown = True
+        self._lose(why)
+
+    def _lose(self, why: str) -> None:
+        if self.state is LaneState.STOPPED:
+            return
+        self.state = LaneState.LOST
+        self.trouble = why
+
+    # recovery
+
+    @property
+    def must_recover(self) -> bool:
+        return self.state is LaneState.LOST and not self._sent and not self.busy
+
+    def recovered(self, position: int, sequence: int, data_end: int) -> None:
+        """The target's tail was read: go on from there with what is still at hand, or read the source again.
+
+        Offsets from `data_end` to `position` hold control records on the target: were one of them a record on the
+        source, then a marker too many was written and everything behind it would shift.
+        """
+        if self.state is not LaneState.LOST:
+            return
+        known: list[Step] = sorted(self._failed, key=lambda step: step.start)
+        known += self._queue
+        self._failed = []
+        self._queue = deque()
+        self.queued_bytes = 0
+        self.position = self._next = position
+        self._sequence = sequence
+        self.unknown = False
+        self.state = LaneState.PRIMING
+        self.trouble = ""
+        known = [step for step in known if step.end > data_end]
+        if known and known[0].start <= data_end:
+            for step in known:
+                self._push(step)
+        elif self.read_at != position or self.problem:
+            self.read_at = data_end
+            self.problem = ""
+
+    # holes
+
+    def hole_due(self) -> Hole | None:
+        """The hole to be filled now, clipped at the barrier."""
+        if self.state not in (LaneState.PRIMING, LaneState.PIPING) or self._sent or self.busy or not self._queue:
+            return None
+        step = self._queue[0]
+        if not isinstance(step, Hole):
+            return None
+        end = step.end if self.barrier is None else min(step.end, self.barrier)
+        return Hole(self.position, end) if end > self.position else None
+
+    def fill(self) -> None:
+        self.state = LaneState.FILLING
+
+    def filled(self, end: int) -> None:
+        """The target's log end after filling is `end`: the whole hole or a first part of it."""
+        step = self._queue[0]
+        assert isinstance(step, Hole)
+        if end >= step.end:
+            self._queue.popleft()
+        else:
+            self._queue[0] = Hole(end, step.end)
+        self.position = self._next = end
+        self.state = LaneState.PRIMING
+        self.trouble = ""
+        self._end_if_done()
+
+    def fill_failed(self, why: str, *, unknown: bool) -> None:
+        self.unknown = self.unknown or unknown
+        self._lose(why)
+
+    # ends
+
+    def _end_if_done(self) -> None:
+        if self.problem and not self._queue and not self._sent:
+            self.stop(self.problem)
+
+    def stop(self, problem: str) -> None:
+        """Stop for good; the first problem is the one that is told."""
+        if self.state is not LaneState.STOPPED:
+            self.problem = problem
+            self.state = LaneState.STOPPED
+            self._queue.clear()
+            self.queued_bytes = 0
+
+    @property
+    def at_barrier(self) -> int:
+        """The barrier, once everything below it and nothing beyond it is on the target; else −1."""
+        reached = self.barrier is not None and self.position == self.barrier and not self._sent
+        settled = self.state not in (LaneState.LOST, LaneState.STOPPED)
+        return self.position if reached and settled else -1
+
+    def progress(self) -> PartitionProgress:
+        """What this lane says of itself in the presence log."""
+        problem = self.problem
+        if not problem and self.barrier is not None and max(self.position, self._next) > self.barrier:
+            problem = f"beyond-barrier: the copy stands at {self.position}, beyond the barrier {self.barrier}"
+        return PartitionProgress(
+            position=self.position,
+            source_end=self.source_end,
+            stable_end=self.stable_end,
+            problem=problem,
+            at_barrier=self.at_barrier,
+            direct_id=self._direct[0],
+            direct_offset=self._direct[1],
+            direct_ms=self._direct[2],
+        )

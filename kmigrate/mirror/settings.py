@@ -1,0 +1,41 @@
+"""How one mirror process behaves: one frozen value, built once by whoever starts the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["HoleFiller", "MirrorSettings"]
+
+
+class HoleFiller(StrEnum):
+    """How offsets without records are made on the target (A12, M2)."""
+
+    MARKERS = "markers"
+    """Control markers by WriteTxnMarkers; needs CLUSTER_ACTION. A refusal falls back to transactions."""
+    TRANSACTIONS = "transactions"
+    """Empty transactions, one offset each, 1 to 6 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """Sizes in bytes, times in seconds unless the name says ms."""
+
+    fetch_max_bytes: int = 32 << 20
+    partition_max_bytes: int = 4 << 20
+    fetch_wait_ms: int = 500
+    request_max_bytes: int = 16 << 20
+    """Upper bound of one Produce request; brokers take 100 MiB (A6)."""
+    backlog_bytes: int = 8 << 20
+    """A partition with more than this read and not yet acknowledged is not fetched further."""
+    in_flight: int = 5
+    """Produce requests in flight per partition once the broker's state for our id is confirmed (W3)."""
+    lease_s: float = 3.0
+    presence_ms: int = 500
+    hole_filler: HoleFiller = HoleFiller.MARKERS
+    hole_limit: int = 100_000
+    """Largest hole that is filled; a larger one (compaction) stops the partition by name."""
+    align_limit: int = 2_000_000_000
+    """Most filler offsets per partition (M4: 8.5 M a second)."""
+    recheck_s: float = 65.0
+    """When log starts are looked at again: a broker killed within a minute may forget one (W6)."""

@@ -1,0 +1,98 @@
+"""The report of one judged migration: the judge's verdict, the clients' waits, the parity of the copy.
+
+Every figure comes from an independent witness: the clients' own histories, a final read by librdkafka, Spark.
+Only `router_hold_ms` is kmigrate's own word, and is named so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["FAILING", "MigrationReport", "Millis", "ParitySummary"]
+
+FAILING = (
+    "lost",
+    "duplicated",
+    "reordered",
+    "altered",
+    "misplaced",
+    "extra",
+    "unseen",
+    "group_gaps",
+    "client_errors",
+)
+"""Anomalies of which a clean migration has none; `group_rereads` is reported and does not fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Millis:
+    """A distribution of waits, ms."""
+
+    p50: float
+    p99: float
+    max: float
+
+    def as_json(self) -> dict[str, float]:
+        return {"p50": self.p50, "p99": self.p99, "max": self.max}
+
+
+@dataclass(frozen=True, slots=True)
+class ParitySummary:
+    """Spark's word on the copy."""
+
+    topics: int
+    records: int
+    mismatches: int
+
+    def as_json(self) -> dict[str, int]:
+        return {"topics": self.topics, "records": self.records, "mismatches": self.mismatches}
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationReport:
+    """One run, judged. `clean` is what the exit code says."""
+
+    acked: int
+    preloaded: int
+    anomalies: Mapping[str, int]
+    examples: Mapping[str, tuple[str, ...]]
+    offsets_identical: bool
+    producer_pause_ms: Millis
+    router_hold_ms: Millis
+    baseline_ack_ms: Millis
+    consumer_gap_ms: Millis
+    group_gap_ms: Mapping[str, float]
+    transactional_wait_ms: float
+    parity: ParitySummary
+    moved: Mapping[str, Mapping[str, Any]]
+    """By topic: partitions, records and barrier sum, for the reader of the report."""
+    seconds: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """How the run was made: seed, rate, versions."""
+
+    @property
+    def clean(self) -> bool:
+        none = all(self.anomalies.get(name, 0) == 0 for name in FAILING)
+        return none and self.offsets_identical and self.parity.mismatches == 0 and self.parity.topics > 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "clean": self.clean,
+            "acked": self.acked,
+            "preloaded": self.preloaded,
+            **{name: self.anomalies.get(name, 0) for name in (*FAILING, "group_rereads")},
+            "offsets_identical": self.offsets_identical,
+            "producer_pause_ms": self.producer_pause_ms.as_json(),
+            "router_hold_ms": self.router_hold_ms.as_json(),
+            "baseline_ack_ms": self.baseline_ack_ms.as_json(),
+            "consumer_gap_ms": self.consumer_gap_ms.as_json(),
+            "group_gap_ms": dict(self.group_gap_ms),
+            "transactional_wait_ms": self.transactional_wait_ms,
+            "parity": self.parity.as_json(),
+            "moved": {topic: dict(row) for topic, row in self.moved.items()},
+            "examples": {name: list(found) for name, found in self.examples.items()},
+            "seconds": round(self.seconds, 1),
+            **self.facts,
+        }

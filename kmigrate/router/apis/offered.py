@@ -1,0 +1,115 @@
+"""The APIs that clients may use through the router, with the highest version the router answers for.
+
+One explicit list (D6, D7, D10): an API that is not in it is hidden, because nobody has checked where it carries
+node ids or addresses, or because it must not be used during a migration. Versions are capped where a newer one
+names topics by id, or belongs to transaction version 2 (B11).
+
+Hidden on purpose: SASL (listeners are plain for now), telemetry (D10), share and Streams-protocol groups,
+DescribeTopicPartitions and the admin calls about replicas and quorums (full of node ids, no client needs them),
+ElectLeaders, delegation tokens, WriteTxnMarkers and everything between brokers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.codes import Code
+from kmigrate.router.apis.blank import blank, element
+
+__all__ = ["API_VERSIONS", "OFFERED", "check_offered", "filter_api_versions", "unsupported_api_versions"]
+
+API_VERSIONS = 18
+
+OFFERED: dict[int, tuple[int, int]] = {
+    0: (3, 11),  # Produce: 12 belongs to transaction version 2, 13 names topics by id
+    1: (4, 18),  # Fetch
+    2: (1, 11),  # ListOffsets
+    3: (4, 13),  # Metadata: below 4 a request cannot say that no topic shall be created
+    8: (2, 10),  # OffsetCommit
+    9: (1, 10),  # OffsetFetch
+    10: (0, 6),  # FindCoordinator
+    11: (0, 9),  # JoinGroup
+    12: (0, 4),  # Heartbeat
+    13: (0, 5),  # LeaveGroup
+    14: (0, 5),  # SyncGroup
+    15: (0, 6),  # DescribeGroups
+    16: (0, 5),  # ListGroups
+    18: (0, 4),  # ApiVersions
+    19: (2, 7),  # CreateTopics
+    20: (1, 5),  # DeleteTopics: 6 names topics by id
+    21: (0, 2),  # DeleteRecords
+    22: (0, 5),  # InitProducerId: 6 is two-phase commit
+    23: (2, 4),  # OffsetForLeaderEpoch
+    24: (0, 3),  # AddPartitionsToTxn: 4 is between brokers, 5 transaction version 2
+    25: (0, 4),  # AddOffsetsToTxn
+    26: (0, 4),  # EndTxn: 5 is transaction version 2
+    28: (0, 4),  # TxnOffsetCommit: 5 is transaction version 2
+    29: (1, 3),  # DescribeAcls
+    30: (1, 3),  # CreateAcls
+    31: (1, 3),  # DeleteAcls
+    32: (1, 4),  # DescribeConfigs
+    33: (0, 2),  # AlterConfigs
+    37: (0, 3),  # CreatePartitions
+    42: (0, 2),  # DeleteGroups
+    44: (0, 1),  # IncrementalAlterConfigs
+    47: (0, 0),  # OffsetDelete
+    48: (0, 1),  # DescribeClientQuotas
+    49: (0, 1),  # AlterClientQuotas
+    50: (0, 0),  # DescribeUserScramCredentials
+    51: (0, 0),  # AlterUserScramCredentials
+    60: (0, 2),  # DescribeCluster
+    61: (0, 0),  # DescribeProducers
+    65: (0, 0),  # DescribeTransactions
+    66: (0, 2),  # ListTransactions
+    68: (0, 1),  # ConsumerGroupHeartbeat
+    69: (0, 1),  # ConsumerGroupDescribe
+    74: (0, 1),  # ListConfigResources
+}
+
+_HIDDEN_FEATURES = frozenset({"transaction.version", "share.version", "streams.version"})
+"""Finalized features that would make clients speak what is hidden above (B11)."""
+
+
+def check_offered(api_key: int, version: int) -> None:
+    """Refuse what was never offered: guessing at an unknown shape would be worse than a closed connection."""
+    span = OFFERED.get(api_key)
+    if span is None or not span[0] <= version <= span[1]:
+        raise ProtocolViolation("not-offered", f"a client sent api {api_key} version {version}, which is not offered")
+
+
+def filter_api_versions(frame: bytearray, version: int) -> bytes:
+    """A broker's ApiVersions answer (whole frame in, whole frame out) cut down to what the router offers.
+
+    A broker that does not know the asked version answers in version 0 with error 35 (KIP-511, D7); the
+    response header never has tags (D8).
+    """
+    if frame[8:10] == Code.UNSUPPORTED_VERSION.to_bytes(2, "big"):
+        version = 0
+    answer = decode_body(entity(API_VERSIONS, version, "response"), frame, 8)
+    keys = []
+    for key in answer.api_keys:
+        span = OFFERED.get(int(key.api_key))
+        if span is None:
+            continue
+        low, high = max(span[0], int(key.min_version)), min(span[1], int(key.max_version))
+        if low <= high:
+            keys.append(dataclasses.replace(key, min_version=low, max_version=high))
+    changed: dict[str, Any] = {"api_keys": tuple(keys)}
+    for name in ("supported_features", "finalized_features"):
+        if hasattr(answer, name):
+            kept = (f for f in getattr(answer, name) if str(f.name) not in _HIDDEN_FEATURES)
+            changed[name] = tuple(kept)
+    body = encode_body(dataclasses.replace(answer, **changed))
+    return (len(body) + 4).to_bytes(4, "big") + bytes(frame[4:8]) + body
+
+
+def unsupported_api_versions(correlation: int) -> bytes:
+    """The answer to an ApiVersions request newer than the router knows: try again with this range (KIP-511)."""
+    answer_type = entity(API_VERSIONS, 0, "response")
+    span = OFFERED[API_VERSIONS]
+    key = element(answer_type, "api_keys")(api_key=API_VERSIONS, min_version=span[0], max_version=span[1])
+    body = encode_body(blank(answer_type, error_code=Code.UNSUPPORTED_VERSION, api_keys=(key,)))
+    return (len(body) + 4).to_bytes(4, "big") + correlation.to_bytes(4, "big", signed=True) + body

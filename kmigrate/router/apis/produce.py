@@ -1,0 +1,256 @@
+"""Produce requests and answers, versions 3 to 11, down to partition level; the batches stay views of the frame.
+
+    request   | transactional id | acks i16 | timeout i32 | [topic | [partition i32, records bytes] ]
+    answer    | [topic | [index i32, error i16, base i64, append time i64, (log start i64 ≥ 5),
+              |           (record errors, message ≥ 8), (tags: current leader ≥ 10)] ] | throttle i32 | (tags ≥ 9)
+
+From version 9 on strings and arrays are compact and every structure ends in tags. What is parsed here can be
+written again in another version, so a client's request may be split over brokers of different age.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.frames import SIZE, encode_request_head, skip_tags
+from kmigrate.protocol.primitives import (
+    read_compact_string,
+    read_string,
+    read_uvarint,
+    write_compact_string,
+    write_string,
+    write_uvarint,
+)
+
+__all__ = [
+    "FLEXIBLE",
+    "PRODUCE",
+    "PartitionAnswer",
+    "ProducePart",
+    "ProduceRequest",
+    "encode_answer",
+    "encode_request",
+    "parse_answer",
+    "parse_request",
+]
+
+PRODUCE = 0
+FLEXIBLE = 9
+"""First version with compact fields and tags."""
+
+Buffer = bytes | bytearray | memoryview
+
+_I32 = struct.Struct(">i")
+_ACKS = struct.Struct(">hi")
+_ANSWER = struct.Struct(">ihqq")
+_I64 = struct.Struct(">q")
+_MOST = 100_000
+"""Most topics, partitions or record errors of one message: above it a length is taken for nonsense."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePart:
+    """One partition of a request; `records` is a view of the client's frame."""
+
+    topic: str
+    partition: int
+    records: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """A parsed request; `acks_at` is the offset of the acks field in the frame."""
+
+    version: int
+    transactional_id: str | None
+    acks: int
+    acks_at: int
+    timeout_ms: int
+    parts: tuple[ProducePart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """What a client is told of one batch."""
+
+    topic: str
+    partition: int
+    error: int
+    base_offset: int = -1
+    append_time: int = -1
+    log_start: int = -1
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    message: str | None = None
+
+
+class _Reader:
+    """A cursor over a frame that knows whether the version is flexible."""
+
+    def __init__(self, frame: bytearray, at: int, flexible: bool) -> None:
+        self.frame = frame
+        self.at = at
+        self.flexible = flexible
+
+    def unpack(self, shape: struct.Struct) -> tuple[int, ...]:
+        values: tuple[int, ...] = shape.unpack_from(self.frame, self.at)
+        self.at += shape.size
+        return values
+
+    def string(self) -> str | None:
+        read = read_compact_string if self.flexible else read_string
+        value, self.at = read(self.frame, self.at)
+        return value
+
+    def length(self) -> int:
+        """The length of an array or of bytes; a null is empty."""
+        if self.flexible:
+            value, self.at = read_uvarint(self.frame, self.at)
+            return max(0, value - 1)
+        (value,) = self.unpack(_I32)
+        return max(0, value)
+
+    def count(self) -> int:
+        value = self.length()
+        if value > _MOST:
+            raise ProtocolViolation("absurd-count", f"a Produce message announces {value} elements")
+        return value
+
+    def tags(self) -> bool:
+        """Skip a tag section; whether it held any."""
+        if not self.flexible:
+            return False
+        before = self.at
+        self.at = skip_tags(self.frame, before)
+        return self.at > before + 1
+
+    def end(self) -> None:
+        if self.at != len(self.frame):
+            raise ProtocolViolation("trailing-bytes", f"{len(self.frame) - self.at} bytes follow a Produce message")
+
+
+def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
+    """Read a client's request; anything that does not add up raises ProtocolViolation."""
+    try:
+        read = _Reader(frame, body, version >= FLEXIBLE)
+        transactional_id = read.string()
+        acks_at = read.at
+        acks, timeout_ms = read.unpack(_ACKS)
+        view = memoryview(frame)
+        parts: list[ProducePart] = []
+        for _ in range(read.count()):
+            topic = read.string() or ""
+            for _ in range(read.count()):
+                (partition,) = read.unpack(_I32)
+                size = read.length()
+                if read.at + size > len(frame):
+                    raise ProtocolViolation("short-produce", "a batch runs past its request")
+                parts.append(ProducePart(topic, partition, view[read.at : read.at + size]))
+                read.at += size
+                read.tags()
+            read.tags()
+        read.tags()
+        read.end()
+    except (struct.error, UnicodeDecodeError) as broken:
+        raise ProtocolViolation("broken-produce", f"a Produce request cannot be read: {broken}") from None
+    return ProduceRequest(version, transactional_id, acks, acks_at, timeout_ms, tuple(parts))
+
+
+def encode_request(
+    request: ProduceRequest,
+    parts: Iterable[ProducePart],
+    *,
+    version: int,
+    acks: int,
+    correlation: int,
+    client_id: str | None,
+) -> list[Buffer]:
+    """Some partitions of a request as a request of their own, batches uncopied."""
+    flexible = version >= FLEXIBLE
+    string = write_compact_string if flexible else write_string
+    tags = b"\0" if flexible else b""
+    topics: dict[str, list[ProducePart]] = {}
+    for part in parts:
+        topics.setdefault(part.topic, []).append(part)
+    head = encode_request_head(PRODUCE, version, correlation, (client_id or "").encode(), flexible)
+    text = head + string(request.transactional_id) + _ACKS.pack(acks, request.timeout_ms)
+    text += _array(len(topics), flexible)
+    out: list[Buffer] = []
+    for topic, named in topics.items():
+        text += string(topic) + _array(len(named), flexible)
+        for part in named:
+            text += _I32.pack(part.partition) + _array(len(part.records), flexible)
+            out += [text, part.records]
+            text = tags
+        text += tags
+    out.append(text + tags)
+    out.insert(0, SIZE.pack(sum(len(piece) for piece in out)))
+    return out
+
+
+def _array(count: int, flexible: bool) -> bytes:
+    return write_uvarint(count + 1) if flexible else _I32.pack(count)
+
+
+def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer], int, bool]:
+    """A broker's answer: its partitions, throttle time, and whether it carries node ids or addresses."""
+    try:
+        read = _Reader(frame, 8, version >= FLEXIBLE)
+        read.tags()
+        out: list[PartitionAnswer] = []
+        hints = False
+        for _ in range(read.count()):
+            topic = read.string() or ""
+            for _ in range(read.count()):
+                out.append(_parse_partition(read, topic, version))
+                hints |= read.tags()
+            read.tags()
+        (throttle,) = read.unpack(_I32)
+        hints |= read.tags()
+    except (struct.error, UnicodeDecodeError) as broken:
+        raise ProtocolViolation("broken-produce-answer", f"a Produce answer cannot be read: {broken}") from None
+    return out, throttle, hints
+
+
+def _parse_partition(read: _Reader, topic: str, version: int) -> PartitionAnswer:
+    index, error, base, append_time = read.unpack(_ANSWER)
+    log_start = read.unpack(_I64)[0] if version >= 5 else -1
+    if version < 8:
+        return PartitionAnswer(topic, index, error, base, append_time, log_start)
+    errors: list[tuple[int, str | None]] = []
+    for _ in range(read.count()):
+        (batch_index,) = read.unpack(_I32)
+        errors.append((batch_index, read.string()))
+        read.tags()
+    message = read.string()
+    return PartitionAnswer(topic, index, error, base, append_time, log_start, tuple(errors), message)
+
+
+def encode_answer(
+    answers: Sequence[PartitionAnswer], *, version: int, correlation: int, throttle_ms: int = 0
+) -> bytes:
+    """The answer to a client, partitions in the given order, without any hint about leaders (D5)."""
+    flexible = version >= FLEXIBLE
+    string = write_compact_string if flexible else write_string
+    tags = b"\0" if flexible else b""
+    topics: dict[str, list[PartitionAnswer]] = {}
+    for one in answers:
+        topics.setdefault(one.topic, []).append(one)
+    out = bytearray(_I32.pack(correlation) + tags + _array(len(topics), flexible))
+    for topic, named in topics.items():
+        out += string(topic) + _array(len(named), flexible)
+        for one in named:
+            out += _ANSWER.pack(one.partition, one.error, one.base_offset, one.append_time)
+            if version >= 5:
+                out += _I64.pack(one.log_start)
+            if version >= 8:
+                out += _array(len(one.record_errors), flexible)
+                for index, text in one.record_errors:
+                    out += _I32.pack(index) + string(text) + tags
+                out += string(one.message)
+            out += tags
+        out += tags
+    out += _I32.pack(throttle_ms) + tags
+    return SIZE.pack(len(out)) + bytes(out)

@@ -1,0 +1,178 @@
+"""What the router asks of the two clusters on behalf of its sessions: leaders, ids, who is known where."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.model.records import LinkRecord
+from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.model.state import State
+from kmigrate.net.clock import sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.api import entity
+from kmigrate.router.apis.produce import PRODUCE
+
+__all__ = ["Clusters"]
+
+_log = logging.getLogger("kmigrate.router")
+_REFRESH_PAUSE_S = 0.05
+"""Between two metadata reads of one source: a moved leader makes every client ask at once."""
+
+
+class _Source:
+    """One link's source cluster, and the newest Produce version its brokers speak."""
+
+    def __init__(self, link: LinkRecord, client: ClusterClient) -> None:
+        self.link = link
+        self.client = client
+        self.produce_version = -1
+        self.wanted: set[str] = set()
+        self.refreshing = False
+
+    async def learn(self) -> None:
+        """Read leaders of the wanted topics, and once the Produce versions."""
+        topics, self.wanted = self.wanted, set()
+        await self.client.refresh(topics)
+        if self.produce_version < 0:
+            answer = await self.client.call(entity(18, 0, "request")())
+            spans = {int(key.api_key): int(key.max_version) for key in answer.api_keys}
+            self.produce_version = spans[PRODUCE]
+
+
+class Clusters:
+    """Implements `Outside`: starts the asking as tasks, gives answers to callbacks."""
+
+    def __init__(
+        self,
+        target: ClusterClient,
+        source_client: Callable[[LinkRecord], ClusterClient],
+        tasks: TaskOwner,
+        on_brokers: Callable[[], None],
+        on_drained: Callable[[], None],
+    ) -> None:
+        self.target = target
+        self._source_client = source_client
+        self._tasks = tasks
+        self._on_brokers = on_brokers
+        self._on_drained = on_drained
+        self._sources: dict[str, _Source] = {}
+        self._refreshing_target = False
+
+    def follow(self, state: State, table: RoutingTable) -> None:
+        """Open the sources of all links, and learn the leaders of what is forwarded or will be."""
+        for link in state.links():
+            known = self._sources.get(link.name)
+            if known is None or known.link.uuid != link.uuid:
+                self._sources[link.name] = _Source(link, self._source_client(link))
+        for route in table.topics.values():
+            if route.serve is Serve.LOCAL or route.link not in self._sources:
+                continue
+            source = self._sources[route.link]
+            if route.topic not in source.client.metadata.topics or source.produce_version < 0:
+                self.refresh_source(route.link, route.topic)
+
+    # addresses
+
+    async def target_addresses(self, node: int | None) -> Sequence[tuple[str, int]]:
+        """Where a target broker is (None: any broker)."""
+        brokers = self.target.metadata.brokers
+        if node is not None:
+            return [brokers[node]] if node in brokers else []
+        return [*brokers.values(), *self.target.settings.bootstrap]
+
+    async def source_addresses(self, link: str, node: int) -> Sequence[tuple[str, int]]:
+        brokers = self._sources[link].client.metadata.brokers
+        return [brokers[node]] if node in brokers else []
+
+    # Outside
+
+    def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
+        source = self._sources.get(link)
+        if source is None or source.produce_version < 0:
+            return -1, -1
+        node = source.client.leader(topic, partition)
+        return (node if node in source.client.metadata.brokers else -1), source.produce_version
+
+    def refresh_source(self, link: str, topic: str) -> None:
+        source = self._sources.get(link)
+        if source is None:
+            return
+        source.wanted.add(topic)
+        if not source.refreshing:
+            source.refreshing = True
+            self._tasks.start(self._refresh_source(source))
+
+    async def _refresh_source(self, source: _Source) -> None:
+        try:
+            while source.wanted:
+                wanted = set(source.wanted)
+                try:
+                    await source.learn()
+                except KmigrateError as error:
+                    source.wanted |= wanted
+                    _log.warning("source of link %s: %s", source.link.name, error.what)
+                    await sleep(_REFRESH_PAUSE_S * 4)
+                await sleep(_REFRESH_PAUSE_S)
+        finally:
+            source.refreshing = False
+
+    def refresh_target(self) -> None:
+        if not self._refreshing_target:
+            self._refreshing_target = True
+            self._tasks.start(self._refresh_target())
+
+    async def _refresh_target(self) -> None:
+        try:
+            await self.target.refresh([])
+            self._on_brokers()
+        except KmigrateError as error:
+            _log.warning("target: %s", error.what)
+        finally:
+            await sleep(_REFRESH_PAUSE_S)
+            self._refreshing_target = False
+
+    def new_producer_id(self, then: Callable[[int], None]) -> None:
+        async def ask() -> None:
+            try:
+                producer_id, _ = await self.target.init_producer_id()
+            except KmigrateError as error:
+                _log.warning("no producer id from the target: %s", error.what)
+                await sleep(_REFRESH_PAUSE_S)
+                producer_id = -1
+            then(producer_id)
+
+        self._tasks.start(ask())
+
+    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
+        async def ask() -> None:
+            known = False
+            try:
+                code, states = (await self.target.describe_producers([(topic, partition)])).get(
+                    (topic, partition), (-1, ())
+                )
+                if code:
+                    await self.target.refresh([topic])
+                    raise Unreachable("producers-unknown", f"{topic}-{partition}: DescribeProducers answered {code}")
+                known = any(state.producer_id == producer_id for state in states)
+            except KmigrateError as error:
+                # Not knowing is told apart from knowing by the request's deadline: it is asked again until then.
+                _log.warning("gate: %s", error.what)
+                await sleep(_REFRESH_PAUSE_S)
+                self.ask_target(topic, partition, producer_id, then)
+                return
+            then(known)
+
+        self._tasks.start(ask())
+
+    def drained(self) -> None:
+        self._on_drained()
+
+    def say(self, line: str) -> None:
+        _log.info("%s", line)
+
+    async def close(self) -> None:
+        """The sources' clients belong to whoever made them; only our references go."""
+        self._sources.clear()

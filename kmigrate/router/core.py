@@ -1,0 +1,129 @@
+"""What all client connections of one router share, and the two doors through which they act.
+
+`Core` is decided state: the routing table, the gate, the account of forwards, the address book. `Outside` is what
+the router as a whole can be asked to do, `Edge` what one client connection can; `server` and `listeners`
+implement them, tests fake them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.router.forwards import Forwards
+from kmigrate.router.gate import Gate
+from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.settings import RouterSettings
+
+__all__ = ["Buffer", "Core", "Edge", "Outcome", "Outside", "Waiting"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a forwarded request: its answer, or that it was never sent, or that nobody knows."""
+
+    frame: bytearray | None
+    sent: bool = True
+
+
+class Edge(Protocol):
+    """One client connection and its upstreams, as the session uses them. Calls never block."""
+
+    def now(self) -> float: ...
+
+    def reply(self, parts: Sequence[Buffer]) -> None: ...
+
+    def to_target(
+        self, parts: Sequence[Buffer], correlation: int, answered: Callable[[bytearray], None] | None
+    ) -> None:
+        """Send to this connection's target broker; without `answered` no answer is due (acks=0).
+
+        When that upstream is lost, the client's connection is closed: its order cannot be kept.
+        """
+
+    def to_source(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+    ) -> None:
+        """Send to a source broker; `done` is called exactly once, also after the client is gone."""
+
+    def wake_at(self, when: float) -> None:
+        """Have the session advance at a moment of `now()`."""
+
+    def advanced(self, *, done: bool) -> None:
+        """The session has looked at its requests: reading may go on or pause; `done`: nothing is left to send."""
+
+    def close(self, reason: str) -> None:
+        """Close the client's connection; said in one log line."""
+
+
+class Outside(Protocol):
+    """What the router does for its sessions. Calls never block; `then` is called later."""
+
+    def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
+        """Node id of the known leader (−1: unknown) and the highest Produce version the source speaks."""
+
+    def refresh_source(self, link: str, topic: str) -> None: ...
+
+    def refresh_target(self) -> None: ...
+
+    def new_producer_id(self, then: Callable[[int], None]) -> None:
+        """A fresh id of the target; −1 where none could be had."""
+
+    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
+        """Whether the target's log of a partition knows a producer."""
+
+    def drained(self) -> None:
+        """A fenced topic's last forward in flight was resolved: tell the controller at once."""
+
+    def say(self, line: str) -> None:
+        """One log line."""
+
+
+class Waiting(Protocol):
+    """A session whose head request waits for something; `advance` looks again."""
+
+    def advance(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Core:
+    """Shared by all sessions of a router; changed only between two events, under no await."""
+
+    settings: RouterSettings
+    table: RoutingTable
+    book: AddressBook
+    outside: Outside
+    gate: Gate = field(default_factory=Gate)
+    forwards: Forwards = field(default_factory=Forwards)
+    waiting: dict[Waiting, None] = field(default_factory=dict)
+    """Sessions with a held head, in the order in which they were held."""
+
+    def swap(self, table: RoutingTable) -> None:
+        """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""
+        self.table = table
+        self.gate.load(table)
+        self.forwards.follow(table)
+
+    def wake(self) -> None:
+        """Let every held session look again, first held first."""
+        for session in list(self.waiting):
+            session.advance()
+
+    def hidden(self) -> frozenset[str]:
+        return frozenset(t for t, route in self.table.topics.items() if route.serve is Serve.HIDDEN)
+
+    def mirrored(self) -> frozenset[str]:
+        """Topics that are mirrored and not promoted."""
+        return frozenset(t for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL)
+
+    def resolved(self, key: str, count: int = 1) -> None:
+        """Forwards of a topic are resolved; the last one under a fence is announced."""
+        last = False
+        for _ in range(count):
+            last = self.forwards.resolved(key)
+        if last and any(route.key == key and route.serve is Serve.HOLD for route in self.table.topics.values()):
+            self.outside.drained()

@@ -1,0 +1,223 @@
+"""One Produce request on its way: sent in as few parts as possible, its answers merged in request order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.apis.produce import (
+    PartitionAnswer,
+    ProduceRequest,
+    encode_answer,
+    encode_request,
+    parse_answer,
+)
+from kmigrate.router.core import Buffer, Core, Edge, Outcome
+from kmigrate.router.produce_path import Move, Plan, ProduceJudge
+
+__all__ = ["Exchange"]
+
+_FIRST_WITH_HINTS = 10
+
+
+@dataclass(slots=True)
+class _Part:
+    """One upstream request of the exchange."""
+
+    plans: list[Plan]
+    version: int
+    whole: bool
+    """Whether it is the client's own frame, so that its answer may pass as it is."""
+
+
+class Exchange:
+    """Sends a decided request and gives its answer to `reply` once every part is in."""
+
+    def __init__(
+        self,
+        core: Core,
+        edge: Edge,
+        judge: ProduceJudge,
+        head: RequestHead,
+        request: ProduceRequest,
+        plans: list[Plan],
+        reply: Callable[[Buffer], None],
+    ) -> None:
+        self._core = core
+        self._edge = edge
+        self._judge = judge
+        self._head = head
+        self._request = request
+        self._plans = plans
+        self._reply = reply
+        self._answers: dict[tuple[str, int], PartitionAnswer] = {}
+        self._waiting = 0
+        self._throttle = 0
+
+    def send(self, frame: bytearray) -> None:
+        """Stamp, count and send everything now."""
+        for plan in self._plans:
+            if plan.move is Move.SOURCE:
+                self._judge.stamp(plan)
+        target: list[Plan] = []
+        source: dict[tuple[str, int], list[Plan]] = {}
+        for plan in self._plans:
+            if plan.move is Move.ANSWER:
+                self._answer_here(plan)
+            elif plan.move is Move.SOURCE:
+                assert plan.route is not None
+                source.setdefault((plan.route.link, plan.node), []).append(plan)
+            else:
+                target.append(plan)
+        self._waiting = len(source) + bool(target)
+        if target:
+            self._to_target(target, frame)
+        for (link, node), plans in source.items():
+            self._to_source(link, node, plans, frame)
+        if not self._waiting:
+            self._finish()
+
+    def _answer_here(self, plan: Plan) -> None:
+        if plan.error == Code.NOT_LEADER_OR_FOLLOWER:
+            self._judge.not_appended(plan)
+        self._put(plan.answer(plan.error, plan.message))
+
+    def _put(self, answer: PartitionAnswer) -> None:
+        self._answers[(answer.topic, answer.partition)] = answer
+
+    # to the target
+
+    def _to_target(self, plans: list[Plan], frame: bytearray) -> None:
+        request, primes = self._request, [plan for plan in plans if plan.move is Move.PRIME]
+        for plan in primes:
+            self._core.gate.prime(plan.key)
+        silent = request.acks == 0 and not primes
+        whole = len(plans) == len(self._plans) and (request.acks != 0 or silent)
+        part = _Part(plans, request.version, whole)
+        pieces: list[Buffer] = [frame]
+        if not whole:
+            acks = 1 if primes and request.acks == 0 else request.acks
+            pieces = self._encode(plans, request.version, acks)
+        if silent:
+            self._waiting -= 1
+            self._edge.to_target(pieces, self._head.correlation_id, None)
+        else:
+            self._edge.to_target(pieces, self._head.correlation_id, lambda answer: self._target(part, answer))
+
+    def _target(self, part: _Part, frame: bytearray) -> None:
+        primes = [plan for plan in part.plans if plan.move is Move.PRIME]
+        if part.whole and not primes and part.version < _FIRST_WITH_HINTS:
+            self._reply(frame)
+            return
+        answers, throttle, hints = parse_answer(frame, part.version)
+        by_key = {(answer.topic, answer.partition): answer for answer in answers}
+        for plan in primes:
+            told = by_key.get(plan.key[:2])
+            self._core.gate.settled(plan.key, told is not None and told.error in (0, Code.DUPLICATE_SEQUENCE_NUMBER))
+        if part.whole and not hints:
+            self._reply(frame)
+        else:
+            self._take(part, answers, throttle)
+        if primes:
+            self._core.wake()
+
+    def lost(self) -> None:
+        """The client's connection is gone: whatever primes will never be known."""
+        for plan in self._plans:
+            if plan.move is Move.PRIME:
+                self._core.gate.settled(plan.key, accepted=False)
+
+    # to the source
+
+    def _to_source(self, link: str, node: int, plans: list[Plan], frame: bytearray) -> None:
+        request = self._request
+        version = min(request.version, plans[0].version)
+        whole = len(plans) == len(self._plans) and request.acks != 0 and version == request.version
+        part = _Part(plans, version, whole)
+        pieces = [frame] if whole else self._encode(plans, version, request.acks or 1)
+        for plan in plans:
+            assert plan.route is not None
+            self._core.forwards.leave(plan.route.key)
+        self._edge.to_source(
+            link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, outcome)
+        )
+
+    def _encode(self, plans: Iterable[Plan], version: int, acks: int) -> list[Buffer]:
+        return encode_request(
+            self._request,
+            (plan.part for plan in plans),
+            version=version,
+            acks=acks,
+            correlation=self._head.correlation_id,
+            client_id=self._head.client_id,
+        )
+
+    def _source(self, part: _Part, outcome: Outcome) -> None:
+        try:
+            if outcome.frame is not None:
+                self._source_answered(part, outcome.frame)
+            elif not outcome.sent:
+                self._refused(part)
+            else:
+                self._edge.close("the outcome of a forwarded write is unknown: the client shall send it again")
+        finally:
+            for plan in part.plans:
+                assert plan.route is not None
+                self._core.resolved(plan.route.key)
+
+    def _source_answered(self, part: _Part, frame: bytearray) -> None:
+        answers, throttle, hints = parse_answer(frame, part.version)
+        plans = {plan.key[:2]: plan for plan in part.plans}
+        told = []
+        for answer in answers:
+            plan = plans.get((answer.topic, answer.partition))
+            if plan is not None:
+                told.append(self._judge.outcome(plan, answer))
+        if part.whole and not hints and told == answers:
+            self._reply(frame)
+        else:
+            self._take(part, told, throttle)
+
+    def _refused(self, part: _Part) -> None:
+        """The source broker could not be reached: nothing was sent, so nothing was appended."""
+        told = []
+        for plan in part.plans:
+            assert plan.route is not None
+            self._core.outside.refresh_source(plan.route.link, plan.part.topic)
+            if plan.own and self._judge.own is not None:
+                self._judge.own.failed(plan.part.topic, plan.part.partition, plan.epoch)
+            self._judge.not_appended(plan)
+            told.append(plan.answer(Code.NOT_LEADER_OR_FOLLOWER))
+        self._take(part, told, 0)
+
+    # merging
+
+    def _take(self, part: _Part, answers: Iterable[PartitionAnswer], throttle: int) -> None:
+        for answer in answers:
+            self._put(answer)
+        self._throttle = max(self._throttle, throttle)
+        self._waiting -= 1
+        if not self._waiting:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._request.acks == 0:
+            if any(answer.error for answer in self._answers.values()):
+                self._edge.close("a write without acknowledgement failed")  # what a broker does (B8)
+            return
+        answers = []
+        for plan in self._plans:
+            answer = self._answers.get((plan.part.topic, plan.part.partition))
+            if answer is None:
+                self._edge.close("a broker left out a partition in its Produce answer")
+                return
+            answers.append(answer)
+        frame = encode_answer(
+            answers,
+            version=self._request.version,
+            correlation=self._head.correlation_id,
+            throttle_ms=self._throttle,
+        )
+        self._reply(frame)

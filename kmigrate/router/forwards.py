@@ -1,0 +1,82 @@
+"""What has left for the source and is not resolved yet, and what the source has acknowledged.
+
+The count per topic is a fence's proof: once the table says hold, no forward of that topic leaves any more (the
+swap is one assignment, and forwards are decided under no await), so the count only falls, and 0 means that every
+forward of every older epoch is resolved. A forward is resolved when its answer is read, or when its source
+connection is lost and the client's connection has been closed for it: what may then still arrive late at the
+source lies below the barrier and is in its table, or beyond it and is never copied; the client's retry is judged
+by the gate in both cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kmigrate.model.records import FenceAck, ProducerMark
+from kmigrate.model.routes import RoutingTable, Serve
+
+__all__ = ["Forwards"]
+
+_Marks = dict[int, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Forwards:
+    """One router's account of forwarded batches, by topic key."""
+
+    in_flight: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    _acked: dict[str, dict[int, _Marks]] = field(default_factory=dict)
+    _holds: dict[str, dict[int, float]] = field(default_factory=dict)
+    _epochs: dict[str, int] = field(default_factory=dict)
+
+    def leave(self, key: str) -> None:
+        self.in_flight[key] = self.in_flight.get(key, 0) + 1
+        self.total += 1
+
+    def resolved(self, key: str) -> bool:
+        """One forward's fate is known; whether it was the topic's last in flight."""
+        left = self.in_flight[key] - 1
+        self.in_flight[key] = left
+        return left == 0
+
+    def acknowledged(self, key: str, partition: int, producer_id: int, epoch: int, last_sequence: int) -> None:
+        """The source has stored a batch of a producer (id as the client knows it, or the router's own)."""
+        self._acked.setdefault(key, {}).setdefault(partition, {})[producer_id] = (epoch, last_sequence)
+
+    def held(self, key: str, partition: int, ms: float) -> None:
+        """A request was released after so many ms."""
+        holds = self._holds.setdefault(key, {})
+        holds[partition] = max(holds.get(partition, 0.0), round(ms, 3))
+
+    def follow(self, table: RoutingTable) -> None:
+        """Forget the holds of a topic whose next fence begins, and everything of topics that are gone."""
+        alive = {route.key: route for route in table.topics.values()}
+        for key, route in alive.items():
+            if route.serve is Serve.HOLD and self._epochs.get(key) != route.fence_epoch:
+                self._epochs[key] = route.fence_epoch
+                self._holds.pop(key, None)
+        for gone in [key for key in self._acked if key not in alive]:
+            del self._acked[gone]
+
+    def fences(self, table: RoutingTable) -> dict[str, FenceAck]:
+        """This router's word on every fenced topic of a table."""
+        return {
+            route.key: FenceAck(
+                epoch=route.fence_epoch,
+                in_flight=self.in_flight.get(route.key, 0),
+                producers=self._marks(route.key),
+            )
+            for route in table.topics.values()
+            if route.serve is Serve.HOLD
+        }
+
+    def _marks(self, key: str) -> dict[int, tuple[ProducerMark, ...]]:
+        return {
+            partition: tuple(ProducerMark(one, epoch, last) for one, (epoch, last) in sorted(marks.items()))
+            for partition, marks in self._acked.get(key, {}).items()
+        }
+
+    def holds_ms(self) -> Mapping[str, Mapping[int, float]]:
+        return {key: dict(holds) for key, holds in self._holds.items()}

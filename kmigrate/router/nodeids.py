@@ -1,0 +1,31 @@
+"""Target brokers as clients see them: node ids in a block of our own, addresses of the router's listeners.
+
+The mapping of ids is one addition, so every router maps alike and no table is kept; negative ids mean "none"
+and stay (D1, D5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["AddressBook"]
+
+
+@dataclass(slots=True)
+class AddressBook:
+    """Router addresses by target node id; brokers without a listener yet are not shown to anybody."""
+
+    offset: int
+    addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def shown(self, node: int) -> int:
+        """The node id that clients see."""
+        return node + self.offset if node >= 0 else node
+
+    def real(self, node: int) -> int:
+        """The target's node id behind one that a client names."""
+        return node - self.offset if node >= 0 else node
+
+    def address(self, node: int) -> tuple[str, int] | None:
+        """Where the listener of a target broker is."""
+        return self.addresses.get(node)

@@ -1,0 +1,216 @@
+"""A client's Produce requests: each partition judged, held where it must be, split by destination, merged again.
+
+A request is looked at as often as something changes while it waits, and decided once: `take` first judges every
+partition without changing anything; only when none has to wait any more does it stamp, count and send, all under
+no await. While one request waits, nothing behind it on the connection is looked at, so a producer's order is
+its connection's order (B9).
+
+What one partition can meet:
+  not mirrored     → target, as it came
+  forward          → source leader, producer id translated (design of producer identity)
+  hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6)
+  promoted         → the gate for first writes, then target
+Never 8, 45, 59 or −1 of our own making (B5, B6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.frames import RequestHead, skip_tags
+from kmigrate.records.batch import Batch, check_crc, stamp, walk
+from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart, ProduceRequest, parse_request
+from kmigrate.router.apis.transactions import transaction_text
+from kmigrate.router.core import Core
+from kmigrate.router.gate import GateKey, Verdict
+from kmigrate.router.identities import OwnProducer, StopRule
+
+__all__ = ["Held", "Move", "Plan", "ProduceJudge", "read_produce"]
+
+
+class Move(Enum):
+    """Where one partition of a request goes."""
+
+    TARGET = "target"
+    PRIME = "prime"
+    SOURCE = "source"
+    ANSWER = "answer"
+    WAIT = "wait"
+
+
+@dataclass(slots=True)
+class Plan:
+    """The decision for one partition of one request."""
+
+    part: ProducePart
+    move: Move
+    batch: Batch | None = None
+    route: TopicRoute | None = None
+    node: int = -1
+    version: int = 0
+    error: int = 0
+    message: str | None = None
+    sent_id: int = -1
+    """What a forwarded batch counts under: the client's id, or the router's own for this connection."""
+    epoch: int = -1
+    last_sequence: int = -1
+
+    def answer(self, error: int, message: str | None = None) -> PartitionAnswer:
+        return PartitionAnswer(self.part.topic, self.part.partition, error, message=message)
+
+    @property
+    def key(self) -> GateKey:
+        return (self.part.topic, self.part.partition, self.batch.producer_id if self.batch else -1)
+
+    @property
+    def own(self) -> bool:
+        """Whether the batch came without an id and got one of the router's."""
+        return self.batch is not None and self.batch.producer_id < 0
+
+
+@dataclass(slots=True)
+class Held:
+    """A request that waits at the head of its connection."""
+
+    since: float
+    deadline: float
+    request: ProduceRequest
+    known: dict[GateKey, bool] = field(default_factory=dict)
+    asked: set[GateKey] = field(default_factory=set)
+    fenced: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Since when each (topic key, partition) of it was held by a fence."""
+
+
+def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
+    body = skip_tags(frame, head.body) if head.version >= FLEXIBLE else head.body
+    return parse_request(frame, head.version, body)
+
+
+def _only_batch(part: ProducePart) -> Batch | None:
+    """The one batch that a partition must carry (A2), or None where it carries anything else."""
+    try:
+        batches = list(walk(part.records))
+    except ProtocolViolation:
+        return None
+    if len(batches) != 1 or len(batches[0].view) != len(part.records):
+        return None
+    return batches[0]
+
+
+class ProduceJudge:
+    """Judges partitions for one client connection; keeps its own producer id and the stop rule."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.own: OwnProducer | None = None
+        self.stops = StopRule()
+
+    def judge(self, request: ProduceRequest, held: Held | None) -> list[Plan]:
+        """A plan for every partition, nothing changed yet."""
+        return [self._judge(request, part, held) for part in request.parts]
+
+    def _judge(self, request: ProduceRequest, part: ProducePart, held: Held | None) -> Plan:
+        route = self._core.table.topics.get(part.topic)
+        if route is None:
+            return Plan(part, Move.TARGET)
+        batch = _only_batch(part)
+        if batch is None:
+            return Plan(part, Move.ANSWER, route=route, error=Code.INVALID_RECORD)
+        if route.serve is Serve.LOCAL:
+            return self._local(part, batch, route, held)
+        if batch.is_transactional or request.transactional_id is not None:
+            refused = Code.TOPIC_AUTHORIZATION_FAILED
+            text = transaction_text(part.topic)
+            return Plan(part, Move.ANSWER, batch, route, error=refused, message=text)
+        plan = Plan(part, Move.WAIT, batch, route)
+        behind = batch.producer_id >= 0 and self.stops.blocks(part.topic, part.partition, batch)
+        if behind or route.serve is Serve.HIDDEN:
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        elif route.serve is Serve.FORWARD:
+            self._forward(plan, batch, route)
+        return plan
+
+    def _forward(self, plan: Plan, batch: Batch, route: TopicRoute) -> None:
+        part = plan.part
+        plan.node, plan.version = self._core.outside.source_leader(route.link, part.topic, part.partition)
+        if plan.node < 0:
+            self._core.outside.refresh_source(route.link, part.topic)
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        elif batch.producer_id >= 0 or self.own is not None:
+            plan.move = Move.SOURCE
+
+    def _local(self, part: ProducePart, batch: Batch, route: TopicRoute, held: Held | None) -> Plan:
+        if batch.producer_id < 0 or batch.is_transactional:
+            return Plan(part, Move.TARGET)
+        verdict = self._core.gate.judge(part.topic, part.partition, batch, held.known if held else {})
+        move, error = _GATE_MOVES[verdict]
+        return Plan(part, move, batch, route, error=error)
+
+    def stamp(self, plan: Plan) -> None:
+        """Give a forwarded batch the id that the source shall see; a broken batch becomes an answer (A16)."""
+        batch, route = plan.batch, plan.route
+        assert batch is not None and route is not None
+        if not check_crc(batch.view):
+            # Our own CRC over broken bytes would make them look whole.
+            plan.move, plan.error = Move.ANSWER, Code.CORRUPT_MESSAGE
+            return
+        epoch, sequence = batch.producer_epoch, batch.base_sequence
+        plan.sent_id = batch.producer_id
+        if plan.own:
+            assert self.own is not None
+            plan.sent_id = self.own.producer_id
+            epoch, sequence = self.own.stamp_for(plan.part.topic, plan.part.partition, batch.last_offset_delta + 1)
+        else:
+            self.stops.passed(plan.part.topic, plan.part.partition, batch)
+        plan.epoch = epoch
+        plan.last_sequence = (sequence + batch.last_offset_delta) & 0x7FFFFFFF
+        stamp(
+            batch.view, producer_id=plan.sent_id + route.shift, epoch=epoch, sequence=sequence, base_offset=None
+        )
+
+    def not_appended(self, plan: Plan) -> None:
+        """A batch surely did not reach its log: what stands behind it must wait for it to come again."""
+        if plan.batch is not None and not plan.own:
+            self.stops.failed(plan.part.topic, plan.part.partition, plan.batch)
+
+    def outcome(self, plan: Plan, answer: PartitionAnswer) -> PartitionAnswer:
+        """What the client is told of the source's answer for one forwarded batch."""
+        assert plan.batch is not None and plan.route is not None
+        topic, partition, error = answer.topic, answer.partition, answer.error
+        if not error:
+            self._core.forwards.acknowledged(
+                plan.route.key, partition, plan.sent_id, plan.epoch, plan.last_sequence
+            )
+            return answer
+        if error in _MOVED:
+            self._core.outside.refresh_source(plan.route.link, topic)
+        if plan.own:
+            if self.own is not None:
+                self.own.failed(topic, partition, plan.epoch)
+            behind = error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        else:
+            behind = error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and self.stops.blocks(topic, partition, plan.batch)
+            if error in _NOT_APPENDED:
+                self.not_appended(plan)
+        if behind or error in _MOVED:
+            return plan.answer(Code.NOT_LEADER_OR_FOLLOWER)
+        return answer
+
+
+_GATE_MOVES: dict[Verdict, tuple[Move, int]] = {
+    Verdict.PASS: (Move.TARGET, 0),
+    Verdict.PRIME: (Move.PRIME, 0),
+    Verdict.WAIT: (Move.WAIT, 0),
+    Verdict.ASK: (Move.WAIT, 0),
+    Verdict.DUPLICATE: (Move.ANSWER, 0),
+    Verdict.FENCED: (Move.ANSWER, Code.INVALID_PRODUCER_EPOCH),
+    Verdict.GAP: (Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER),
+}
+_MOVED = frozenset({3, 5, 6, 56, 72, 74, 75})
+"""Errors of the source that mean: ask another broker. Surely not appended, told to the client as 6."""
+_NOT_APPENDED = _MOVED | frozenset({2, 19})
+"""Retriable errors after which the batch is surely not in the log."""

@@ -1,0 +1,48 @@
+"""Answers in the order of their requests, whichever upstream answers first (D9, B9).
+
+Each request takes a slot; a slot is filled with the answer's bytes, or skipped where Kafka sends none
+(acks=0). Whatever stands filled at the head leaves, and nothing overtakes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+__all__ = ["Sequencer", "Slot"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One request's place in the order; `size` counts against the connection's pending bytes."""
+
+    size: int
+    done: bool = False
+    answer: Buffer | None = None
+
+
+@dataclass(slots=True)
+class Sequencer:
+    """The slots of one client connection."""
+
+    slots: deque[Slot] = field(default_factory=deque)
+    pending_bytes: int = 0
+
+    def take(self, size: int) -> Slot:
+        slot = Slot(size)
+        self.slots.append(slot)
+        self.pending_bytes += size
+        return slot
+
+    def fill(self, slot: Slot, answer: Buffer | None) -> list[Buffer]:
+        """Fill a slot (None: no answer is due) and return everything that may leave now."""
+        slot.done, slot.answer = True, answer
+        out: list[Buffer] = []
+        while self.slots and self.slots[0].done:
+            first = self.slots.popleft()
+            self.pending_bytes -= first.size
+            if first.answer is not None:
+                out.append(first.answer)
+        return out

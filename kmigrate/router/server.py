@@ -1,0 +1,270 @@
+"""The router as a process: listeners, the route table it follows, and its word to the controller.
+
+It registers in the state log before it takes the first client, so no fence can be complete without it, and
+follows the log from then on: each newer state becomes a new routing table, swapped in one step, after which held
+requests go on in the order in which they were held. While a topic is fenced it says at once, and again when the
+last forward in flight is resolved, what the controller waits for (`FenceAck`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.model.records import LinkRecord, RouterPresence, RouterRecord
+from kmigrate.model.routes import routing_table
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.clusters import Clusters
+from kmigrate.router.core import Core
+from kmigrate.router.listeners import ClientConnection
+from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.settings import RouterSettings
+from kmigrate.state.log import StateLog
+
+__all__ = ["Router"]
+
+_log = logging.getLogger("kmigrate.router")
+_LOOK_AT_BROKERS_S = 10.0
+_BACKLOG = 1024
+_SAY_AGAIN_S = 0.2
+
+
+class Router:
+    """One router; `start`, then `run` until it fails or is cancelled, then `close`."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        target: ClusterClient,
+        source_client: Callable[[LinkRecord], ClusterClient],
+        log: StateLog,
+        instance: str,
+    ) -> None:
+        self.settings = settings
+        self.instance = instance
+        self._target = target
+        self._state_log = log
+        self._failed: asyncio.Future[None] | None = None
+        self._tasks = TaskOwner(self._on_failure)
+        self._clusters = Clusters(target, source_client, self._tasks, self._brokers_changed, self._announce_now)
+        self._core = Core(
+            settings,
+            routing_table(log.state),
+            AddressBook(settings.node_id_offset),
+            self._clusters,
+        )
+        self._servers: dict[int | None, asyncio.Server] = {}
+        self._connections: set[ClientConnection] = set()
+        self._draining: set[ClientConnection] = set()
+        self._serving = False
+        self._bootstrap = ("", 0)
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port that clients are given."""
+        return f"{self._bootstrap[0]}:{self._bootstrap[1]}"
+
+    # life
+
+    async def start(self) -> None:
+        """Bind, register, follow; returns when clients are taken."""
+        self._failed = asyncio.get_running_loop().create_future()
+        await self._target.refresh([])
+        await self._listen(None)
+        for node in sorted(self._target.metadata.brokers):
+            await self._listen(node)
+        await self._state_log.read_to_end()
+        await self._register()
+        self._swap()
+        self._serving = True
+        for server in self._servers.values():
+            await server.start_serving()
+        self._tasks.start(self._follow(), "router-follow")
+        self._tasks.start(self._presence(), "router-presence")
+        self._tasks.start(self._watch_brokers(), "router-brokers")
+
+    async def run(self) -> None:
+        """Wait until something that cannot be survived has happened, and raise it."""
+        assert self._failed is not None, "start() comes first"
+        await asyncio.shield(self._failed)
+
+    async def close(self) -> None:
+        """Take no more clients, let answers under way arrive, leave the state log, go."""
+        self._serving = False
+        for server in self._servers.values():
+            server.close()
+        deadline = monotonic() + self.settings.drain_s
+        while monotonic() < deadline and not all(c.session.idle for c in self._connections):
+            await sleep(0.01)
+        for connection in list(self._connections):
+            connection.close("")
+        while monotonic() < deadline and any(c.draining for c in self._draining):
+            await sleep(0.01)
+        resolved = not any(c.draining for c in self._draining)
+        for connection in [*self._connections, *self._draining]:
+            connection.abort()
+        await self._tasks.close()
+        await self._clusters.close()
+        if resolved:
+            await self._deregister()
+
+    def _on_failure(self, error: BaseException) -> None:
+        _log.error("router: %r", error)
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    # listeners
+
+    async def _listen(self, node: int | None) -> None:
+        """Bind the listener of a target broker (None: the bootstrap listener)."""
+        settings = self.settings
+        port = settings.port
+        if node is not None:
+            port = settings.node_port_base + node if settings.node_port_base else 0
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                lambda: self._accept(node), settings.host, port, backlog=_BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            raise Refused(
+                "router-port-taken",
+                f"router {settings.name} cannot listen on {settings.host}:{port}: {error}",
+                still_true="no client was taken",
+                next_step="choose other ports for this router",
+            ) from error
+        self._servers[node] = server
+        address = (settings.told_host, int(server.sockets[0].getsockname()[1]))
+        if node is None:
+            self._bootstrap = address
+        else:
+            self._core.book.addresses[node] = address
+        if self._serving:
+            await server.start_serving()
+
+    def _accept(self, node: int | None) -> asyncio.BaseProtocol:
+        connection = ClientConnection(
+            self._core,
+            self._tasks,
+            lambda: self._clusters.target_addresses(node),
+            lambda link, source_node: lambda: self._clusters.source_addresses(link, source_node),
+            self._client_gone,
+        )
+        if len(self._connections) >= self.settings.max_connections:
+            asyncio.get_running_loop().call_soon(connection.close, "too many connections")
+        self._connections.add(connection)
+        return connection.stream
+
+    def _client_gone(self, connection: ClientConnection) -> None:
+        self._connections.discard(connection)
+        self._draining = {c for c in self._draining if c.draining}
+        if connection.draining:
+            self._draining.add(connection)
+
+    def _brokers_changed(self) -> None:
+        missing = [node for node in self._target.metadata.brokers if node not in self._servers]
+        if missing and self._serving:
+            self._tasks.start(self._listen_more(missing))
+
+    async def _listen_more(self, nodes: list[int]) -> None:
+        for node in nodes:
+            if node not in self._servers:
+                await self._listen(node)
+
+    async def _watch_brokers(self) -> None:
+        while True:
+            await sleep(_LOOK_AT_BROKERS_S)
+            self._clusters.refresh_target()
+
+    # the state log
+
+    async def _register(self) -> None:
+        record = RouterRecord(
+            name=self.settings.name,
+            instance=self.instance,
+            host=self.settings.told_host,
+            bootstrap=self.bootstrap,
+            since_ms=now_ms(),
+        )
+        await self._state_log.append(lambda state: None if state.records.get(record.key) == record else record)
+
+    async def _deregister(self) -> None:
+        def decide(state: State) -> tuple[str, None] | None:
+            mine = self._own_record(state)
+            return (mine.key, None) if mine is not None else None
+
+        try:
+            await self._state_log.append(decide, timeout=5.0)
+        except KmigrateError as error:
+            _log.warning("router %s stays registered: %s", self.settings.name, error.what)
+
+    def _own_record(self, state: State) -> RouterRecord | None:
+        for record in state.routers():
+            if record.name == self.settings.name and record.instance == self.instance:
+                return record
+        return None
+
+    async def _follow(self) -> None:
+        while True:
+            if self._state_log.state.epoch != self._core.table.epoch:
+                if self._own_record(self._state_log.state) is None:
+                    self._replaced()
+                self._swap()
+            await self._state_log.changed(1.0)
+
+    def _swap(self) -> None:
+        state = self._state_log.state
+        self._core.swap(routing_table(state))
+        self._clusters.follow(state, self._core.table)
+        self._announce_now()
+        self._core.wake()
+
+    def _replaced(self) -> None:
+        """Nobody waits for this router at a fence any more, so it must not forward anything any more."""
+        for connection in [*self._connections, *self._draining]:
+            connection.abort()
+        raise Refused(
+            "router-replaced",
+            f"another router has registered under the name {self.settings.name}",
+            still_true="this one forwards nothing any more; its clients go to the other one",
+            next_step="give every router a name of its own",
+        )
+
+    # presence
+
+    def _announce_now(self) -> None:
+        """Say it without waiting for what is being said: both go down one connection, in order."""
+        if self._serving:
+            self._tasks.start(self._announce())
+
+    async def _announce(self) -> None:
+        try:
+            await self._state_log.announce(self.presence())
+        except Unreachable as error:
+            _log.warning("presence: %s", error.what)
+            await sleep(_SAY_AGAIN_S)
+            self._announce_now()
+
+    def presence(self) -> RouterPresence:
+        """What this router says of itself now."""
+        core = self._core
+        return RouterPresence(
+            instance=self.instance,
+            name=self.settings.name,
+            applied=core.table.epoch,
+            interval_ms=self.settings.presence_interval_ms,
+            fences=core.forwards.fences(core.table),
+            holds_ms=core.forwards.holds_ms(),
+            connections=len(self._connections),
+            forwarded=core.forwards.total,
+        )
+
+    async def _presence(self) -> None:
+        while True:
+            self._announce_now()
+            await sleep(self.settings.presence_interval_ms / 1000)

@@ -1,0 +1,327 @@
+"""One client connection: its requests in order, each passed, rewritten, held, refused or forwarded.
+
+Sans-I/O: `frame` and `advance` are told what happened, everything that acts goes through `Edge`. Requests are
+looked at strictly one after another; one that has to wait stops the connection (`held`), so nothing overtakes
+it. Answers leave in request order (`Sequencer`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import is_flexible
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.frames import RequestHead, peek_request
+from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, encode_request, rewrite_answer
+from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
+from kmigrate.router.apis.fetch import FETCH, FIRST_WITH_NODE_IDS, rewrite_fetch
+from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
+from kmigrate.router.apis.offered import (
+    API_VERSIONS,
+    OFFERED,
+    check_offered,
+    filter_api_versions,
+    unsupported_api_versions,
+)
+from kmigrate.router.apis.produce import PRODUCE, ProduceRequest
+from kmigrate.router.apis.transactions import TRANSACTION_APIS, TransactionGuard
+from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.exchange import Exchange
+from kmigrate.router.identities import OwnProducer
+from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
+from kmigrate.router.sequencer import Sequencer, Slot
+
+__all__ = ["Session"]
+
+_LONGEST_HOLD_S = 5.0
+
+
+class Session:
+    """The order and the decisions of one client connection."""
+
+    def __init__(self, core: Core, edge: Edge) -> None:
+        self._core = core
+        self._edge = edge
+        self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
+        self._inbound_bytes = 0
+        self._order = Sequencer()
+        self._judge = ProduceJudge(core)
+        self._transactions = TransactionGuard()
+        self._held: Held | None = None
+        self._arrived = 0.0
+        self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
+        """When the last fence let go here, and the keys of its topics."""
+        self._group_deadline: float | None = None
+        self._asking_id = False
+        self._exchanges: set[Exchange] = set()
+        self._advancing = False
+        self.gone = False
+
+    # events
+
+    def frame(self, frame: bytearray) -> None:
+        """A request has arrived."""
+        head = peek_request(frame)
+        if head.api_key != API_VERSIONS:
+            check_offered(head.api_key, head.version)
+        self._inbound.append((head, frame, self._edge.now()))
+        self._inbound_bytes += len(frame)
+        self.advance()
+
+    def advance(self) -> None:
+        """Process what can be processed now."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            self._core.waiting.pop(self, None)
+            while self._inbound:
+                head, frame, self._arrived = self._inbound[0]
+                if not self._take(head, frame):
+                    self._core.waiting[self] = None
+                    return
+                self._inbound.popleft()
+                self._inbound_bytes -= len(frame)
+        except ProtocolViolation as violation:
+            self._inbound.clear()
+            self._edge.close(violation.what)
+        finally:
+            self._advancing = False
+            self._edge.advanced(done=self.gone and not self._inbound)
+
+    def closed(self) -> None:
+        """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
+        self.gone = True
+        for exchange in list(self._exchanges):
+            exchange.lost()
+        if self._exchanges:
+            self._core.wake()
+        self.advance()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits: neither a request nor an answer."""
+        return not self._inbound and not self._order.slots
+
+    @property
+    def waits_for_answer(self) -> bool:
+        return bool(self._order.slots)
+
+    @property
+    def congested(self) -> bool:
+        """Whether reading from the client should pause."""
+        limits = self._core.settings
+        waiting = len(self._inbound) + len(self._order.slots)
+        return (
+            waiting > limits.max_pending
+            or self._inbound_bytes + self._order.pending_bytes > limits.max_pending_bytes
+        )
+
+    # requests
+
+    def _take(self, head: RequestHead, frame: bytearray) -> bool:
+        """Deal with the head request; False where it has to wait."""
+        key = head.api_key
+        if key == PRODUCE:
+            return self._produce(head, frame)
+        if self.gone:
+            return True
+        if key in HELD_APIS and self._core.table.held_groups:
+            return self._group(head, frame)
+        if key in REWRITTEN:
+            self._rewritten(head, frame)
+        elif key == FETCH and head.version >= FIRST_WITH_NODE_IDS:
+            book = self._core.book
+            self._pass(head, frame, lambda answer: rewrite_fetch(answer, head.version, book))
+        elif key == API_VERSIONS:
+            self._api_versions(head, frame)
+        elif key in TRANSACTION_APIS or key in ADMIN_APIS:
+            self._guarded(head, frame)
+        else:
+            self._pass(head, frame)
+        return True
+
+    def _pass(
+        self, head: RequestHead, frame: Buffer, change: Callable[[bytearray], Buffer] | None = None
+    ) -> None:
+        """To the target as it is; the answer back, through `change` where given."""
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            self._fill(slot, change(answer) if change else answer)
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _answer(self, frame: Buffer, answer: Buffer) -> None:
+        self._fill(self._order.take(len(frame)), answer)
+
+    def _fill(self, slot: Slot, answer: Buffer | None) -> None:
+        parts = self._order.fill(slot, answer)
+        if parts and not self.gone:
+            self._edge.reply(parts)
+
+    def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
+        if not 0 <= head.version <= OFFERED[API_VERSIONS][1]:
+            self._answer(frame, unsupported_api_versions(head.correlation_id))
+            return
+        self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
+
+    def _decodable(self, head: RequestHead, frame: bytearray) -> RequestHead:
+        return peek_request(frame, is_flexible(head.api_key, head.version))
+
+    def _rewritten(self, head: RequestHead, frame: bytearray) -> None:
+        request: Buffer = frame
+        if head.api_key == METADATA:
+            request = self._no_auto_create(head, frame)
+
+        def change(answer: bytearray) -> Buffer:
+            shown, stranger = rewrite_answer(answer, head, self._core.book, self._core.hidden())
+            if stranger:
+                self._core.outside.refresh_target()
+            return shown
+
+        self._pass(head, request, change)
+
+    def _no_auto_create(self, head: RequestHead, frame: bytearray) -> Buffer:
+        """The Metadata request with auto-creation off (D11): a topic not mirrored yet must not spring up empty."""
+        full = self._decodable(head, frame)
+        message = decode_request(frame, full)
+        if not message.allow_auto_topic_creation:
+            return frame
+        return encode_request(frame, full, dataclasses.replace(message, allow_auto_topic_creation=False))
+
+    def _guarded(self, head: RequestHead, frame: bytearray) -> None:
+        """Transactions and admin work: refused where a mirrored topic or a held group is touched."""
+        core = self._core
+        mirrored = core.mirrored()
+        full = self._decodable(head, frame)
+        request = decode_request(frame, full)
+        if head.api_key in TRANSACTION_APIS:
+            refusal = self._transactions.answer(head, request, mirrored, core.table.held_groups)
+        else:
+            refusal = refuse_admin(head, request, mirrored)
+        if refusal is not None:
+            answer, text = refusal
+            if text:
+                core.outside.say(f"{head.client_id or 'a client'}: {text}")
+            self._answer(frame, answer)
+            return
+        changed = make_nodes_real(request, core.book) if head.api_key in ADMIN_APIS else None
+        self._pass(head, frame if changed is None else encode_request(frame, full, changed))
+
+    def _group(self, head: RequestHead, frame: bytearray) -> bool:
+        """Requests of a held group wait a moment and are told to come again (code 14)."""
+        request = decode_request(frame, self._decodable(head, frame))
+        held = self._core.table.held_groups
+        if held.isdisjoint(groups_of(request)):
+            self._group_deadline = None
+            self._pass(head, frame)
+            return True
+        now = self._edge.now()
+        if self._group_deadline is None:
+            self._group_deadline = now + self._core.settings.group_hold_s
+            self._edge.wake_at(self._group_deadline)
+        if now < self._group_deadline:
+            return False
+        self._group_deadline = None
+        self._answer(frame, wait_answer(head, request, held))
+        return True
+
+    # Produce
+
+    def _produce(self, head: RequestHead, frame: bytearray) -> bool:
+        held = self._held
+        request = held.request if held else read_produce(frame, head)
+        if self.gone and request.acks != 0:
+            self._held = None
+            return True
+        plans = self._judge.judge(request, held)
+        waits = [plan for plan in plans if plan.move is Move.WAIT]
+        if waits and self._wait(request, waits):
+            return False
+        for plan in waits:
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        self._release(plans)
+        self._send(head, frame, request, plans)
+        return True
+
+    def _wait(self, request: ProduceRequest, waits: list[Plan]) -> bool:
+        """Note what is waited for and get it under way; False once the deadline has passed."""
+        now = self._edge.now()
+        if self._held is None:
+            limits = self._core.settings
+            longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
+            # Nobody waits for an answer that is never sent: a write without one is held until the fence ends.
+            deadline = now + longest if request.acks != 0 else float("inf")
+            self._held = Held(now, deadline, request)
+            if request.acks != 0:
+                self._edge.wake_at(deadline)
+        held = self._held
+        if now >= held.deadline:
+            return False
+        for plan in waits:
+            assert plan.route is not None
+            self._get_under_way(plan, plan.route.key, held, now)
+        return True
+
+    def _get_under_way(self, plan: Plan, key: str, held: Held, now: float) -> None:
+        assert plan.route is not None and plan.batch is not None
+        if plan.route.serve is Serve.HOLD:
+            held.fenced.setdefault((key, plan.part.partition), now)
+        elif plan.route.serve is Serve.FORWARD:
+            self._ask_own_id()
+        elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
+            held.asked.add(plan.key)
+
+            def then(known: bool) -> None:
+                held.known[plan.key] = known
+                self.advance()
+
+            self._core.outside.ask_target(*plan.key, then)
+
+    def _ask_own_id(self) -> None:
+        if self._asking_id:
+            return
+        self._asking_id = True
+
+        def then(producer_id: int) -> None:
+            self._asking_id = False
+            if producer_id >= 0:
+                self._judge.own = OwnProducer(producer_id)
+            self.advance()
+
+        self._core.outside.new_producer_id(then)
+
+    def _release(self, plans: list[Plan]) -> None:
+        """A request goes on: its time at the fence is known now, also where it only stood behind another."""
+        now, account = self._edge.now(), self._core.forwards
+        held, self._held = self._held, None
+        if held is not None and held.fenced:
+            self._last_fence = (now, frozenset(key for key, _ in held.fenced))
+            for (key, partition), since in held.fenced.items():
+                account.held(key, partition, (now - since) * 1000)
+        elif self._arrived < self._last_fence[0]:
+            for plan in plans:
+                if plan.route is not None and plan.route.key in self._last_fence[1]:
+                    account.held(plan.route.key, plan.part.partition, (now - self._arrived) * 1000)
+
+    def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
+        slot = self._order.take(len(frame))
+
+        def reply(answer: Buffer) -> None:
+            self._exchanges.discard(exchange)
+            self._fill(slot, answer)
+
+        exchange = Exchange(self._core, self._edge, self._judge, head, request, plans, reply)
+        if request.acks == 0:
+            self._fill(slot, None)
+        else:
+            self._exchanges.add(exchange)
+        exchange.send(frame)
+        own = self._judge.own
+        if own is not None and own.exhausted:
+            self._judge.own = None

@@ -1,0 +1,41 @@
+"""How one router is run, as one frozen value built at the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RouterSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """A router's name, listeners and bounds.
+
+    With `node_port_base` n, target broker b listens on n + b: addresses that survive a restart. With 0 every
+    listener takes a free port.
+    """
+
+    name: str = "router"
+    host: str = "127.0.0.1"
+    port: int = 0
+    node_port_base: int = 0
+    advertised_host: str = ""
+    """What clients are told to connect to; empty: `host`."""
+    node_id_offset: int = 1_000_000
+    """Router node id = target node id + this, so no socket of a client can be taken for another's (D1)."""
+    hold_limit_s: float = 5.0
+    """Longest time a request is held at a fence; never more than 5 s or a quarter of its own timeout (B6)."""
+    group_hold_s: float = 1.0
+    """How long a request of a held group waits before it is told to come again (code 14)."""
+    max_frame: int = 128 * 1024 * 1024
+    max_connections: int = 4096
+    max_pending: int = 100
+    """Requests of one client connection that may wait for an answer before reading from it pauses."""
+    max_pending_bytes: int = 64 * 1024 * 1024
+    presence_interval_ms: int = 500
+    drain_s: float = 3.0
+    """How long `close` waits for answers that are under way."""
+
+    @property
+    def told_host(self) -> str:
+        return self.advertised_host or self.host

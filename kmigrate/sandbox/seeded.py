@@ -1,0 +1,41 @@
+"""An estate from a seed: other log starts, other shares of the producers, other transactions for each number."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec, demo_clients
+from kmigrate.sandbox.preload import Preload
+
+__all__ = ["seeded_clients", "seeded_preload"]
+
+_PARTITIONS = 6
+
+
+def seeded_preload(seed: int, records: int, replicas: int) -> Preload:
+    """Which partitions of `orders` begin beyond 1,000,000, and where."""
+    chance = random.Random(seed)
+    return Preload(
+        records=records,
+        log_start=1_000_000 + chance.randrange(200_000),
+        filled_partitions=tuple(sorted(chance.sample(range(_PARTITIONS), chance.randint(2, 3)))),
+        replicas=replicas,
+    )
+
+
+def seeded_clients(seed: int, rate: float) -> tuple[ClientSpec, ...]:
+    """The demo's clients with uneven shares of the rate (the sum stays) and transactions of another size."""
+    chance = random.Random(seed)
+    specs = list(demo_clients(rate))
+    orders = [n for n, s in enumerate(specs) if isinstance(s, ProducerSpec) and s.topic == "orders"]
+    weights = [chance.uniform(0.5, 1.5) for _ in orders]
+    whole = sum(spec.rate for spec in (specs[n] for n in orders) if isinstance(spec, ProducerSpec))
+    for n, weight in zip(orders, weights, strict=True):
+        spec = specs[n]
+        assert isinstance(spec, ProducerSpec)
+        specs[n] = replace(spec, rate=whole * weight / sum(weights))
+    for n, spec in enumerate(specs):
+        if isinstance(spec, TransactionalSpec):
+            specs[n] = replace(spec, records=chance.randint(5, 20))
+    return tuple(specs)

@@ -1,0 +1,274 @@
+"""Playbooks: TOML files whose steps are the command line's verbs, plus `exec` and `wait`.
+
+Rules:
+1. A step has exactly one of `run`, `exec`, `wait`; its other keys are the verb's flags, spelt as on the command
+   line without the dashes, positional ones in plural (`topics`, `groups`) or as `name`.
+2. A playbook keeps no position. It is run from the start each time, and a step whose effect the state log shows
+   already changes nothing: so it goes on where it stopped, on any machine (AL-14).
+3. `exec` has no effect that the state log could show: it runs every time, unless its `unless` condition holds.
+
+Parsing is pure and complete: a playbook that parses has no misspelt key, and every mistake names file, step and key.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tomli
+
+from kmigrate.errors import UsageError
+from kmigrate.workflow.conditions import EXPECTED, Condition, parse_condition
+
+__all__ = ["DANGEROUS", "VERBS", "ExecStep", "Field", "Playbook", "RunStep", "Step", "WaitStep", "parse_playbook"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A key of a step: what may stand there."""
+
+    expected: str
+    check: Callable[[Any], bool]
+    required: bool = False
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_text(each) for each in value)
+
+
+_NAME = Field("a name", _is_text)
+_NEEDED = Field("a name", _is_text, required=True)
+_NAMES = Field("a list of names", _is_names, required=True)
+_SECONDS = Field("seconds as a number", _is_number)
+_SWITCH = Field("true or false", lambda value: isinstance(value, bool))
+
+VERBS: Mapping[str, Mapping[str, Field]] = {
+    "link create": {"name": _NEEDED, "source": _NEEDED, "target": _NAME},
+    "link check": {"name": _NAME},
+    "link delete": {"name": _NEEDED},
+    "topic mirror": {
+        "topics": _NAMES,
+        "from": Field("earliest, latest, ISO-8601 or ms since the epoch as a text", _is_text),
+        "offsets": Field("auto or identical", _is_text),
+        "link": _NAME,
+        "timeout": _SECONDS,
+        "no-wait": _SWITCH,
+    },
+    "group mirror": {"groups": _NAMES, "link": _NAME},
+    "group promote": {"groups": _NAMES, "link": _NAME, "timeout": _SECONDS, "no-wait": _SWITCH},
+    "promote": {
+        "topics": _NAMES,
+        "link": _NAME,
+        "lag-threshold": Field("a number of records", _is_count),
+        "timeout": _SECONDS,
+        "no-wait": _SWITCH,
+    },
+    "verify": {
+        "topics": Field("a list of names", _is_names),
+        "link": _NAME,
+        "timeout": _SECONDS,
+        "master": Field("a Spark master", _is_text),
+    },
+}
+"""The verbs that change or prove something, with their flags; a test holds them against the command line."""
+
+DANGEROUS = frozenset({"promote", "group promote", "link delete"})
+"""Verbs that ask for a yes; a playbook asks once, for all of its steps."""
+
+_CHOICE: Mapping[str, Field] = {
+    "link": _NAME,
+    "topics": Field("a list of names", _is_names),
+    "groups": Field("a list of names", _is_names),
+    "timeout": _SECONDS,
+}
+_EXEC: Mapping[str, Field] = {**_CHOICE, "unless": Field(EXPECTED, _is_text)}
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A verb of the command line with its flags."""
+
+    number: int
+    title: str
+    verb: str
+    options: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        words = [self.verb]
+        for key, value in self.options.items():
+            shown = " ".join(value) if isinstance(value, list) else str(value)
+            words.append(shown if key in ("topics", "groups", "name") else f"--{key} {shown}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a condition looks at: one link or all, named topics and groups or all."""
+
+    link: str | None = None
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecStep:
+    """A command whose exit code is judged."""
+
+    number: int
+    title: str
+    command: tuple[str, ...]
+    timeout: float = 600.0
+    unless: Condition | None = None
+    scope: Scope = field(default_factory=Scope)
+
+    @property
+    def text(self) -> str:
+        return f"exec: {shlex.join(self.command)}" + (f" (unless {self.unless.text})" if self.unless else "")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStep:
+    """A condition on the status, with a deadline."""
+
+    number: int
+    title: str
+    condition: Condition
+    timeout: float = 120.0
+    scope: Scope = field(default_factory=Scope)
+
+    @property
+    def text(self) -> str:
+        names = " ".join([*self.scope.topics, *self.scope.groups])
+        return f"wait: {self.condition.text}" + (f" ({names})" if names else "")
+
+
+Step = RunStep | ExecStep | WaitStep
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    """A parsed file: its title and its steps in order."""
+
+    file: str
+    title: str
+    steps: tuple[Step, ...]
+
+    @property
+    def dangerous(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if isinstance(step, RunStep) and step.verb in DANGEROUS)
+
+
+def parse_playbook(text: str, file: str) -> Playbook:
+    """The playbook of a TOML text; `file` names it in errors."""
+    try:
+        data = tomli.loads(text)
+    except tomli.TOMLDecodeError as error:
+        raise _bad(file, 0, "", str(error), "TOML (docs/playbooks.md)") from error
+    for key in data:
+        if key not in ("title", "defaults", "step"):
+            raise _bad(file, 0, key, "no such key", "title, [defaults] and [[step]]")
+    title = data.get("title", "")
+    if not isinstance(title, str):
+        raise _bad(file, 0, "title", f"found {title!r}", "a text")
+    defaults = _defaults(data.get("defaults", {}), file)
+    steps = data.get("step", [])
+    if not isinstance(steps, list) or not steps or not all(isinstance(each, dict) for each in steps):
+        raise _bad(file, 0, "step", "there is no step", "one or more [[step]] tables")
+    return Playbook(file, title, tuple(_step(each, n, file, defaults) for n, each in enumerate(steps, start=1)))
+
+
+def _defaults(table: Any, file: str) -> dict[str, str]:
+    """`[defaults] link = …`: the link of every step that could name one."""
+    if not isinstance(table, dict) or not set(table) <= {"link"} or not all(_is_text(v) for v in table.values()):
+        raise _bad(file, 0, "defaults", f"found {table!r}", 'a table that holds nothing but link = "NAME"')
+    return table
+
+
+def _step(table: Mapping[str, Any], number: int, file: str, defaults: Mapping[str, str]) -> Step:
+    kinds = [kind for kind in ("run", "exec", "wait") if kind in table]
+    if len(kinds) != 1:
+        found = " and ".join(kinds) or f"only {', '.join(table) or 'nothing'}"
+        raise _bad(file, number, "", f"found {found}", "exactly one of run, exec, wait")
+    kind = kinds[0]
+    word = table[kind]
+    if not _is_text(word):
+        raise _bad(file, number, kind, f"found {word!r}", "a text")
+    title = table.get("title", "")
+    if not isinstance(title, str):
+        raise _bad(file, number, "title", f"found {title!r}", "a text")
+    rest = {key: value for key, value in table.items() if key not in (kind, "title")}
+    if kind == "run":
+        return _run(word, title, rest, number, file, defaults)
+    options = _checked(rest, _EXEC if kind == "exec" else _CHOICE, number, file, defaults)
+    scope = Scope(options.get("link"), tuple(options.get("topics", ())), tuple(options.get("groups", ())))
+    if kind == "wait":
+        condition = _condition(word, "wait", number, file)
+        return WaitStep(number, title, condition, float(options.get("timeout", 120.0)), scope)
+    unless = _condition(options["unless"], "unless", number, file) if "unless" in options else None
+    return ExecStep(number, title, _words(word, number, file), float(options.get("timeout", 600.0)), unless, scope)
+
+
+def _run(
+    verb: str, title: str, rest: Mapping[str, Any], number: int, file: str, defaults: Mapping[str, str]
+) -> RunStep:
+    fields = VERBS.get(verb)
+    if fields is None:
+        raise _bad(file, number, "run", f"there is no verb {verb!r}", f"one of: {', '.join(VERBS)}")
+    return RunStep(number, title, verb, _checked(rest, fields, number, file, defaults))
+
+
+def _checked(
+    given: Mapping[str, Any], fields: Mapping[str, Field], number: int, file: str, defaults: Mapping[str, str]
+) -> dict[str, Any]:
+    """The options of a step, every one known and of its type, defaults filled in."""
+    for key, value in given.items():
+        if key not in fields:
+            raise _bad(file, number, key, "no such key in this step", f"one of: {', '.join(fields)}")
+        if not fields[key].check(value):
+            raise _bad(file, number, key, f"found {value!r}", fields[key].expected)
+    for key, one in fields.items():
+        if one.required and key not in given:
+            raise _bad(file, number, key, "is missing", one.expected)
+    return {**{key: value for key, value in defaults.items() if key in fields}, **given}
+
+
+def _condition(text: str, key: str, number: int, file: str) -> Condition:
+    condition = parse_condition(text)
+    if condition is None:
+        raise _bad(file, number, key, f"found {text!r}", EXPECTED)
+    return condition
+
+
+def _words(command: str, number: int, file: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise _bad(file, number, "exec", f"{error} in {command!r}", "a command line") from error
+    if not words:
+        raise _bad(file, number, "exec", "the command is empty", "a command line")
+    return words
+
+
+def _bad(file: str, number: int, key: str, what: str, expected: str) -> UsageError:
+    place = f"{file}, step {number}" if number else file
+    return UsageError(
+        "bad-playbook",
+        f"{place}: {f'{key}: ' if key else ''}{what}",
+        still_true="no step was run",
+        next_step=f"expected: {expected}",
+    )

@@ -1,0 +1,82 @@
+"""A state log in memory: the same contract as `kmigrate.state.log.StateLog`, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kmigrate.errors import WaitTimedOut
+from kmigrate.model.records import ControllerPresence, MirrorPresence, Record, RouterPresence
+from kmigrate.model.state import State
+
+T = TypeVar("T")
+Presence = MirrorPresence | RouterPresence | ControllerPresence
+
+
+class MemoryLog:
+    """Appends are atomic; `on_append` hears of every one and may raise, as a crash would."""
+
+    def __init__(self, *records: Record) -> None:
+        self.state = State()
+        self.history: list[Record | None] = []
+        self.presence: dict[str, tuple[Presence, float]] = {}
+        self._changed = asyncio.Event()
+        self.on_append: Callable[[Record | None], None] = lambda _: None
+        for record in records:
+            self._put(record.key, record)
+
+    def _put(self, key: str, record: Record | None) -> None:
+        self.state = self.state.with_record(key, record, self.state.epoch + 1)
+        self.history.append(record)
+        self._wake()
+
+    def _wake(self) -> None:
+        event, self._changed = self._changed, asyncio.Event()
+        event.set()
+
+    def say(self, record: Presence) -> None:
+        self.presence[record.key] = (record, 0.0)
+        self._wake()
+
+    async def announce(self, record: Presence) -> None:
+        self.say(record)
+
+    def silence(self, key: str) -> None:
+        self.presence.pop(key, None)
+        self._wake()
+
+    def alive(self, kind: type[Any], within_s: float = 0.0) -> list[Any]:
+        return [record for record, _ in self.presence.values() if isinstance(record, kind)]
+
+    async def append(self, decide: Callable[[State], Any], timeout: float = 30.0) -> State:
+        await asyncio.sleep(0)
+        wanted = decide(self.state)
+        if wanted is not None:
+            key, record = wanted if isinstance(wanted, tuple) else (wanted.key, wanted)
+            self._put(key, record)
+            self.on_append(record)
+        return self.state
+
+    async def read_to_end(self, timeout: float = 30.0) -> State:
+        return self.state
+
+    async def wait(self, found: Callable[[State], T | None], timeout: float, what: str) -> T:
+        async def look() -> T:
+            while True:
+                changed = self._changed
+                value = found(self.state)
+                if value is not None:
+                    return value
+                await changed.wait()
+
+        try:
+            return await asyncio.wait_for(look(), timeout)
+        except TimeoutError:
+            raise WaitTimedOut("wait-timed-out", f"waited for {what}") from None
+
+    async def changed(self, timeout: float) -> None:
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout)
+        except TimeoutError:
+            return

@@ -1,0 +1,193 @@
+"""A whole migration for tests: two clusters, engines as processes, live clients, the CLI, and the judge.
+
+Every verb goes through the command line in a process of its own, as a person's would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kmigrate.sandbox.checker import Verdict, check
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
+from kmigrate.sandbox.final_read import read_topic
+from kmigrate.sandbox.history import read_history
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.traffic import Traffic
+
+
+@dataclass
+class Cli:
+    """What a call of the command line said."""
+
+    code: int
+    told: Any
+    stderr: str
+
+
+@dataclass
+class Migration:
+    """One migration on two clusters. Engines are named processes that can be killed and started again."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    folder: Path
+    settings: str = ""
+    engines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+    traffic: Traffic | None = None
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.config = self.folder / "kmigrate.toml"
+        self.config.write_text(
+            f'[clusters.source]\n"bootstrap.servers" = "{self.source.bootstrap}"\n'
+            f'[clusters.target]\n"bootstrap.servers" = "{self.target.bootstrap}"\n'
+            f'[defaults]\ntarget = "target"\n{self.settings}',
+            encoding="utf-8",
+        )
+
+    # processes
+
+    def start(self, *names: str) -> None:
+        """Start engines: mirror, controller, router or router-NAME; waits for what they listen on."""
+        for name in names:
+            kind, _, label = name.partition("-")
+            command = [sys.executable, "-m", "kmigrate", kind, "run", "--config", str(self.config), "--json"]
+            if kind == "router":
+                if name not in self.ports:
+                    self.ports[name] = free_ports(1)[0]
+                command += ["--port", str(self.ports[name]), "--name", label or "router"]
+            log = self.folder / f"{name}.log"
+            before = log.stat().st_size if log.exists() else 0
+            with log.open("ab") as sink:
+                self.engines[name] = subprocess.Popen(command, stdout=sink, stderr=sink)
+            if kind == "router":
+                wait_until(
+                    lambda log=log, before=before: b"router-listening" in log.read_bytes()[before:],  # type: ignore[misc]
+                    30,
+                    f"{name} to listen: {log}",
+                )
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.engines[name].send_signal(number)
+        if number == signal.SIGKILL:
+            self.engines[name].wait()
+
+    def stop(self) -> None:
+        if self.traffic is not None:
+            self.traffic.kill("all")
+        for engine in self.engines.values():
+            if engine.poll() is None:
+                engine.send_signal(signal.SIGCONT)
+                engine.terminate()
+        for engine in self.engines.values():
+            try:
+                engine.wait(15)
+            except subprocess.TimeoutExpired:
+                engine.kill()
+                engine.wait()
+
+    @property
+    def routers(self) -> str:
+        """What clients are given: the bootstrap addresses of all routers."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    # verbs
+
+    def cli(self, *words: str, timeout: float = 120.0) -> Cli:
+        done = subprocess.run(
+            [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=dict(os.environ),
+        )
+        try:
+            told = json.loads(done.stdout)
+        except ValueError:
+            told = done.stdout
+        return Cli(done.returncode, told, done.stderr)
+
+    def does(self, *words: str, timeout: float = 120.0) -> Any:
+        """A verb that must succeed."""
+        result = self.cli(*words, timeout=timeout)
+        assert result.code == 0, (
+            f"kmigrate {' '.join(words)}: {result.code} {result.told} {result.stderr}\n{self.logs()}"
+        )
+        return result.told
+
+    @contextmanager
+    def doing(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A verb that runs while something is done to it; must succeed in the end."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            yield process
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, f"kmigrate {' '.join(words)}: {out} {err}\n{self.logs()}"
+
+    def logs(self) -> str:
+        """The last lines of every engine, for a failing test."""
+        return "\n".join(
+            f"--- {path.name}: " + path.read_text(errors="replace")[-1500:]
+            for path in sorted(self.folder.glob("*.log"))
+        )
+
+    # clients
+
+    def make_topic(self, name: str, partitions: int, replicas: int = 1, **config: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.source.bootstrap})
+        for future in admin.create_topics([NewTopic(name, partitions, replicas, config=config)]).values():
+            future.result(30)
+        time.sleep(0.3)
+
+    def run_clients(self, specs: Iterable[ClientSpec]) -> Traffic:
+        self.traffic = Traffic.create(self.folder / "traffic", specs, tied=True)
+        self.traffic.start(self.source.bootstrap)
+        return self.traffic
+
+    def judge(self, *topics: str) -> Verdict:
+        """Stop the clients cleanly, merge what they wrote down, and compare with what the target holds."""
+        assert self.traffic is not None
+        self.traffic.stop()
+        history = self.folder / "history.jsonl"
+        self.traffic.write_history(history)
+        final = (record for topic in topics for record in read_topic(self.target.bootstrap, topic))
+        return check(read_history(history), final)
+
+
+def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:
+    deadline = time.monotonic() + seconds
+    while True:
+        found = true()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+
+
+def usual_clients(topic: str, group: str, rate: float = 200.0) -> list[ClientSpec]:
+    """Two families of producers, and a group of two families."""
+    return [
+        ProducerSpec("p-rd", "librdkafka", topic, rate),
+        ProducerSpec("p-aio", "aiokafka", topic, rate),
+        ConsumerSpec("c-rd", "librdkafka", group, (topic,)),
+        ConsumerSpec("c-aio", "aiokafka", group, (topic,)),
+    ]

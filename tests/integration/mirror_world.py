@@ -1,0 +1,335 @@
+"""A link, its topics and its judges for the mirror's tests: what is read is read by librdkafka, never by us."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as Spec
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.producer import append_alone
+from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import ClusterRef, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord, topic_key
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.state import State
+from kmigrate.records.build import filler_batch
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.state.create import ensure_state_log
+from kmigrate.state.log import StateLog
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def settings_of(name: str, bootstrap: str) -> ClusterSettings:
+    host, port = bootstrap.rsplit(":", 1)
+    return ClusterSettings(name, ((host, int(port)),))
+
+
+@dataclass
+class World:
+    """One link between two clusters and the state log it is written in."""
+
+    link: str
+    source: KafkaCluster
+    target: KafkaCluster
+    log: StateLog
+
+    async def mirror(self, topic: str, start: str = "earliest") -> None:
+        await self.log.append(
+            lambda state: TopicRecord(self.link, topic, TopicPhase.INITIALISING, int(time.time() * 1000), start)
+        )
+
+    async def change(self, topic: str, edit: Callable[[TopicRecord], TopicRecord]) -> None:
+        def decide(state: State) -> TopicRecord:
+            record = state.topic(self.link, topic)
+            assert record is not None
+            return edit(record)
+
+        await self.log.append(decide)
+
+    async def in_phase(self, topic: str, phase: TopicPhase, timeout: float = 40) -> TopicRecord:
+        def found(state: State) -> TopicRecord | None:
+            record = state.topic(self.link, topic)
+            return record if record is not None and record.phase is phase else None
+
+        return await self.log.wait(found, timeout, f"{topic} to be {phase}")
+
+    def progress(self, topic: str) -> dict[int, PartitionProgress]:
+        for presence in self.log.alive(MirrorPresence):
+            if presence.active and presence.link == self.link and topic in presence.topics:
+                return dict(presence.topics[topic])
+        return {}
+
+    async def until(
+        self, topic: str, holds: Callable[[dict[int, PartitionProgress]], bool], what: str, timeout: float = 40
+    ) -> dict[int, PartitionProgress]:
+        return await self.log.wait(
+            lambda state: told if (told := self.progress(topic)) and holds(told) else None, timeout, what
+        )
+
+    async def caught_up(self, topic: str, timeout: float = 40) -> None:
+        """The target's log ends are the source's, both as their brokers tell."""
+        deadline = time.monotonic() + timeout
+        while True:
+            ours, theirs = await asyncio.to_thread(
+                lambda: (bounds(self.target.bootstrap, topic), bounds(self.source.bootstrap, topic))
+            )
+            if ours == theirs:
+                return
+            assert time.monotonic() < deadline, (
+                f"{topic}: target {ours}, source {theirs}, {self.progress(topic)}, {self.log.state.topic(self.link, topic)}"
+            )
+            await asyncio.sleep(0.1)
+
+    async def forget(self, *topics: str) -> None:
+        for topic in topics:
+            await self.log.append(
+                lambda state, key=topic_key(self.link, topic): (key, None) if key in state.records else None
+            )
+
+
+@contextlib.asynccontextmanager
+async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) -> AsyncIterator[World]:
+    settings = settings_of("target", target.bootstrap)
+    async with ClusterClient(settings) as client:
+        await ensure_state_log(client, Admin(settings))
+        async with StateLog(client) as log:
+            await log.append(
+                lambda state: LinkRecord(
+                    link,
+                    f"uuid-{link}",
+                    ClusterRef("source", source.bootstrap),
+                    ClusterRef("target", target.bootstrap),
+                    int(time.time() * 1000),
+                )
+            )
+            yield World(link, source, target, log)
+
+
+@contextlib.asynccontextmanager
+async def engine_running(
+    world: World, instance: str = "m1", settings: MirrorSettings | None = None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """The engine in this process, on connections of its own, until the block ends."""
+    ours = settings_of("source", world.source.bootstrap), settings_of("target", world.target.bootstrap)
+    async with (
+        ClusterClient(ours[0]) as source,
+        ClusterClient(ours[1]) as target,
+        ClusterClient(ours[1]) as state,
+        StateLog(state) as log,
+    ):
+        engine = MirrorEngine(
+            world.link,
+            source,
+            target,
+            Admin(ours[0]),
+            Admin(ours[1]),
+            log,
+            f"{world.link}-{instance}",
+            settings or MirrorSettings(lease_s=1.5, presence_ms=200),
+        )
+        task = asyncio.get_running_loop().create_task(engine.run())
+        try:
+            yield task
+        finally:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise task.exception()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.contextmanager
+def mirror_process(world: World, instance: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The engine in a process that a test may kill or stop; gone when the block ends."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            str(ROOT / "tests" / "integration" / "mirror_process.py"),
+            world.link,
+            world.source.bootstrap,
+            world.target.bootstrap,
+            f"{world.link}-{instance}",
+            "lease_s=1.5",
+            *options,
+        ],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+# judges
+
+
+def bounds(bootstrap: str, topic: str) -> dict[int, tuple[int, int]]:
+    """Log start and end of every partition, as librdkafka's admin client reads them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    partitions = sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions)
+    ends = []
+    for spec in (Spec.earliest(), Spec.latest()):
+        futures = admin.list_offsets({TopicPartition(topic, p): spec for p in partitions})
+        ends.append({tp.partition: future.result(10).offset for tp, future in futures.items()})
+    return {p: (ends[0][p], ends[1][p]) for p in partitions}
+
+
+Seen = tuple[int, bytes | None, bytes | None, object, tuple[int, int]]
+
+
+def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[int, list[Seen]]:
+    """Every record a consumer is given from start to end: offset, key, value, headers, (type, time)."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "check.crcs": True,
+        }
+    )
+    limits = bounds(bootstrap, topic)
+    out: dict[int, list[Seen]] = {p: [] for p in limits}
+    consumer.assign([TopicPartition(topic, p, start) for p, (start, _) in limits.items()])
+    left = set(limits)
+    deadline = time.monotonic() + 40
+    while left and time.monotonic() < deadline:
+        for message in consumer.consume(2000, 0.2):
+            if message.error():
+                left.discard(message.partition())
+            else:
+                out[message.partition()].append(
+                    (message.offset(), message.key(), message.value(), message.headers(), message.timestamp())
+                )
+    consumer.close()
+    assert not left, f"no end of {topic} in partitions {left}"
+    return out
+
+
+def assert_identical(world: World, topic: str, *, at_least: int = 1) -> dict[int, list[Seen]]:
+    """The target holds what a committed reader of the source sees: same offsets, bytes, headers and times."""
+    wanted = read_all(world.source.bootstrap, topic)
+    found = read_all(world.target.bootstrap, topic)
+    for partition, records in wanted.items():
+        assert [r[0] for r in found[partition]] == [r[0] for r in records], f"offsets of partition {partition}"
+        assert found[partition] == records
+    assert bounds(world.target.bootstrap, topic) == bounds(world.source.bootstrap, topic)
+    assert sum(map(len, wanted.values())) >= at_least
+    return found
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    count: int,
+    *,
+    partitions: int = 1,
+    first: int = 0,
+    age_ms: int = 0,
+    **config: object,
+) -> None:
+    """Numbered records with keys and headers."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **config})
+    for number in range(first, first + count):
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    f"value-{number}".encode(),
+                    f"key-{number % 97}".encode(),
+                    partition=number % partitions,
+                    headers={"n": str(number)},
+                    timestamp=int(time.time() * 1000) - age_ms,
+                )
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def produce_at(bootstrap: str, topic: str, times: list[int]) -> None:
+    """One record for each time, in one batch or several."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for number, moment in enumerate(times):
+        producer.produce(topic, f"at-{number}".encode(), partition=0, timestamp=moment)
+    assert producer.flush(30) == 0
+
+
+def advance(bootstrap: str, topic: str, ends: dict[int, int]) -> None:
+    """Move log ends of a source topic up, by our filler batches, so that it looks like an old topic."""
+
+    async def fill() -> None:
+        async with ClusterClient(settings_of("source", bootstrap)) as client:
+            producer_id, epoch = await client.init_producer_id()
+            for partition, end in ends.items():
+                at = 0
+                while at < end:
+                    count = min(1_000_000, end - at)
+                    batch = filler_batch(
+                        count, timestamp=int(time.time() * 1000), producer_id=producer_id, epoch=epoch, sequence=at
+                    )
+                    answer = await append_alone(client, topic, partition, batch, purpose="test")
+                    assert (answer.error, answer.base_offset) == (0, at)
+                    at += count
+
+    asyncio.run(fill())
+
+
+def transactions(
+    bootstrap: str,
+    topic: str,
+    count: int,
+    *,
+    name: str,
+    partitions: int = 1,
+    each: int = 5,
+    first: int = 0,
+    age_ms: int = 0,
+) -> None:
+    """Transactions of `each` records, every fifth aborted."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0})
+    producer.init_transactions(30)
+    for number in range(first, first + count):
+        producer.begin_transaction()
+        for index in range(each):
+            producer.produce(
+                topic,
+                f"t{number}-{index}".encode(),
+                partition=(number + index) % partitions,
+                timestamp=int(time.time() * 1000) - age_ms,
+            )
+        producer.flush(30)
+        if number % 5 == 4:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def promoting(record: TopicRecord, phase: TopicPhase) -> TopicRecord:
+    return replace(record, phase=phase)

@@ -1,0 +1,285 @@
+"""A link, routers in processes of their own, and clients that judge: for the router's tests.
+
+Nothing copies here: what the source holds and what the target holds after a flip are read apart, by librdkafka,
+and put one after the other they must be what was sent, once and in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.model.barrier import barrier_chunks, merge_marks
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    ClusterRef,
+    FenceAck,
+    GroupRecord,
+    LinkRecord,
+    ProducerMark,
+    RouterPresence,
+    TopicRecord,
+    topic_key,
+)
+from kmigrate.model.routes import routing_table
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.state import State
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.state.create import ensure_state_log
+from kmigrate.state.log import StateLog
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def settings_of(name: str, bootstrap: str) -> ClusterSettings:
+    host, port = bootstrap.rsplit(":", 1)
+    return ClusterSettings(name, ((host, int(port)),))
+
+
+@dataclass
+class RouterProcess:
+    name: str
+    process: subprocess.Popen[str]
+    bootstrap: str
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(15)
+
+
+def start_router(name: str, target: KafkaCluster, port: int = 0) -> RouterProcess:
+    command = [sys.executable, "tests/integration/router_process.py", name, target.bootstrap, str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={"PYTHONPATH": "."})
+    assert process.stdout is not None
+    words = process.stdout.readline().split()
+    assert words and words[0] == "bootstrap", f"router {name} did not start: {words}"
+    return RouterProcess(name, process, words[1])
+
+
+@contextlib.contextmanager
+def router(name: str, target: KafkaCluster, port: int = 0) -> Iterator[RouterProcess]:
+    running = start_router(name, target, port)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+@dataclass
+class World:
+    """One link and the state log it is written in; plays the controller."""
+
+    link: str
+    source: KafkaCluster
+    target: KafkaCluster
+    log: StateLog
+    target_id: str
+
+    async def put(self, topic: str, phase: TopicPhase, **changes: Any) -> TopicRecord:
+        def decide(state: State) -> TopicRecord:
+            record = state.topic(self.link, topic) or TopicRecord(self.link, topic, phase, 1, partitions=3)
+            return replace(record, phase=phase, **changes)
+
+        state = await self.log.append(decide)
+        record = state.topic(self.link, topic)
+        assert record is not None
+        return record
+
+    async def put_group(self, group: str, phase: GroupPhase) -> None:
+        await self.log.append(lambda _: GroupRecord(self.link, group, phase, 1))
+
+    async def fence(self, topic: str) -> TopicRecord:
+        epoch = self.log.state.epoch + 1
+        return await self.put(topic, TopicPhase.FENCING, fence_epoch=epoch)
+
+    async def drained(self, topic: str, epoch: int, routers: int = 1) -> list[FenceAck]:
+        """Every router's word that nothing of a topic is in flight under a fence."""
+
+        def found(_: State) -> list[FenceAck] | None:
+            acks = [p.fences.get(topic_key(self.link, topic)) for p in self.log.alive(RouterPresence)]
+            done = [a for a in acks if a is not None and a.epoch == epoch and a.in_flight == 0]
+            return done if len(done) >= routers else None
+
+        return await self.log.wait(found, 15, f"{routers} routers to drain {topic}")
+
+    async def flip(self, topic: str, epoch: int, acks: list[FenceAck]) -> None:
+        """Barrier table from the routers and the source broker, then the one record that flips."""
+        marks = await self.barrier(topic, acks)
+        for chunk in barrier_chunks(self.link, topic, epoch, marks):
+            await self.log.append(lambda _, chunk=chunk: chunk)
+        await self.put(topic, TopicPhase.PROMOTED)
+
+    async def barrier(self, topic: str, acks: list[FenceAck]) -> dict[int, tuple[ProducerMark, ...]]:
+        shift = self.shift(topic)
+        seen: dict[int, list[ProducerMark]] = {}
+        for ack in acks:
+            for partition, producers in ack.producers.items():
+                seen.setdefault(partition, []).extend(producers)
+        async with ClusterClient(settings_of("source", self.source.bootstrap)) as client:
+            await client.refresh([topic])
+            keys = [(topic, partition) for partition in client.metadata.topics[topic].partitions]
+            for (_, partition), (_, states) in (await client.describe_producers(keys)).items():
+                seen.setdefault(partition, []).extend(
+                    ProducerMark(s.producer_id - shift, s.producer_epoch, s.last_sequence) for s in states
+                )
+        return {partition: merge_marks(marks) for partition, marks in seen.items()}
+
+    def shift(self, topic: str) -> int:
+        return routing_table(self.log.state).topics[topic].shift
+
+    async def source_producers(self, topic: str) -> set[int]:
+        async with ClusterClient(settings_of("source", self.source.bootstrap)) as client:
+            await client.refresh([topic])
+            keys = [(topic, partition) for partition in client.metadata.topics[topic].partitions]
+            found = await client.describe_producers(keys)
+            return {s.producer_id for _, states in found.values() for s in states}
+
+    async def routers_apply(self, count: int = 1) -> None:
+        """Wait until that many routers follow the newest state."""
+        epoch = self.log.state.epoch
+        await self.log.wait(
+            lambda _: [p for p in self.log.alive(RouterPresence) if p.applied >= epoch][count - 1 :] or None,
+            15,
+            f"{count} routers at epoch {epoch}",
+        )
+
+
+@contextlib.asynccontextmanager
+async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) -> AsyncIterator[World]:
+    settings = settings_of("target", target.bootstrap)
+    async with ClusterClient(settings) as client:
+        await ensure_state_log(client, Admin(settings))
+        async with StateLog(client) as log:
+            target_id = client.metadata.cluster_id
+            await log.append(
+                lambda _: LinkRecord(
+                    link,
+                    f"uuid-{link}",
+                    ClusterRef("source", source.bootstrap),
+                    ClusterRef("target", target.bootstrap, target_id),
+                    1,
+                )
+            )
+            world = World(link, source, target, log, target_id)
+            try:
+                yield world
+            finally:
+                await world_gone(log, link)
+
+
+async def world_gone(log: StateLog, link: str) -> None:
+    """Leave no record of a test to the next one."""
+    for key in [key for key in log.state.records if key.split("/")[1] == link or key.startswith("router/")]:
+        await log.append(lambda state, key=key: (key, None) if key in state.records else None)
+
+
+@dataclass
+class Writer:
+    """A librdkafka producer in a thread of its own that sends numbered values until it is stopped."""
+
+    bootstrap: str
+    topic: str
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    pause: float = 0.001
+    partitions: int = 3
+    sent: dict[int, list[bytes]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    acked: int = 0
+    slowest: float = 0.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Writer:
+        base = {"bootstrap.servers": self.bootstrap, "linger.ms": 0, "enable.idempotence": True}
+        self._producer = Producer({**base, **self.config}, logger=None)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            partition = number % self.partitions
+            value = b"%s-%d" % (self.name.encode(), number)
+            self.sent.setdefault(partition, []).append(value)
+            self._producer.produce(self.topic, value, partition=partition, on_delivery=self._told(time.monotonic()))
+            self._producer.poll(0)
+            number += 1
+            time.sleep(self.pause)
+        left = self._producer.flush(20)
+        if left:
+            self.errors.append(f"{left} not acknowledged")
+
+    def _told(self, sent: float) -> Callable[[Any, Any], None]:
+        def told(error: Any, _: Any) -> None:
+            if error is not None:
+                self.errors.append(str(error))
+            self.acked += 1
+            self.slowest = max(self.slowest, time.monotonic() - sent)
+
+        return told
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def until(self, acked: int, timeout: float = 20) -> None:
+        deadline = time.monotonic() + timeout
+        while self.acked < acked:
+            assert time.monotonic() < deadline, f"{self.name}: {self.acked} of {acked} acknowledged, {self.errors}"
+            time.sleep(0.01)
+
+
+def ends(bootstrap: str, topic: str, partitions: int = 3) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
+    try:
+        return [
+            consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=10)[1]
+            for index in range(partitions)
+        ]
+    finally:
+        consumer.close()
+
+
+def values(bootstrap: str, topic: str, partitions: int = 3) -> dict[int, list[bytes]]:
+    """Everything in a topic, by partition, as librdkafka reads it."""
+    wanted = ends(bootstrap, topic, partitions)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "values", "enable.auto.commit": False})
+    out: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        deadline = time.monotonic() + 30
+        while any(len(out[index]) < wanted[index] for index in range(partitions)):
+            assert time.monotonic() < deadline, f"read {[len(v) for v in out.values()]} of {wanted}"
+            for message in consumer.consume(1000, 0.5):
+                assert message.error() is None, message.error()
+                out[message.partition()].append(message.value())
+        return out
+    finally:
+        consumer.close()
+
+
+async def quietly(call: Callable[..., Any], *args: Any) -> Any:
+    """A blocking call in a thread, so that the state log is followed meanwhile."""
+    return await asyncio.to_thread(call, *args)

@@ -1,0 +1,183 @@
+"""Whole live migrations on real clusters: clean to the end, also when processes die in the middle of every step."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
+from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
+from tests.integration.migration import Migration, usual_clients, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    """Two fresh clusters of one broker each, because a state log has one name."""
+    settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
+    made = [
+        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
+        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
+    ]
+    for cluster in made:
+        cluster.start()
+    for cluster in made:
+        cluster.wait_ready()
+    run = Migration(made[0], made[1], tmp_path / "run", settings)
+    yield run
+    run.stop()
+    for cluster in made:
+        cluster.stop()
+
+
+def begin(run: Migration, topic: str = "orders", group: str = "billing") -> None:
+    run.make_topic(topic, 3)
+    run.run_clients(usual_clients(topic, group))
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+
+
+def assert_clean(run: Migration, *topics: str) -> None:
+    verdict = run.judge(*topics)
+    assert verdict.acked > 1000
+    assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def test_a_live_migration_ends_clean(migration: Migration) -> None:
+    run = migration
+    begin(run)
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", "orders")
+    run.does("group", "mirror", "billing")
+    assert run.traffic is not None
+    run.traffic.roll("producers", run.routers)
+    refused = run.cli("promote", "orders", "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "group-not-promoted")
+    refused = run.cli("group", "promote", "billing", "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "members-on-source")
+    run.traffic.roll("consumers", run.routers)
+    run.does("group", "promote", "billing", "--yes")
+    time.sleep(1)
+    run.does("promote", "orders", "--yes")
+    time.sleep(3)
+    status = run.does("status")
+    assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")]
+    assert_clean(run, "orders")
+    again = run.does("promote", "orders", "--yes")
+    assert again["applied"] in (True, False)
+
+
+@pytest.mark.parametrize("victim", ["mirror", "router", "controller"])
+def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration, victim: str) -> None:
+    """kill -9 of one engine in each step, then a restart: the step ends, the estate is whole."""
+    run = migration
+    begin(run)
+    run.start("mirror", "router", "controller")
+
+    def strike(after: float) -> None:
+        time.sleep(after)
+        run.kill(victim)
+        time.sleep(0.3)
+        run.start(victim)
+
+    with run.doing("topic", "mirror", "orders"):
+        strike(0.8)
+    run.does("group", "mirror", "billing")
+    assert run.traffic is not None
+    for number, name in enumerate(("p-rd", "p-aio", "c-rd", "c-aio")):
+        run.traffic.roll(name, run.routers)
+        if number % 2 == 0:
+            strike(0.2)
+    with run.doing("group", "promote", "billing", "--yes"):
+        strike(0.7)
+    with run.doing("promote", "orders", "--yes"):
+        strike(1.0)
+    time.sleep(3)
+    assert_clean(run, "orders")
+
+
+def test_a_promote_that_fails_after_the_fence_goes_back_and_harms_nobody(migration: Migration) -> None:
+    """A router that is stopped after it was heard of cannot acknowledge the fence: un-fence, with its name."""
+    run = migration
+    begin(run)
+    run.start("mirror", "router-a", "controller")
+    run.does("topic", "mirror", "orders")
+    run.does("group", "mirror", "billing")
+    assert run.traffic is not None
+    run.traffic.roll("producers", run.routers)
+    run.traffic.roll("consumers", run.routers)
+    run.does("group", "promote", "billing", "--yes")
+    clients = run.routers
+    run.start("router-b")
+    time.sleep(6)
+    run.kill("router-b", signal.SIGSTOP)
+    failed = run.cli("promote", "orders", "--yes")
+    assert failed.code == 1, failed
+    assert "router b" in failed.told["what"], failed
+    status = run.does("status")
+    assert status["topics"][0]["phase"] == "mirroring"
+    time.sleep(1)
+    run.kill("router-b", signal.SIGCONT)
+    time.sleep(1)
+    run.does("promote", "orders", "--yes")
+    assert clients
+    time.sleep(2)
+    assert_clean(run, "orders")
+
+
+def test_two_routers_share_the_clients_and_one_may_die(migration: Migration) -> None:
+    run = migration
+    begin(run)
+    run.start("mirror", "router-a", "router-b", "controller")
+    run.does("topic", "mirror", "orders")
+    run.does("group", "mirror", "billing")
+    assert run.traffic is not None
+    run.traffic.roll("producers", run.routers)
+    run.traffic.roll("consumers", run.routers)
+    run.kill("router-a")
+    time.sleep(2)
+    run.start("router-a")
+    run.does("group", "promote", "billing", "--yes")
+    run.does("promote", "orders", "--yes")
+    time.sleep(3)
+    assert_clean(run, "orders")
+
+
+def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path: Path) -> None:
+    """RF 2, a follower stopped: acks=1 writes are answered above the high watermark (V1) and must not be lost."""
+    run = Migration(clusters3.source, clusters3.target, tmp_path / "run", "[promote]\nfence_timeout_s = 15.0\n")
+    try:
+        run.make_topic("ledger", 3, 2, **{"min.insync.replicas": "1"})
+        run.run_clients(
+            [
+                ProducerSpec("one", "librdkafka", "ledger", 150.0, acks="1", idempotent=False),
+                ProducerSpec("all", "librdkafka", "ledger", 150.0),
+                ConsumerSpec("reader", "librdkafka", "audit-trail", ("ledger",)),
+            ]
+        )
+        run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        run.start("mirror", "router", "controller")
+        run.does("topic", "mirror", "ledger")
+        run.does("group", "mirror", "audit-trail")
+        assert run.traffic is not None
+        run.traffic.roll("producers", run.routers)
+        run.traffic.roll("consumers", run.routers)
+        run.does("group", "promote", "audit-trail", "--yes")
+        time.sleep(5.5)
+        clusters3.source.pause(3)
+        try:
+            with run.doing("promote", "ledger", "--yes"):
+                time.sleep(2)
+                clusters3.source.resume(3)
+        finally:
+            clusters3.source.resume(3)
+        time.sleep(3)
+        wait_until(lambda: run.does("status")["topics"][0]["phase"] == "promoted", 20, "the promote")
+        assert_clean(run, "ledger")
+    finally:
+        run.stop()

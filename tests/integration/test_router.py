@@ -1,0 +1,285 @@
+"""The router between real clients and two real clusters: passing, forwarding, fences, flips, deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, Producer
+
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.router_world import Writer, ends, link_between, quietly, router, values
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
+
+
+async def _aiokafka_writes(bootstrap: str, topic: str, count: int, **config: Any) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **config)
+    await producer.start()
+    try:
+        for number in range(count):
+            await producer.send(topic, b"a-%d" % number, partition=number % 3)
+        await producer.flush()
+    finally:
+        await producer.stop()
+
+
+def _read_group(bootstrap: str, topic: str, group: str, count: int) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
+    out: list[bytes] = []
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 20
+        while len(out) < count and time.monotonic() < deadline:
+            out += [m.value() for m in consumer.consume(500, 0.2) if m.error() is None]
+        consumer.commit(asynchronous=False)
+        return out
+    finally:
+        consumer.close()
+
+
+def test_clients_of_two_families_produce_and_consume_through_the_router(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic, group = unique_name("pass"), unique_name("g")
+    make_topic(target, topic, partitions=3)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")):
+            with router("r1", target) as running:
+                with Writer(running.bootstrap, topic, "c") as writer:
+                    await quietly(writer.until, 300)
+                    writer.finish()
+                await _aiokafka_writes(running.bootstrap, topic, 300, enable_idempotence=True)
+                sent = [value for part in writer.sent.values() for value in part]
+                sent += [b"a-%d" % number for number in range(300)]
+
+                read = await quietly(_read_group, running.bootstrap, topic, group, len(sent))
+                consumer = AIOKafkaConsumer(
+                    topic,
+                    bootstrap_servers=running.bootstrap,
+                    group_id=group + "2",
+                    auto_offset_reset="earliest",
+                )
+                await consumer.start()
+                also = [(await asyncio.wait_for(consumer.getone(), 10)).value for _ in sent]
+                await consumer.stop()
+
+        assert writer.errors == []
+        assert sorted(read) == sorted(also) == sorted(sent)
+        assert values(target.bootstrap, topic)[0] == writer.sent[0] + [b"a-%d" % n for n in range(0, 300, 3)]
+
+    asyncio.run(scenario())
+
+
+def test_writes_to_a_mirrored_topic_reach_the_source_under_translated_ids(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("fwd")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=3)
+    configs: list[dict[str, Any]] = [
+        {},
+        {"enable.idempotence": False, "acks": "all"},
+        {"enable.idempotence": False, "acks": 1},
+        {"enable.idempotence": False, "acks": 0},
+    ]
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING)
+            writers = []
+            with router("r1", target) as running:
+                for number, config in enumerate(configs):
+                    with Writer(running.bootstrap, topic, f"w{number}", config) as writer:
+                        await quietly(writer.until, 200)
+                    writers.append(writer)
+                await _aiokafka_writes(running.bootstrap, topic, 300, acks=1)
+            ids = await world.source_producers(topic)
+
+        assert [w.errors for w in writers] == [[]] * len(configs)
+        stored = values(source.bootstrap, topic)
+        for partition in range(3):
+            expected = [v for w in writers for v in w.sent[partition]]
+            assert stored[partition] == expected + [b"a-%d" % n for n in range(partition, 300, 3)]
+        assert ends(target.bootstrap, topic) == [0, 0, 0]
+        assert len(ids) == len(configs) + 1
+        assert min(ids) >= 1 << 40
+
+    asyncio.run(scenario())
+
+
+def test_a_flip_under_traffic_loses_doubles_and_reorders_nothing(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("flip")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=3)
+    configs: dict[str, dict[str, Any]] = {
+        "idempotent": {},
+        "acks1": {"enable.idempotence": False, "acks": 1},
+        "acks0": {"enable.idempotence": False, "acks": 0},
+    }
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING)
+            with router("r1", target) as one, router("r2", target) as two:
+                await world.routers_apply(2)
+                writers = [
+                    Writer((one, two)[n % 2].bootstrap, topic, name, config).__enter__()
+                    for n, (name, config) in enumerate(configs.items())
+                ]
+                for writer in writers:
+                    await quietly(writer.until, 500)
+                record = await world.fence(topic)
+                acks = await world.drained(topic, record.fence_epoch, routers=2)
+                before = await quietly(ends, source.bootstrap, topic)
+                await asyncio.sleep(0.3)
+                still = await quietly(ends, source.bootstrap, topic)
+                await world.flip(topic, record.fence_epoch, acks)
+                for writer in writers:
+                    await quietly(writer.until, writer.acked + 500)
+                    await quietly(writer.finish)
+                holds = [
+                    presence.holds_ms.get(record.key, {})
+                    for presence, _ in world.log.presence.values()
+                    if hasattr(presence, "holds_ms")
+                ]
+
+        assert [w.errors for w in writers] == [[]] * len(writers)
+        assert before == still == ends(source.bootstrap, topic)
+        assert max(ms for held in holds for ms in held.values()) > 200
+        old, new = values(source.bootstrap, topic), values(target.bootstrap, topic)
+        for partition in range(3):
+            stored = old[partition] + new[partition]
+            for writer in writers:
+                mine = [v for v in stored if v.startswith(writer.name.encode() + b"-")]
+                assert mine == writer.sent[partition]
+            assert new[partition]
+
+    asyncio.run(scenario())
+
+
+def test_an_unfenced_topic_goes_on_as_before_even_after_the_hold_limit(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("unfence")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=3)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING)
+            with router("r1", target) as running:
+                aiokafka = asyncio.create_task(
+                    _aiokafka_writes(running.bootstrap, topic, 6000, enable_idempotence=True, linger_ms=1)
+                )
+                config = {"max.in.flight.requests.per.connection": 5, "request.timeout.ms": 8000}
+                with Writer(running.bootstrap, topic, "w", config) as writer:
+                    await quietly(writer.until, 300)
+                    record = await world.fence(topic)
+                    await world.drained(topic, record.fence_epoch)
+                    await asyncio.sleep(3.5)  # beyond a quarter of the request timeout
+                    await world.put(topic, TopicPhase.MIRRORING)
+                    await quietly(writer.until, writer.acked + 1000)
+                await aiokafka
+
+        assert writer.errors == []
+        stored = values(source.bootstrap, topic)
+        for partition in range(3):
+            assert [v for v in stored[partition] if v.startswith(b"w-")] == writer.sent[partition]
+            mine = [v for v in stored[partition] if v.startswith(b"a-")]
+            assert mine == [b"a-%d" % n for n in range(partition, 6000, 3)]
+        assert ends(target.bootstrap, topic) == [0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_a_router_killed_under_an_idempotent_producer_loses_and_doubles_nothing(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("kill")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=3)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING)
+            with router("r1", target) as one, router("r2", target) as two:
+                await world.routers_apply(2)
+                both = f"{one.bootstrap},{two.bootstrap}"
+                with Writer(both, topic, "w", pause=0.0005) as writer:
+                    await quietly(writer.until, 500)
+                    one.kill()
+                    await quietly(writer.until, writer.acked + 500)
+                    restarted = await quietly(_restart, one, target)
+                    two.kill()
+                    await quietly(writer.until, writer.acked + 500)
+                    await quietly(writer.finish)
+                restarted.stop()
+
+        assert writer.errors == []
+        stored = values(source.bootstrap, topic)
+        assert {p: stored[p] for p in range(3)} == writer.sent
+
+    asyncio.run(scenario())
+
+
+def _restart(dead: Any, target: KafkaCluster) -> Any:
+    from tests.integration.router_world import start_router
+
+    return start_router(dead.name, target, int(dead.bootstrap.rsplit(":", 1)[1]))
+
+
+def _until_stored(bootstrap: str, topic: str, count: int) -> None:
+    deadline = time.monotonic() + 15
+    while ends(bootstrap, topic, 1) != [count]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_retry_of_what_the_source_stored_is_answered_as_a_duplicate_after_the_flip(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("retry")
+    told: list[Any] = []
+
+    def noted(error: Any, message: Any) -> None:
+        told.append(error if error is not None else message.offset())
+
+    for cluster in (source, target):
+        make_topic(cluster, topic)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            with router("r1", target) as first:
+                port = int(first.bootstrap.rsplit(":", 1)[1])
+                producer = Producer({"bootstrap.servers": first.bootstrap, "enable.idempotence": True})
+                producer.produce(topic, b"one", partition=0, on_delivery=noted)
+                await quietly(producer.flush, 10)
+                source.pause(1)
+                producer.produce(topic, b"two", partition=0, on_delivery=noted)
+                await quietly(producer.poll, 0.5)
+                first.kill()
+            source.resume(1)
+            await quietly(_until_stored, source.bootstrap, topic, 2)
+            record = await world.fence(topic)
+            await world.flip(topic, record.fence_epoch, [])
+            with router("r1", target, port):
+                left = await quietly(producer.flush, 20)
+                producer.produce(topic, b"three", partition=0, on_delivery=noted)
+                left += await quietly(producer.flush, 20)
+
+        assert left == 0
+        assert told == [0, None, 0], "the second is acknowledged; where it stands nobody has looked up"
+        assert values(source.bootstrap, topic, 1)[0] == [b"one", b"two"]
+        assert values(target.bootstrap, topic, 1)[0] == [b"three"]
+
+    asyncio.run(scenario())

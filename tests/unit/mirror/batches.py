@@ -1,0 +1,46 @@
+"""Batches for the mirror's tests, packed by hand and on purpose without the code under test."""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from kmigrate.protocol.hot import FetchedPartition
+
+TRANSACTIONAL, CONTROL, LOG_APPEND_TIME = 0x10, 0x20, 0x08
+
+
+def batch(
+    base: int,
+    count: int,
+    *,
+    producer: int = -1,
+    attributes: int = 0,
+    records: int | None = None,
+    epoch: int = 3,
+    sequence: int = -1,
+    text: bytes = b"",
+) -> bytes:
+    """One batch of `count` offsets from `base` on; `records` is the record count where it differs."""
+    body = struct.pack(
+        ">hiqqqhii",
+        attributes,
+        count - 1,
+        1_000,
+        1_000,
+        producer,
+        0,
+        sequence,
+        count if records is None else records,
+    )
+    body += text or f"payload {base}+{count}".encode()
+    return struct.pack(">qiibI", base, 9 + len(body), epoch, 2, crc32c(body)) + body
+
+
+def fetched(
+    data: bytes, *, aborted: tuple[tuple[int, int], ...] = (), high_watermark: int = 1_000, topic: str = "t"
+) -> FetchedPartition:
+    return FetchedPartition(
+        topic, 0, 0, high_watermark, high_watermark, 0, aborted, -1, memoryview(bytearray(data))
+    )

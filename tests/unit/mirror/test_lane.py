@@ -1,0 +1,300 @@
+"""One partition's machine: what is sent when, and what each answer means."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmigrate.mirror.lane import Lane, LaneState, Sent
+from kmigrate.mirror.steps import Hole
+from kmigrate.protocol.codes import Code
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+
+CONNECTION = object()
+MARKER = CONTROL | TRANSACTIONAL
+
+
+def lane(position: int = 0, sequence: int = 100, *data: bytes) -> Lane:
+    """A lane that has read its tail and, if given, one answer."""
+    made = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
+    made.recovered(position, sequence, position)
+    if data:
+        made.take(position, fetched(b"".join(data)), 5)
+    return made
+
+
+def send(of: Lane, connection: object = CONNECTION) -> Sent:
+    sent = of.send_next(connection, 5)
+    assert sent is not None
+    return sent
+
+
+def producer_fields(sent: Sent) -> tuple[int, int, int, int]:
+    """Base offset, producer id, epoch and sequence as they go out."""
+    view = bytes(sent.step.view)
+    return (*struct.unpack_from(">q", view, 0), *struct.unpack_from(">qhi", view, 43))
+
+
+def test_the_first_batch_goes_alone_and_the_others_in_a_pipe_after_its_ack() -> None:
+    it = lane(0, 100, *(batch(n, 1) for n in range(9)))
+    first = send(it)
+    assert producer_fields(first) == (0, 77, 0, 100)
+    assert it.send_next(CONNECTION, 5) is None
+    it.answered(first.step, 0, 0)
+    piped = [send(it) for _ in range(5)]
+    assert [producer_fields(sent)[3] for sent in piped] == [101, 102, 103, 104, 105]
+    assert it.send_next(CONNECTION, 5) is None
+    assert it.position == 1
+
+
+def test_sequences_wrap_as_brokers_wrap_them() -> None:
+    it = lane(0, 2**31 - 1, batch(0, 1), batch(1, 1))
+    it.answered(send(it).step, 0, 0)
+    assert producer_fields(send(it))[3] == 0
+
+
+def test_transactional_and_delete_horizon_bits_are_cleared_and_others_stay() -> None:
+    it = lane(0, 0, batch(0, 1, producer=5, attributes=0x10 | 0x40 | 0x04))
+    assert struct.unpack_from(">h", bytes(send(it).step.view), 21) == (0x04,)
+
+
+def test_a_new_connection_means_priming_again() -> None:
+    it = lane(0, 0, *(batch(n, 1) for n in range(4)))
+    it.answered(send(it).step, 0, 0)
+    other = object()
+    send(it, other)
+    assert it.send_next(other, 5) is None
+
+
+def test_an_ack_at_another_offset_ends_the_lane_as_diverged() -> None:
+    it = lane(0, 0, batch(0, 2), batch(2, 2))
+    it.answered(send(it).step, 0, 7)
+    assert it.state is LaneState.STOPPED
+    assert it.progress().problem.startswith("diverged: the batch for offset 0")
+
+
+def test_after_a_45_the_tail_is_read_and_what_is_at_hand_goes_on_from_there() -> None:
+    it = lane(0, 0, *(batch(n, 1) for n in range(6)))
+    it.answered(send(it).step, 0, 0)
+    sent = [send(it) for _ in range(3)]
+    it.answered(sent[0].step, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert not it.must_recover
+    for later in sent[1:]:
+        it.answered(later.step, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert it.must_recover
+    it.recovered(3, 903, 3)
+    assert producer_fields(send(it))[3] == 903
+    assert it.read_at == 6
+
+
+def test_a_tail_beyond_all_that_was_read_makes_the_lane_read_on_there() -> None:
+    it = lane(0, 0, batch(0, 1))
+    it.answered(send(it).step, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    it.recovered(50, 1, 50)
+    assert it.read_at == 50
+    it.take(1, fetched(batch(1, 1)), 5)
+    assert it.send_next(CONNECTION, 5) is None, "an answer to an older fetch is ignored"
+
+
+def test_an_unknown_outcome_waits_for_every_answer_and_then_for_a_settled_tail() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1), batch(2, 1))
+    it.answered(send(it).step, 0, 0)
+    first, second = send(it), send(it)
+    it.unanswered(first.step, "connection lost")
+    assert it.unknown and not it.must_recover
+    it.unanswered(second.step, "connection lost")
+    assert it.must_recover
+    it.recovered(2, 2, 2)
+    assert not it.unknown
+    assert send(it).step.start == 2
+
+
+def test_a_refusal_that_no_retry_mends_stops_with_the_brokers_name_for_it() -> None:
+    it = lane(0, 0, batch(0, 1))
+    it.answered(send(it).step, Code.MESSAGE_TOO_LARGE, -1)
+    assert it.progress().problem == "target-refused: offset 0 was refused with MESSAGE_TOO_LARGE (10)"
+
+
+def test_a_hole_waits_for_all_acks_and_data_behind_it_waits_for_the_hole() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1, producer=7, attributes=MARKER), batch(2, 1))
+    sent = send(it)
+    assert it.hole_due() is None
+    it.answered(sent.step, 0, 0)
+    assert it.hole_due() == Hole(1, 2)
+    it.fill()
+    assert it.send_next(CONNECTION, 5) is None
+    it.filled(2)
+    assert it.position == 2
+    assert producer_fields(send(it))[3] == 1, "holes take no sequence"
+
+
+def test_a_marker_too_many_on_the_target_is_found_when_the_tail_is_read() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1))
+    it.answered(send(it).step, 0, 0)
+    it.answered(send(it).step, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    it.recovered(2, 1, 1)  # a control record at 1, where the source has data
+    assert it.progress().problem.startswith("diverged: the target holds a control record")
+
+
+def test_a_restarted_lane_compares_the_targets_last_markers_with_the_source() -> None:
+    good, bad = (Lane("t", 0, producer_id=7, epoch=0, hole_limit=100) for _ in range(2))
+    for it in (good, bad):
+        it.recovered(5, 1, 3)
+        assert it.read_at == 3
+    good.take(3, fetched(batch(3, 1, attributes=MARKER) + batch(4, 3, attributes=MARKER) + batch(7, 1)), 5)
+    assert good.hole_due() == Hole(5, 7)
+    bad.take(3, fetched(batch(3, 1, attributes=MARKER) + batch(4, 3)), 5)
+    assert bad.state is LaneState.STOPPED
+
+
+def test_nothing_goes_beyond_the_barrier_and_standing_at_it_is_said() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1), batch(2, 1))
+    it.answered(send(it).step, 0, 0)
+    it.barrier = 2
+    assert it.at_barrier == -1
+    it.answered(send(it).step, 0, 1)
+    assert it.at_barrier == 2
+    assert it.send_next(CONNECTION, 5) is None
+    it.barrier = 1
+    assert it.progress().problem.startswith("beyond-barrier")
+    it.barrier = None
+    assert not it.progress().problem
+    assert send(it).step.start == 2
+
+
+def test_a_hole_across_the_barrier_is_filled_up_to_it() -> None:
+    it = lane(0, 0, batch(0, 4, attributes=MARKER))
+    it.barrier = 3
+    assert it.hole_due() == Hole(0, 3)
+    it.fill()
+    it.filled(3)
+    assert (it.hole_due(), it.at_barrier) == (None, 3)
+
+
+def test_what_was_read_before_a_problem_is_still_copied() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 3, records=2))
+    assert not it.reads
+    assert it.progress().problem.startswith("thinned-batch")
+    it.answered(send(it).step, 0, 0)
+    assert it.state is LaneState.STOPPED
+    assert it.position == 1
+
+
+def test_direct_batches_count_as_live_only_when_they_were_not_there_at_the_start() -> None:
+    it = lane()
+    it.take(0, fetched(batch(0, 1, producer=9), high_watermark=1), 1_234)
+    told = it.progress()
+    assert (told.direct_id, told.direct_offset, told.direct_ms) == (9, 0, 0)
+    it.take(1, fetched(batch(1, 1, producer=9), high_watermark=2), 1_234)
+    assert it.progress().direct_ms == 1_234
+
+
+# Two copiers of one id against a broker that keeps M1's rules, with answers lost: the log comes out once.
+
+
+@dataclass
+class FakeBroker:
+    """A log with producer state as Kafka keeps it for one id: last sequence, the five newest batches."""
+
+    log: list[tuple[int, int, int | None]] = field(default_factory=list)
+    """(start, end, sequence); None is a control record."""
+    next_sequence: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.log[-1][1] if self.log else 0
+
+    def produce(self, count: int, sequence: int) -> tuple[int, int]:
+        data = [entry for entry in self.log if entry[2] is not None]
+        for start, end, stored in data[-5:]:
+            if (stored, end - start) == (sequence, count):
+                return 0, start
+        if self.next_sequence not in (None, sequence):
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        self.log.append((self.end, self.end + count, sequence))
+        self.next_sequence = sequence + count
+        return 0, self.log[-1][0]
+
+    def mark(self, count: int) -> None:
+        for _ in range(count):
+            self.log.append((self.end, self.end + 1, None))
+
+    def tail(self) -> tuple[int, int, int]:
+        data = [entry for entry in self.log if entry[2] is not None]
+        if not data:
+            return self.end, self.end, 0
+        start, end, sequence = data[-1]
+        assert sequence is not None
+        return self.end, sequence + end - start, end
+
+
+@dataclass
+class World:
+    """A source log, one fake target and two lanes; the first one owns the holes."""
+
+    source: list[tuple[int, int, bool]]
+    broker: FakeBroker = field(default_factory=FakeBroker)
+    lanes: list[Lane] = field(default_factory=list)
+    wire: list[list[Sent]] = field(default_factory=lambda: [[], []])
+
+    def act(self, who: int, what: int) -> None:
+        it, wire = self.lanes[who], self.wire[who]
+        if it.must_recover:
+            it.recovered(*self.broker.tail())
+        if what == 0 and it.reads:
+            data = b"".join(
+                batch(start, end - start, attributes=0 if is_data else MARKER)
+                for start, end, is_data in self.source
+                if end > it.read_at
+            )
+            it.take(it.read_at, fetched(data), 0)
+        elif what in (1, 2):
+            sent = it.send_next(CONNECTION, 5)
+            if sent is not None:
+                wire.append(sent)
+        elif what in (3, 4) and wire:
+            sent = wire.pop(0)
+            count = sent.step.end - sent.step.start
+            error, base = self.broker.produce(count, producer_fields(sent)[3])
+            if what == 3:
+                it.answered(sent.step, error, base)
+            else:
+                it.unanswered(sent.step, "lost")
+                for lost in wire:  # the connection is gone: later ones may have arrived as well
+                    it.unanswered(lost.step, "lost")
+                wire.clear()
+        elif what == 5 and who == 0 and (hole := it.hole_due()) is not None:
+            it.fill()
+            if self.broker.end != hole.start:
+                it.fill_failed("moved", unknown=False)
+            else:
+                self.broker.mark(hole.end - hole.start)
+                it.filled(hole.end)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=12),
+    schedule=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), max_size=200),
+)
+def test_two_lanes_of_one_id_write_the_source_log_once_and_in_order(
+    shape: list[tuple[int, bool]], schedule: list[tuple[int, int]]
+) -> None:
+    source, at = [], 0
+    for count, is_data in shape:
+        source.append((at, at + count, is_data))
+        at += count
+    world = World(source)
+    world.lanes = [Lane("t", 0, producer_id=77, epoch=0, hole_limit=100) for _ in range(2)]
+    for who, what in schedule:
+        world.act(who, what)
+    for _ in range(200):  # then the owner alone, with nothing lost, comes to the end
+        for what in (0, 1, 3, 5):
+            world.act(0, what)
+    assert not world.lanes[0].problem
+    wanted = [(o, is_data) for start, end, is_data in source for o in range(start, end)]
+    found = [(o, sequence is not None) for start, end, sequence in world.broker.log for o in range(start, end)]
+    assert found == wanted

@@ -1,0 +1,129 @@
+"""What becomes of fetched batches: appends, holes, or a named reason to stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.mirror.steps import Append, Hole, Reading, read_steps
+from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch
+
+TXN = TRANSACTIONAL
+MARKER = CONTROL | TRANSACTIONAL
+
+
+def read(data: bytes, *, read_at: int, aborted: tuple[tuple[int, int], ...] = ()) -> Reading:
+    return read_steps(memoryview(bytearray(data)), aborted, read_at=read_at, leader_epoch=-1, hole_limit=100)
+
+
+def shape(reading: Reading) -> list[tuple[str, int, int]]:
+    return [(type(step).__name__, step.start, step.end) for step in reading.steps]
+
+
+def test_plain_batches_are_appends_and_the_newest_epoch_is_kept() -> None:
+    reading = read(batch(5, 3, epoch=4) + batch(8, 2, epoch=6), read_at=5)
+    assert shape(reading) == [("Append", 5, 8), ("Append", 8, 10)]
+    assert (reading.next_offset, reading.leader_epoch, reading.problem) == (10, 6, "")
+
+
+def test_a_batch_cut_off_by_the_byte_limit_is_left_for_the_next_fetch() -> None:
+    reading = read(batch(0, 3) + batch(3, 3)[:-1], read_at=0)
+    assert shape(reading) == [("Append", 0, 3)]
+    assert reading.next_offset == 3
+
+
+def test_batches_below_the_wanted_offset_are_passed_over() -> None:
+    assert shape(read(batch(0, 5) + batch(5, 1), read_at=5)) == [("Append", 5, 6)]
+
+
+def test_a_commit_marker_is_a_hole_and_the_committed_data_is_copied() -> None:
+    data = batch(0, 2, producer=7, attributes=TXN) + batch(2, 1, producer=7, attributes=MARKER)
+    assert shape(read(data, read_at=0)) == [("Append", 0, 2), ("Hole", 2, 3)]
+
+
+def test_aborted_data_and_its_marker_are_one_hole() -> None:
+    data = (
+        batch(0, 2, producer=7, attributes=TXN)
+        + batch(2, 1, producer=8, attributes=TXN)
+        + batch(3, 4, producer=7, attributes=TXN)
+        + batch(7, 1, producer=7, attributes=MARKER)
+        + batch(8, 1, producer=8, attributes=MARKER)
+    )
+    reading = read(data, read_at=0, aborted=((7, 0),))
+    assert shape(reading) == [("Hole", 0, 2), ("Append", 2, 3), ("Hole", 3, 9)]
+
+
+def test_a_later_abort_of_the_same_producer_does_not_touch_its_committed_data() -> None:
+    # W9: a fetch at 9 lists an abort that begins at 14, while 9 to 12 belong to a transaction that commits.
+    data = (
+        batch(9, 4, producer=7, attributes=TXN)
+        + batch(13, 1, producer=7, attributes=MARKER)
+        + batch(14, 2, producer=7, attributes=TXN)
+        + batch(16, 1, producer=7, attributes=MARKER)
+        + batch(17, 1, producer=7, attributes=TXN)
+    )
+    reading = read(data, read_at=9, aborted=((7, 14),))
+    assert shape(reading) == [("Append", 9, 13), ("Hole", 13, 17), ("Append", 17, 18)]
+
+
+def test_the_aborted_list_may_come_in_any_order() -> None:
+    data = b"".join(
+        batch(n, 1, producer=7, attributes=MARKER if n % 2 else TXN) for n in range(6)
+    )
+    assert shape(read(data, read_at=0, aborted=((7, 4), (7, 0)))) == [
+        ("Hole", 0, 2),
+        ("Append", 2, 3),
+        ("Hole", 3, 6),
+    ]
+
+
+def test_data_without_transactional_bit_is_never_aborted() -> None:
+    assert shape(read(batch(0, 2, producer=7), read_at=0, aborted=((7, 0),))) == [("Append", 0, 2)]
+
+
+def test_a_small_gap_is_a_hole_and_a_large_one_stops_the_partition() -> None:
+    assert shape(read(batch(0, 1) + batch(4, 1), read_at=0)) == [
+        ("Append", 0, 1),
+        ("Hole", 1, 4),
+        ("Append", 4, 5),
+    ]
+    reading = read(batch(0, 1) + batch(102, 1), read_at=0)
+    assert shape(reading) == [("Append", 0, 1)]
+    assert reading.problem.startswith("large-gap: the source has no offsets 1 to 101")
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (batch(0, 5, records=3), "thinned-batch"),
+        (batch(0, 5, records=0), "thinned-batch"),
+        (batch(0, 5, attributes=LOG_APPEND_TIME), "log-append-time"),
+        (batch(0, 5)[:-1] + b"\xff", "corrupt-source-batch"),
+        (batch(0, 5)[:16] + b"\x01" + batch(0, 5)[17:], "old-message-format"),
+    ],
+)
+def test_what_cannot_be_copied_as_it_is_stops_with_its_name(data: bytes, problem: str) -> None:
+    reading = read(batch(-2, 2) + data, read_at=-2)
+    assert shape(reading) == [("Append", -2, 0)]
+    assert reading.problem.startswith(problem)
+    assert reading.next_offset == 0
+
+
+def test_a_start_inside_a_data_batch_is_named_and_the_batch_handed_out() -> None:
+    reading = read(batch(0, 5), read_at=2)
+    assert reading.problem.startswith("starts-inside-batch")
+    assert reading.inside is not None
+    assert (reading.inside.start, reading.inside.end) == (0, 5)
+
+
+def test_a_start_inside_aborted_data_leaves_the_rest_of_the_hole() -> None:
+    reading = read(batch(0, 5, producer=7, attributes=TXN), read_at=2, aborted=((7, 0),))
+    assert reading.steps == [Hole(2, 5)]
+
+
+def test_the_newest_batch_that_came_through_no_router_is_noted() -> None:
+    routed = (1 << 40) + 5
+    assert read(batch(0, 1, producer=routed), read_at=0).direct is None
+    assert read(batch(0, 1, producer=9) + batch(1, 1, producer=routed), read_at=0).direct == (9, 0)
+    assert read(batch(0, 1, producer=9) + batch(1, 1), read_at=0).direct == (-1, 1)
+    assert read(batch(0, 1, producer=9, attributes=MARKER), read_at=0).direct is None
+    assert isinstance(read(batch(0, 1), read_at=0).steps[0], Append)

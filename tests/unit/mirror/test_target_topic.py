@@ -1,0 +1,34 @@
+"""Configs of the target topic while mirroring and after it."""
+
+from __future__ import annotations
+
+from kmigrate.mirror.topics import target_configs
+
+
+def test_the_sources_own_configs_come_along_and_nothing_ages_out_while_mirroring() -> None:
+    made = target_configs({"retention.ms": "1000", "segment.ms": "60000", "confluent.placement": "x"}, 1)
+    assert made.now["retention.ms"] == "-1"
+    assert made.now["segment.ms"] == "60000"
+    assert "confluent.placement" not in made.now
+    assert made.restore == {"retention.ms": "1000"}
+    assert "retention.ms" not in made.drop
+    assert "retention.bytes" in made.drop
+
+
+def test_a_compacted_topic_is_compacted_again_only_at_promote() -> None:
+    made = target_configs({"cleanup.policy": "compact"}, 1)
+    assert made.now["cleanup.policy"] == "delete"
+    assert made.restore["cleanup.policy"] == "compact"
+
+
+def test_values_that_the_target_cannot_take_are_bounded() -> None:
+    made = target_configs({"segment.bytes": "1000", "min.insync.replicas": "2"}, 1)
+    assert made.now["segment.bytes"] == str(1 << 20)
+    assert made.now["min.insync.replicas"] == "1"
+
+
+def test_every_config_set_for_mirroring_is_either_restored_or_dropped() -> None:
+    own = {"max.message.bytes": "5", "compression.type": "gzip"}
+    made = target_configs(own, 3)
+    changed = {key for key, value in made.now.items() if own.get(key) != value}
+    assert changed == set(made.restore) | set(made.drop)

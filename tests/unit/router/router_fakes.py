@@ -1,0 +1,180 @@
+"""Fakes of the two doors a session acts through, with a clock that only the test moves."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kmigrate.model.records import ProducerMark
+from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
+from kmigrate.records.build import one_record_batch
+from kmigrate.router.apis.produce import (
+    PartitionAnswer,
+    ProducePart,
+    ProduceRequest,
+    encode_answer,
+    encode_request,
+    parse_answer,
+    parse_request,
+)
+from kmigrate.router.core import Buffer, Core, Outcome
+from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.session import Session
+from kmigrate.router.settings import RouterSettings
+
+SHIFT = 7 << 40
+
+
+def route(
+    topic: str,
+    serve: Serve,
+    *,
+    fence_epoch: int = -1,
+    gate: dict[int, tuple[ProducerMark, ...]] | None = None,
+) -> TopicRoute:
+    return TopicRoute(f"topic/l/{topic}", "l", topic, serve, SHIFT, fence_epoch, 2, gate or {})
+
+
+def table(*routes: TopicRoute, epoch: int = 1, held: Sequence[str] = ()) -> RoutingTable:
+    return RoutingTable(epoch, {one.topic: one for one in routes}, frozenset(held))
+
+
+@dataclass
+class Sent:
+    """One upstream request: where it went, its bytes, and how to answer it."""
+
+    where: str
+    frame: bytearray
+    done: Callable[[Outcome], None] | None
+
+    @property
+    def request(self) -> ProduceRequest:
+        _, version = struct.unpack_from(">hh", self.frame, 4)
+        (length,) = struct.unpack_from(">h", self.frame, 12)
+        return parse_request(self.frame, version, 14 + max(0, length) + (1 if version >= 9 else 0))
+
+    def answer(self, *errors: int, base: int = 100) -> None:
+        """Answer every partition, with the given errors in order."""
+        request = self.request
+        told = [
+            PartitionAnswer(p.topic, p.partition, error, base if not error else -1)
+            for p, error in zip(request.parts, errors or [0] * len(request.parts), strict=True)
+        ]
+        (correlation,) = struct.unpack_from(">i", self.frame, 8)
+        assert self.done is not None
+        self.done(Outcome(bytearray(encode_answer(told, version=request.version, correlation=correlation))))
+
+
+@dataclass
+class FakeEdge:
+    clock: float = 0.0
+    sent: list[Sent] = field(default_factory=list)
+    replies: list[bytearray] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    wakes: list[float] = field(default_factory=list)
+
+    def now(self) -> float:
+        return self.clock
+
+    def reply(self, parts: Sequence[Buffer]) -> None:
+        self.replies += [bytearray(part) for part in parts]
+
+    def to_target(
+        self, parts: Sequence[Buffer], correlation: int, answered: Callable[[bytearray], None] | None
+    ) -> None:
+        def done(outcome: Outcome) -> None:
+            assert answered is not None and outcome.frame is not None
+            answered(outcome.frame)
+
+        self.sent.append(Sent("target", bytearray(b"".join(parts)), done if answered else None))
+
+    def to_source(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+    ) -> None:
+        self.sent.append(Sent(f"source {node}", bytearray(b"".join(parts)), done))
+
+    def wake_at(self, when: float) -> None:
+        self.wakes.append(when)
+
+    def advanced(self, *, done: bool) -> None:
+        pass
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
+
+
+@dataclass
+class FakeOutside:
+    leaders: dict[tuple[str, int], int] = field(default_factory=dict)
+    produce_version: int = 11
+    refreshed: list[str] = field(default_factory=list)
+    ids: list[Callable[[int], None]] = field(default_factory=list)
+    asked: list[tuple[str, int, int, Callable[[bool], None]]] = field(default_factory=list)
+    drains: int = 0
+    said: list[str] = field(default_factory=list)
+
+    def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
+        return self.leaders.get((topic, partition), 1), self.produce_version
+
+    def refresh_source(self, link: str, topic: str) -> None:
+        self.refreshed.append(topic)
+
+    def refresh_target(self) -> None:
+        self.refreshed.append("(target)")
+
+    def new_producer_id(self, then: Callable[[int], None]) -> None:
+        self.ids.append(then)
+
+    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
+        self.asked.append((topic, partition, producer_id, then))
+
+    def drained(self) -> None:
+        self.drains += 1
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+class Stage:
+    """One client connection on a core: the test writes Produce requests and plays every broker."""
+
+    def __init__(self, *routes: TopicRoute, held: Sequence[str] = ()) -> None:
+        self.outside = FakeOutside()
+        book = AddressBook(1_000_000, {1: ("router", 9001)})
+        self.core = Core(RouterSettings(), table(held=held), book, self.outside)
+        self.core.swap(table(*routes, held=held))
+        self.edge = FakeEdge()
+        self.session = Session(self.core, self.edge)
+        self._correlation = 0
+
+    def swap(self, *routes: TopicRoute) -> None:
+        self.core.swap(table(*routes, epoch=self.core.table.epoch + 1))
+        self.core.wake()
+
+    def produce(
+        self, *batches: tuple[str, int, bytearray], version: int = 9, acks: int = -1, timeout_ms: int = 30_000
+    ) -> int:
+        self._correlation += 1
+        parts = tuple(ProducePart(topic, part, memoryview(batch)) for topic, part, batch in batches)
+        request = ProduceRequest(version, None, acks, 0, timeout_ms, parts)
+        frame = encode_request(
+            request, parts, version=version, acks=acks, correlation=self._correlation, client_id="c"
+        )
+        self.session.frame(bytearray(b"".join(frame)))
+        return self._correlation
+
+    def told(self, version: int = 9) -> list[tuple[int, list[tuple[str, int, int]]]]:
+        """Replies so far: correlation id, then (topic, partition, error)."""
+        out = []
+        for frame in self.edge.replies:
+            answers, _, _ = parse_answer(frame, version)
+            (correlation,) = struct.unpack_from(">i", frame, 4)
+            out.append((correlation, [(a.topic, a.partition, a.error) for a in answers]))
+        return out
+
+
+def batch(producer: int = 5, epoch: int = 0, sequence: int = 0) -> bytearray:
+    return one_record_batch(
+        b"k", b"v", timestamp=1, producer_id=producer, epoch=epoch if producer >= 0 else -1, sequence=sequence
+    )

@@ -1,0 +1,277 @@
+"""Answers that the router makes or changes, read back by the generated codec in every version."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
+from kmigrate.router.apis.addresses import decode_request, encode_request, rewrite_answer
+from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
+from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.fetch import rewrite_fetch
+from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
+from kmigrate.router.apis.offered import OFFERED, filter_api_versions, unsupported_api_versions
+from kmigrate.router.apis.produce import parse_answer, parse_request
+from kmigrate.router.apis.transactions import TransactionGuard
+from kmigrate.router.nodeids import AddressBook
+
+BOOK = AddressBook(1_000_000, {1: ("router", 9001), 2: ("router", 9002)})
+
+
+def _frame(request: Any) -> tuple[bytearray, Any]:
+    kind = type(request)
+    key, version = int(kind.__api_key__), int(kind.__version__)
+    raw = encode_request_head(key, version, 77, b"client", is_flexible(key, version)) + encode_body(request)
+    frame = bytearray(len(raw).to_bytes(4, "big") + raw)
+    return frame, peek_request(frame, is_flexible(key, version))
+
+
+def _read(key: int, version: int, frame: bytes) -> Any:
+    kind = entity(key, version, "response")
+    assert frame[4:8] == (77).to_bytes(4, "big")
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    flexible = bool(kind.__flexible__) and key != 18
+    return decode_body(kind, bytearray(frame), response_body_offset(bytearray(frame), flexible))
+
+
+def _versions(*keys: int) -> list[tuple[int, int]]:
+    return [(key, version) for key in keys for version in range(OFFERED[key][0], OFFERED[key][1] + 1)]
+
+
+def _topics(kind: type[Any], name: str, inner: str, part: Any) -> tuple[Any, ...]:
+    topic_type = element(kind, name)
+    named = {"name": "t"} if "name" in topic_type.__dataclass_fields__ else {"topic_id": uuid.uuid4()}
+    return (blank(topic_type, **named, **{inner: part}),)
+
+
+def _group_request(key: int, version: int) -> Any:
+    kind = entity(key, version, "request")
+    if key == 9 and version >= 8:
+        group_type = element(kind, "groups")
+        topics = _topics(group_type, "topics", "partition_indexes", (3,))
+        return blank(kind, groups=(blank(group_type, group_id="g", topics=topics),))
+    values: dict[str, Any] = {"group_id": "g"}
+    if key == 9:
+        values["topics"] = _topics(kind, "topics", "partition_indexes", (3,))
+    if key == 8:
+        topic_type = element(kind, "topics")
+        part = blank(element(topic_type, "partitions"), partition_index=3)
+        values["topics"] = _topics(kind, "topics", "partitions", (part,))
+    return blank(kind, **values)
+
+
+@pytest.mark.parametrize(("key", "version"), _versions(*sorted(HELD_APIS)))
+def test_a_held_group_is_told_to_wait_in_the_shape_of_every_version(key: int, version: int) -> None:
+    request = _group_request(key, version)
+    frame, head = _frame(request)
+    seen = decode_request(frame, head)
+    assert groups_of(seen) == ["g"]
+    told = repr(_read(key, version, wait_answer(head, seen, {"g"})))
+    assert told.count("ErrorCode.coordinator_load_in_progress") == 1
+    assert "partition_index=3" in told or key not in (8, 9) or (key == 9 and version >= 2)
+
+
+def _admin_request(key: int, version: int) -> Any:
+    kind = entity(key, version, "request")
+    if key == 20:
+        return blank(kind, topic_names=("t", "other"))
+    if key in (33, 44):
+        resource_type = element(kind, "resources")
+        names = ("t", "other")
+        return blank(kind, resources=tuple(blank(resource_type, resource_type=2, resource_name=n) for n in names))
+    topic_type = element(kind, "topics")
+    return blank(kind, topics=tuple(blank(topic_type, name=n) for n in ("t", "other")))
+
+
+@pytest.mark.parametrize(("key", "version"), _versions(*sorted(ADMIN_APIS)))
+def test_a_request_that_touches_a_mirrored_topic_is_refused_whole(key: int, version: int) -> None:
+    frame, head = _frame(_admin_request(key, version))
+    seen = decode_request(frame, head)
+    assert refuse_admin(head, seen, {"elsewhere"}) is None
+    refusal = refuse_admin(head, seen, {"t"})
+    assert refusal is not None
+    answer = _read(key, version, refusal[0])
+    told = repr(answer)
+    if key == 21:
+        assert "name='t'" in told and "name='other'" in told
+    else:
+        assert told.count("ErrorCode.policy_violation") == 2
+    if "error_message" in told:
+        assert "topic t is mirrored" in told
+        assert "together with mirrored topic t" in told
+
+
+def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
+    kind = entity(19, 7, "request")
+    topic_type = element(kind, "topics")
+    assignment = blank(element(topic_type, "assignments"), partition_index=0, broker_ids=(1_000_002, 1_000_001))
+    frame, head = _frame(blank(kind, topics=(blank(topic_type, name="n", assignments=(assignment,)),)))
+    changed = make_nodes_real(decode_request(frame, head), BOOK)
+    assert changed is not None
+    again = bytearray(encode_request(frame, head, changed))
+    read = decode_request(again, peek_request(again, flexible=True))
+    assert tuple(read.topics[0].assignments[0].broker_ids) == (2, 1)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_refused_transaction_can_be_aborted_though_it_never_began(version: int) -> None:
+    guard = TransactionGuard()
+    add = entity(24, version, "request")
+    topic_type = element(add, "v3_and_below_topics")
+    topics = tuple(blank(topic_type, name=n, partitions=(0,)) for n in ("t", "free"))
+    frame, head = _frame(blank(add, v3_and_below_transactional_id="x", v3_and_below_topics=topics))
+    refusal = guard.answer(head, decode_request(frame, head), {"t"}, ())
+    assert refusal is not None
+    told = repr(_read(24, version, refusal[0]))
+    assert "topic_authorization_failed" in told and "operation_not_attempted" in told
+    assert "after its promote" in refusal[1]
+
+    end = entity(26, version, "request")
+    for passes in (False, True):
+        frame, head = _frame(blank(end, transactional_id="x", committed=False))
+        assert (guard.answer(head, decode_request(frame, head), {"t"}, ()) is None) is passes
+
+
+# addresses
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_shows_the_router_and_hides_topics_that_still_align(version: int) -> None:
+    kind = entity(3, version, "response")
+    broker_type, topic_type = element(kind, "brokers"), element(kind, "topics")
+    part = blank(
+        element(topic_type, "partitions"),
+        partition_index=0,
+        leader_id=1,
+        leader_epoch=4,
+        replica_nodes=(1, 2),
+        isr_nodes=(1,),
+        offline_replicas=(2,),
+    )
+    brokers = tuple(blank(broker_type, node_id=n, host="real", port=9) for n in (1, 2, 3))
+    topics = tuple(
+        blank(topic_type, name=n, topic_id=uuid.uuid4(), partitions=(part,)) for n in ("shown", "aligning")
+    )
+    message = blank(kind, brokers=brokers, controller_id=2, topics=topics)
+    frame, head = bytearray(frame_answer(message, 77)), _head(3, version)
+    shown, stranger = rewrite_answer(frame, head, BOOK, {"aligning"})
+    answer = _read(3, version, shown)
+    assert stranger, "broker 3 has no listener yet"
+    assert [(int(b.node_id), b.host, int(b.port)) for b in answer.brokers] == [
+        (1_000_001, "router", 9001),
+        (1_000_002, "router", 9002),
+    ]
+    seen = answer.topics[0].partitions[0]
+    assert int(seen.leader_id) == 1_000_001
+    assert [int(n) for n in seen.replica_nodes] == [1_000_001, 1_000_002]
+    assert version < 1 or int(answer.controller_id) == 1_000_002
+    assert version < 5 or [int(n) for n in seen.offline_replicas] == [1_000_002]
+    assert int(answer.topics[1].error_code) == 5 and answer.topics[1].partitions == ()
+
+
+def _head(key: int, version: int) -> Any:
+    raw = encode_request_head(key, version, 77, b"c", is_flexible(key, version))
+    return peek_request(bytearray(len(raw).to_bytes(4, "big") + raw), is_flexible(key, version))
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_coordinator_is_found_at_the_router(version: int) -> None:
+    kind = entity(10, version, "response")
+    one = {"node_id": 2, "host": "real", "port": 9}
+    if version >= 4:
+        message = blank(kind, coordinators=(blank(element(kind, "coordinators"), key="g", **one),))
+    else:
+        message = blank(kind, **one)
+    shown, _ = rewrite_answer(bytearray(frame_answer(message, 77)), _head(10, version), BOOK, ())
+    answer = _read(10, version, shown)
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert (int(found.node_id), found.host, int(found.port)) == (1_000_002, "router", 9002)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetch_answers_keep_their_records_and_name_the_routers_nodes(version: int) -> None:
+    kind = entity(1, version, "response")
+    topic_type = element(kind, "responses")
+    part_type = element(topic_type, "partitions")
+    values: dict[str, Any] = {"high_watermark": 9, "preferred_read_replica": 2, "records": b"r" * 300}
+    if version >= 12:
+        leader = part_type.__dataclass_fields__["current_leader"].default
+        values["current_leader"] = replace(leader, leader_id=1, leader_epoch=3)
+    named = {"topic": "t"} if version < 13 else {"topic_id": uuid.uuid4()}
+    message = blank(kind, responses=(blank(topic_type, **named, partitions=(blank(part_type, **values),)),))
+    if version >= 16:
+        endpoint = element(kind, "node_endpoints")
+        message = replace(message, node_endpoints=(endpoint(node_id=1, host="real", port=9, rack="a"),))
+    answer = _read(1, version, bytes(rewrite_fetch(bytearray(frame_answer(message, 77)), version, BOOK)))
+    seen = answer.responses[0].partitions[0]
+    assert bytes(seen.records) == b"r" * 300
+    assert version < 11 or int(seen.preferred_read_replica) == 1_000_002
+    assert version < 12 or int(seen.current_leader.leader_id) == 1_000_001
+    if version >= 16:
+        (end,) = answer.node_endpoints
+        assert (int(end.node_id), end.host, int(end.port), end.rack) == (1_000_001, "router", 9001, "a")
+
+
+# ApiVersions
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_are_cut_to_what_the_router_offers(version: int) -> None:
+    kind = entity(18, version, "response")
+    key_type = element(kind, "api_keys")
+    keys = tuple(
+        key_type(api_key=k, min_version=low, max_version=high)
+        for k, low, high in ((0, 0, 13), (3, 0, 12), (75, 0, 0), (24, 4, 5))
+    )
+    body = encode_body(blank(kind, api_keys=keys))
+    frame = bytearray((len(body) + 4).to_bytes(4, "big") + (77).to_bytes(4, "big") + body)
+    answer = _read(18, version, filter_api_versions(frame, version))
+    assert [(int(k.api_key), int(k.min_version), int(k.max_version)) for k in answer.api_keys] == [
+        (0, 3, 11),
+        (3, 0, 12),
+    ]
+
+
+def test_the_feature_of_transaction_version_2_is_hidden() -> None:
+    kind = entity(18, 4, "response")
+    feature = element(kind, "finalized_features")
+    features = tuple(
+        feature(name=n, max_version_level=2, min_version_level=1) for n in ("transaction.version", "group.version")
+    )
+    body = encode_body(blank(kind, finalized_features=features))
+    frame = bytearray((len(body) + 4).to_bytes(4, "big") + (77).to_bytes(4, "big") + body)
+    answer = _read(18, 4, filter_api_versions(frame, 4))
+    assert [f.name for f in answer.finalized_features] == ["group.version"]
+
+
+def test_an_api_versions_request_of_the_future_is_answered_in_version_0() -> None:
+    answer = _read(18, 0, unsupported_api_versions(77))
+    assert answer.error_code is ErrorCode(35)
+    assert [(int(k.api_key), int(k.max_version)) for k in answer.api_keys] == [(18, 4)]
+
+
+# hostile bytes
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 11])
+def test_no_cut_or_padded_produce_message_is_believed(version: int) -> None:
+    body = struct.pack(">hhi", -1, -1, 1000) + struct.pack(">ih", 1, 1) + b"t" + struct.pack(">iii", 1, 0, 4) + b"abcd"
+    if version >= 9:
+        body = b"\0" + struct.pack(">hi", -1, 1000) + b"\2\2t\2" + struct.pack(">i", 0) + b"\5abcd\0\0\0"
+    whole = bytearray(b"\0\0\0\0" + body)
+    assert len(parse_request(whole, version, 4).parts) == 1
+    for cut in range(4, len(whole)):
+        with pytest.raises(ProtocolViolation):
+            parse_request(whole[:cut], version, 4)
+    with pytest.raises(ProtocolViolation):
+        parse_request(whole + b"\0", version, 4)
+    with pytest.raises(ProtocolViolation):
+        parse_answer(bytearray(8) + b"\xff\xff\xff\xff\x0f", version)

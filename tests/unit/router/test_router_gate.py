@@ -1,0 +1,79 @@
+"""The gate's table by itself: what may be a producer's first write at the target."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.model.records import ProducerMark
+from kmigrate.model.routes import Serve
+from kmigrate.records.batch import Batch, walk
+from kmigrate.router.gate import Gate, Verdict, ring_distance
+from tests.unit.router.router_fakes import batch, route, table
+
+LAST = (1 << 31) - 1
+KEY = ("t", 0, 5)
+
+
+def _batch(sequence: int, epoch: int = 2) -> Batch:
+    return next(iter(walk(memoryview(batch(5, epoch, sequence)))))
+
+
+def _gate(last: int, epoch: int = 2) -> Gate:
+    gate = Gate()
+    gate.load(table(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, epoch, last),)})))
+    return gate
+
+
+@pytest.mark.parametrize(
+    ("last", "epoch", "sequence", "verdict"),
+    [
+        (10, 2, 11, Verdict.PRIME),
+        (LAST, 2, 0, Verdict.PRIME),
+        (10, 3, 0, Verdict.PRIME),
+        (-1, 2, 0, Verdict.PRIME),
+        (10, 2, 10, Verdict.DUPLICATE),
+        (10, 2, 0, Verdict.DUPLICATE),
+        (1, 2, LAST, Verdict.DUPLICATE),
+        (10, 2, 12, Verdict.GAP),
+        (LAST, 2, 1, Verdict.GAP),
+        (10, 3, 1, Verdict.GAP),
+        (10, 1, 11, Verdict.FENCED),
+    ],
+)
+def test_the_verdict_on_a_producer_that_the_target_does_not_know(
+    last: int, epoch: int, sequence: int, verdict: Verdict
+) -> None:
+    assert _gate(last).judge("t", 0, _batch(sequence, epoch), {KEY: False}) is verdict
+
+
+def test_only_the_very_next_batch_passes_unasked() -> None:
+    gate = _gate(10)
+    assert gate.judge("t", 0, _batch(11), {}) is Verdict.PRIME
+    for sequence in (5, 10, 12, 500):
+        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.ASK
+
+
+def test_others_wait_while_one_primes_and_pass_once_it_is_accepted() -> None:
+    gate = _gate(10)
+    gate.prime(KEY)
+    assert gate.judge("t", 0, _batch(12), {}) is Verdict.WAIT
+    gate.settled(KEY, accepted=False)
+    assert gate.judge("t", 0, _batch(11), {}) is Verdict.PRIME
+    gate.settled(KEY, accepted=True)
+    assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
+
+
+def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:
+    gate = _gate(10)
+    gate.settled(KEY, accepted=True)
+    gate.load(table(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 2, 10),)}), epoch=50))
+    assert gate.judge("t", 0, _batch(90), {}) is Verdict.PASS
+    gate.load(table(route("t", Serve.FORWARD)))
+    assert gate.opened == set()
+
+
+@pytest.mark.parametrize(
+    ("later", "earlier", "distance"), [(1, 0, 1), (0, 1, -1), (0, LAST, 1), (LAST, 0, -1), (7, 7, 0)]
+)
+def test_sequences_compare_in_the_ring_of_two_to_the_31(later: int, earlier: int, distance: int) -> None:
+    assert ring_distance(later, earlier) == distance

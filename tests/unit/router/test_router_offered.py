@@ -1,0 +1,99 @@
+"""The offered APIs against Kafka's own message schemas, which ship in the kafka-clients jar."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from kmigrate.protocol.api import known_versions
+from kmigrate.router.apis.addresses import REWRITTEN_FIELDS
+from kmigrate.router.apis.offered import OFFERED
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.kafka import TARGET_VERSION
+
+LEFT_ALONE = {
+    "request.ReplicaId": "−1 from every client; only followers set it, and they do not come through a router",
+    "request.ReplicaState": "the same, from Fetch 15 on",
+    "response.Groups.Members.ClientHost": "the host of a client, not of a broker",
+    "request.HostFilter": "an ACL's client host",
+    "response.Resources.Acls.Host": "an ACL's client host",
+    "request.Creations.Host": "an ACL's client host",
+    "request.Filters.HostFilter": "an ACL's client host",
+    "response.FilterResults.MatchingAcls.Host": "an ACL's client host",
+}
+_NAMES = re.compile(r"host|port$|nodeid|brokerid|leaderid|replicaid", re.IGNORECASE)
+
+
+@cache
+def _schemas() -> dict[int, dict[str, Any]]:
+    """Request and response schema by API key."""
+    jar = next(ensure_jars("kafka", TARGET_VERSION).glob("kafka-clients-*.jar"))
+    out: dict[int, dict[str, Any]] = {}
+    with zipfile.ZipFile(jar) as archive:
+        for name in archive.namelist():
+            if name.startswith("common/message/") and name.endswith(("Request.json", "Response.json")):
+                text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE)
+                schema = json.loads(text)
+                out.setdefault(schema["apiKey"], {})[schema["type"]] = schema
+    return out
+
+
+def _spans(text: str, low: int, high: int) -> bool:
+    """Whether a versions expression ("3+", "0-2", "4", "none") meets an offered range."""
+    if text == "none":
+        return False
+    first, _, last = text.partition("-")
+    start = int(first.rstrip("+"))
+    end = high if first.endswith("+") else int(last or first)
+    return start <= high and end >= low
+
+
+def _fields(schema: dict[str, Any], span: tuple[int, int]) -> Iterator[str]:
+    """Paths of the fields that hold a node id or an address in any offered version."""
+    structs = {one["name"]: one for one in schema.get("commonStructs", [])}
+
+    def walk(fields: list[dict[str, Any]], path: str) -> Iterator[str]:
+        for one in fields:
+            if not _spans(one["versions"], *span):
+                continue
+            here = f"{path}.{one['name']}"
+            if one.get("entityType") == "brokerId" or _NAMES.search(one["name"]):
+                yield here
+            inner = one.get("fields") or structs.get(one["type"].removeprefix("[]"), {}).get("fields", [])
+            yield from walk(inner, here)
+
+    yield from walk(schema["fields"], schema["type"])
+
+
+@pytest.mark.parametrize("api_key", sorted(OFFERED))
+def test_every_node_id_and_address_of_an_offered_api_is_rewritten_or_left_alone_for_a_reason(api_key: int) -> None:
+    rewritten = REWRITTEN_FIELDS.get(api_key, frozenset())
+    for kind in ("request", "response"):
+        for path in _fields(_schemas()[api_key][kind], OFFERED[api_key]):
+            covered = any(path == known or path.startswith(known + ".") for known in rewritten | set(LEFT_ALONE))
+            assert covered, f"api {api_key}: nobody rewrites {path}"
+
+
+@pytest.mark.parametrize("api_key", sorted(OFFERED))
+def test_no_offered_version_is_beyond_what_kafka_and_our_codec_know(api_key: int) -> None:
+    low, high = OFFERED[api_key]
+    stable = _schemas()[api_key]["request"]["validVersions"]
+    last = int(stable.rpartition("-")[2])
+    known = known_versions(api_key)
+    assert known is not None
+    assert known[0] <= low <= high <= min(known[1], last)
+
+
+@pytest.mark.parametrize("hidden", [17, 27, 36, 43, 45, 46, 55, 71, 72, 75, 76, 78, 79, 88, 89])
+def test_what_nobody_checked_or_must_not_be_used_is_hidden(hidden: int) -> None:
+    assert hidden not in OFFERED
+
+
+def test_versions_that_belong_to_transaction_version_2_are_not_offered() -> None:
+    assert (OFFERED[0][1], OFFERED[26][1], OFFERED[28][1], OFFERED[24][1]) == (11, 4, 4, 3)

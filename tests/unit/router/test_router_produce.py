@@ -1,0 +1,292 @@
+"""Produce through one client connection: split, translated, merged, held, stopped, gated."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kmigrate.model.records import ProducerMark
+from kmigrate.model.routes import Serve
+from kmigrate.records.batch import Batch, check_crc, walk
+from kmigrate.router.core import Outcome
+from tests.unit.router.router_fakes import SHIFT, Sent, Stage, batch, route
+
+NOT_LEADER = 6
+GAP = 45
+
+
+def _batch_of(sent: Sent, index: int = 0) -> Batch:
+    found = next(iter(walk(sent.request.parts[index].records)))
+    assert check_crc(found.view)
+    return found
+
+
+def test_what_is_not_mirrored_passes_untouched() -> None:
+    stage = Stage()
+    mine = batch()
+    stage.produce(("free", 0, mine))
+    assert [s.where for s in stage.edge.sent] == ["target"]
+    assert bytes(_batch_of(stage.edge.sent[0]).view) == bytes(mine)
+    stage.edge.sent[0].answer()
+    assert stage.told() == [(1, [("free", 0, 0)])]
+
+
+def test_a_forwarded_batch_carries_the_translated_id_and_a_valid_crc() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(producer=5, epoch=3, sequence=77)))
+    sent = _batch_of(stage.edge.sent[0])
+    assert (sent.producer_id, sent.producer_epoch, sent.base_sequence) == (5 + SHIFT, 3, 77)
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+def test_a_mixed_request_is_split_and_its_answers_merged_in_request_order(version: int) -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.outside.leaders = {("t", 0): 1, ("t", 1): 2}
+    stage.outside.produce_version = 8
+    stage.produce(("t", 1, batch()), ("free", 0, batch()), ("t", 0, batch()), version=version)
+    by_where = {s.where: s for s in stage.edge.sent}
+    assert set(by_where) == {"target", "source 1", "source 2"}
+    assert by_where["source 1"].request.version == min(version, 8)
+    for where in ("source 1", "target", "source 2"):
+        assert stage.edge.replies == []
+        by_where[where].answer()
+    assert stage.told(version) == [(1, [("t", 1, 0), ("t", 0, 0), ("free", 0, 0)])]
+
+
+def test_answers_leave_in_the_order_of_requests() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch()))
+    stage.produce(("free", 0, batch()))
+    stage.edge.sent[1].answer()
+    assert stage.told() == []
+    stage.edge.sent[0].answer()
+    assert [correlation for correlation, _ in stage.told()] == [1, 2]
+
+
+def test_a_batch_without_id_gets_one_of_the_routers_and_counted_sequences() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    for _ in range(2):
+        stage.produce(("t", 0, batch(producer=-1, sequence=-1)))
+    assert stage.edge.sent == []
+    assert len(stage.outside.ids) == 1
+    stage.outside.ids[0](900)
+    ids = [(b.producer_id, b.producer_epoch, b.base_sequence) for b in map(_batch_of, stage.edge.sent)]
+    assert ids == [(900 + SHIFT, 0, 0), (900 + SHIFT, 0, 1)]
+
+
+def test_after_an_error_the_routers_own_producer_goes_on_in_the_next_epoch_and_shows_no_gap() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    for _ in range(3):
+        stage.produce(("t", 0, batch(producer=-1, sequence=-1)))
+    stage.outside.ids[0](900)
+    stage.edge.sent[0].answer(19)
+    stage.edge.sent[1].answer(GAP)
+    stage.edge.sent[2].answer(GAP)
+    stage.produce(("t", 0, batch(producer=-1, sequence=-1)))
+    again = _batch_of(stage.edge.sent[3])
+    assert (again.producer_epoch, again.base_sequence) == (1, 0)
+    assert [answers[0][2] for _, answers in stage.told()] == [19, NOT_LEADER, NOT_LEADER]
+
+
+def test_a_write_without_acknowledgement_is_forwarded_with_one_and_the_answer_swallowed() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch()), acks=0)
+    assert stage.edge.sent[0].request.acks == 1
+    assert stage.core.forwards.in_flight == {"topic/l/t": 1}
+    stage.edge.sent[0].answer()
+    assert stage.core.forwards.in_flight == {"topic/l/t": 0}
+    assert stage.edge.replies == []
+    assert stage.edge.closed == []
+
+
+def test_a_failed_write_without_acknowledgement_closes_the_connection_as_a_broker_would() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch()), acks=0)
+    stage.edge.sent[0].answer(10)
+    assert len(stage.edge.closed) == 1
+
+
+def test_batches_behind_a_failed_one_wait_until_it_comes_again() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.produce(("t", 0, batch(sequence=1)))
+    stage.edge.sent[0].answer(NOT_LEADER)
+    stage.edge.sent[1].answer(GAP)
+    stage.produce(("t", 0, batch(sequence=2)))
+    assert len(stage.edge.sent) == 2, "the third did not leave"
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.produce(("t", 0, batch(sequence=1)))
+    assert [_batch_of(s).base_sequence for s in stage.edge.sent] == [0, 1, 0, 1]
+    assert [answers[0][2] for _, answers in stage.told()] == [NOT_LEADER] * 3
+    assert stage.outside.refreshed == ["t"]
+
+
+@pytest.mark.parametrize("error", [3, 5, 72, 74])
+def test_moved_leaders_look_like_moved_leaders_whatever_the_source_says(error: int) -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch()))
+    stage.edge.sent[0].answer(error)
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+
+
+@pytest.mark.parametrize("error", [7, 20])
+def test_outcomes_that_may_be_stored_go_to_the_client_unchanged(error: int) -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.edge.sent[0].answer(error)
+    stage.produce(("t", 0, batch(sequence=1)))
+    assert stage.told() == [(1, [("t", 0, error)])]
+    assert len(stage.edge.sent) == 2
+
+
+def test_a_source_that_cannot_be_reached_is_a_moved_leader_and_a_lost_one_closes_the_connection() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=0)))
+    first = stage.edge.sent[0].done
+    assert first is not None
+    first(Outcome(None, sent=False))
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+    stage.produce(("t", 0, batch(sequence=0)))
+    second = stage.edge.sent[1].done
+    assert second is not None
+    second(Outcome(None, sent=True))
+    assert len(stage.edge.closed) == 1
+    assert stage.core.forwards.in_flight == {"topic/l/t": 0}
+
+
+def test_a_broken_batch_is_never_given_a_valid_crc() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    broken = batch()
+    broken[-1] ^= 1
+    stage.produce(("t", 0, broken), ("t", 1, bytearray(b"\0" * 70)))
+    assert stage.edge.sent == []
+    assert stage.told() == [(1, [("t", 0, 2), ("t", 1, 87)])]
+
+
+# fences
+
+
+def test_a_fence_holds_new_writes_and_the_flip_sends_them_to_the_target() -> None:
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=4)))
+    stage.produce(("free", 0, batch()))
+    assert stage.edge.sent == [], "nothing overtakes a held request"
+    stage.edge.clock = 0.25
+    stage.swap(route("t", Serve.LOCAL, fence_epoch=9, gate={0: (ProducerMark(5, 0, 3),)}))
+    assert [s.where for s in stage.edge.sent] == ["target", "target"]
+    assert _batch_of(stage.edge.sent[0]).producer_id == 5
+    assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 250.0}}
+
+
+def test_a_fence_given_up_sends_held_writes_to_the_source_in_order() -> None:
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    for sequence in range(3):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    stage.swap(route("t", Serve.FORWARD))
+    assert [(s.where, _batch_of(s).base_sequence) for s in stage.edge.sent] == [("source 1", n) for n in range(3)]
+
+
+@pytest.mark.parametrize(("timeout_ms", "limit"), [(30_000, 5.0), (8_000, 2.0), (2_000, 0.5)])
+def test_a_hold_ends_after_a_quarter_of_the_requests_timeout_and_at_most_five_seconds(
+    timeout_ms: int, limit: float
+) -> None:
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=0)), ("free", 0, batch()), timeout_ms=timeout_ms)
+    stage.produce(("t", 0, batch(sequence=1)), timeout_ms=timeout_ms)
+    assert stage.edge.wakes == [limit]
+    stage.edge.clock = math.nextafter(limit, 0)
+    stage.session.advance()
+    assert stage.edge.sent == []
+    stage.edge.clock = limit
+    stage.session.advance()
+    assert [(p.topic, p.partition) for p in stage.edge.sent[0].request.parts] == [("free", 0)]
+    stage.edge.sent[0].answer()
+    # The second is told the same at once: it stands behind the first.
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER), ("free", 0, 0)]), (2, [("t", 0, NOT_LEADER)])]
+
+
+def test_a_write_without_acknowledgement_is_held_until_the_fence_ends() -> None:
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch()), acks=0)
+    stage.edge.clock = 60.0
+    stage.session.advance()
+    assert stage.edge.sent == []
+    stage.session.closed()
+    stage.swap(route("t", Serve.FORWARD))
+    assert len(stage.edge.sent) == 1, "it is carried out though its client is gone"
+
+
+def test_the_fence_is_drained_when_the_last_forward_is_resolved_and_tells_what_was_acknowledged() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.produce(("t", 1, batch(sequence=8)))
+    stage.swap(route("t", Serve.HOLD, fence_epoch=9))
+    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 2
+    stage.edge.sent[0].answer()
+    assert stage.outside.drains == 0
+    stage.edge.sent[1].answer()
+    assert stage.outside.drains == 1
+    ack = stage.core.forwards.fences(stage.core.table)["topic/l/t"]
+    assert (ack.epoch, ack.in_flight) == (9, 0)
+    assert ack.producers == {0: (ProducerMark(5, 0, 0),), 1: (ProducerMark(5, 0, 8),)}
+
+
+# the gate
+
+
+def _gated(last: int = 3) -> Stage:
+    return Stage(route("t", Serve.LOCAL, fence_epoch=9, gate={0: (ProducerMark(5, 0, last),)}))
+
+
+def test_the_first_write_after_the_flip_goes_alone() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=4)))
+    stage.produce(("t", 0, batch(sequence=5)))
+    assert len(stage.edge.sent) == 1
+    stage.edge.sent[0].answer()
+    stage.produce(("t", 0, batch(sequence=6)))
+    assert [_batch_of(s).base_sequence for s in stage.edge.sent] == [4, 5, 6]
+
+
+def test_a_refused_first_write_lets_nothing_behind_it_in() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=4)))
+    stage.produce(("t", 0, batch(sequence=5)))
+    stage.edge.sent[0].answer(19)
+    assert len(stage.edge.sent) == 1
+    stage.outside.asked[0][3](False)
+    assert [answers[0][2] for _, answers in stage.told()] == [19, NOT_LEADER]
+
+
+def test_a_write_below_the_barrier_is_answered_as_the_duplicate_it_is() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=3)))
+    assert stage.outside.asked[0][:3] == ("t", 0, 5)
+    stage.outside.asked[0][3](False)
+    assert stage.edge.sent == []
+    assert stage.told() == [(1, [("t", 0, 0)])]
+
+
+def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=900)))
+    stage.outside.asked[0][3](True)
+    stage.produce(("t", 0, batch(sequence=901)))
+    assert [_batch_of(s).base_sequence for s in stage.edge.sent] == [900, 901]
+    assert len(stage.outside.asked) == 1
+
+
+def test_a_producer_that_never_met_the_source_passes() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(producer=6, sequence=123)))
+    stage.produce(("t", 1, batch(producer=5, sequence=0)))
+    assert len(stage.edge.sent) == 2
+
+
+def test_a_lost_first_write_frees_the_gate_for_the_retry() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=4)))
+    assert stage.core.gate.priming == {("t", 0, 5)}
+    stage.session.closed()
+    assert stage.core.gate.priming == set()

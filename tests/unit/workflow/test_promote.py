@@ -1,0 +1,248 @@
+"""The promote of one topic against scripted clusters: every guard un-fences, a crash at any write is picked up."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.client import LogOffset, ProducerState
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import (
+    BarrierRecord,
+    ClusterRef,
+    FenceAck,
+    LinkRecord,
+    MirrorPresence,
+    PartitionProgress,
+    ProducerMark,
+    PromoteTerms,
+    Record,
+    RouterPresence,
+    RouterRecord,
+    TopicRecord,
+)
+from kmigrate.model.routes import id_shift
+from kmigrate.workflow.promote import TopicPromotion
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
+SHIFT = id_shift("target-id", "u", 0)
+TERMS = PromoteTerms(asked_ms=1, lag_threshold=10, pending_timeout_s=0.3, fence_timeout_s=0.3)
+ROUTER = RouterRecord("r", "r1", "host", "host:1", 1)
+PENDING = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1, partitions=2, terms=TERMS, restore_configs={"a": "b"})
+KEYS = [("t", 0), ("t", 1)]
+
+
+@dataclass
+class FakeCluster:
+    """Log ends and producers, as a script says; `grows` moves the end at every question."""
+
+    ends: dict[tuple[str, int], LogOffset] = field(default_factory=lambda: dict.fromkeys(KEYS, LogOffset(0, 100, 3)))
+    producers: tuple[ProducerState, ...] = ()
+    grows: int = 0
+    asked: int = 0
+
+    async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
+        self.asked += 1
+        self.ends = {k: replace(e, offset=e.offset + self.grows) for k, e in self.ends.items()}
+        return dict(self.ends)
+
+    async def describe_producers(self, keys: Any) -> Any:
+        return dict.fromkeys(keys, (0, self.producers))
+
+    async def refresh(self, topics: Any = None) -> None: ...
+
+
+@dataclass
+class FakeAdmin:
+    altered: list[Any] = field(default_factory=list)
+
+    async def alter_topic_configs(self, *given: Any) -> None:
+        self.altered.append(given)
+
+
+@dataclass
+class Stage:
+    """One topic, one router and one mirror that obey, unless a test says otherwise."""
+
+    log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, ROUTER, PENDING))
+    source: FakeCluster = field(default_factory=FakeCluster)
+    target: FakeCluster = field(default_factory=FakeCluster)
+    admin: FakeAdmin = field(default_factory=FakeAdmin)
+    router_acks: bool = True
+    in_flight: int = 0
+    mirror_stops_at: int | None = None
+    problem: str = ""
+    marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
+
+    def promotion(self) -> TopicPromotion:
+        return TopicPromotion("l", "t", self.log, self.source, self.target, self.admin)  # type: ignore[arg-type]
+
+    @property
+    def record(self) -> TopicRecord:
+        found = self.log.state.topic("l", "t")
+        assert found is not None
+        return found
+
+    def obey(self) -> None:
+        """What router and mirror say to the present record."""
+        record = self.record
+        fences = {}
+        if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED) and self.router_acks:
+            fences = {record.key: FenceAck(record.fence_epoch, self.in_flight, self.marks)}
+        self.log.say(RouterPresence("r1", "r", self.log.state.epoch, 500, fences))
+        progress = {}
+        for partition in range(2):
+            barrier = record.barrier.get(partition)
+            stop = -1 if barrier is None else barrier.offset if self.mirror_stops_at is None else self.mirror_stops_at
+            progress[partition] = PartitionProgress(100, 100, 100, self.problem, stop)
+        self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}))
+
+    async def run(self) -> TopicRecord:
+        async with asyncio.timeout(5):
+
+            async def engines() -> None:
+                while True:
+                    self.obey()
+                    await asyncio.sleep(0.005)
+
+            working = asyncio.get_running_loop().create_task(engines())
+            try:
+                await self.promotion().run()
+            finally:
+                working.cancel()
+        return self.record
+
+
+def promoted(stage: Stage) -> TopicRecord:
+    return asyncio.run(stage.run())
+
+
+def test_a_topic_goes_through_all_phases_once_and_gets_its_configs_back() -> None:
+    stage = Stage()
+    record = promoted(stage)
+    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
+    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED, TopicPhase.PROMOTED]
+    assert {p: b.offset for p, b in record.barrier.items()} == {0: 100, 1: 100}
+    assert stage.admin.altered == [("t", {"a": "b"}, ())]
+
+
+def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients_ids() -> None:
+    stage = Stage(
+        source=FakeCluster(
+            producers=(
+                ProducerState(SHIFT + 7, 0, 41, 1, -1),
+                ProducerState(SHIFT + 8, 2, 5, 1, -1),
+                ProducerState(12, 0, 9, 1, -1),
+            )
+        ),
+        marks={0: (ProducerMark(7, 0, 44), ProducerMark(9, 0, 1))},
+    )
+    promoted(stage)
+    (barrier,) = [r for r in stage.log.history if isinstance(r, BarrierRecord)]
+    assert barrier.producers == {
+        0: (ProducerMark(7, 0, 44), ProducerMark(8, 2, 5), ProducerMark(9, 0, 1)),
+        1: (ProducerMark(7, 0, 41), ProducerMark(8, 2, 5)),
+    }
+    flip = next(i for i, r in enumerate(stage.log.history) if isinstance(r, TopicRecord) and r.promoted_ms)
+    assert stage.log.history.index(barrier) < flip, "routers read the table before the flip"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        ({"router_acks": False}, "has not acknowledged the fence"),
+        ({"in_flight": 3}, "still waits for 3 answer(s)"),
+        ({"mirror_stops_at": 99}, "waiting: mirror at 100 of barrier 100"),
+        ({"problem": "disk full"}, "disk full"),
+        ({"source": FakeCluster(grows=1)}, "somebody writes directly"),
+        ({"source": FakeCluster(producers=(ProducerState(SHIFT + 1, 0, 1, 1, 50),))}, "a transaction open"),
+        ({"target": FakeCluster(ends=dict.fromkeys(KEYS, LogOffset(0, 99, 0)))}, "ends at 99, not 100"),
+    ],
+)
+def test_whatever_goes_wrong_before_the_flip_unfences_and_says_why(trouble: dict[str, Any], reason: str) -> None:
+    record = promoted(Stage(**trouble))
+    assert record.phase is TopicPhase.MIRRORING
+    assert reason in record.reason
+    assert record.barrier == {}
+
+
+def test_a_source_that_grows_after_the_barrier_is_not_flipped() -> None:
+    stage = Stage()
+
+    def grow(record: Record | None) -> None:
+        if isinstance(record, TopicRecord) and record.phase is TopicPhase.FENCED:
+            stage.source.ends = dict.fromkeys(KEYS, LogOffset(0, 101, 3))
+
+    stage.log.on_append = grow
+    record = promoted(stage)
+    assert (record.phase, record.reason.split(":")[0]) == (TopicPhase.MIRRORING, "source-moved")
+
+
+def test_a_new_leader_epoch_after_the_barrier_is_not_flipped() -> None:
+    stage = Stage()
+
+    def elect(record: Record | None) -> None:
+        if isinstance(record, TopicRecord) and record.phase is TopicPhase.FENCED:
+            stage.source.ends = dict.fromkeys(KEYS, LogOffset(0, 100, 4))
+
+    stage.log.on_append = elect
+    assert promoted(stage).phase is TopicPhase.MIRRORING
+
+
+def test_a_silent_router_keeps_the_topic_from_being_fenced_at_all() -> None:
+    stage = Stage(log=MemoryLog(LINK, ROUTER, RouterRecord("dead", "d1", "far", "far:1", 1), PENDING))
+    record = promoted(stage)
+    assert record.phase is TopicPhase.MIRRORING
+    assert "router dead on far is registered but silent" in record.reason
+    assert record.fence_epoch == -1
+
+
+def test_a_second_fence_has_a_higher_epoch_so_old_acknowledgements_do_not_count() -> None:
+    stage = Stage(in_flight=1)
+    first = promoted(stage).fence_epoch
+    stage.in_flight = 0
+    asyncio.run(stage.log.append(lambda state: replace(PENDING, fence_epoch=first)))
+    assert promoted(stage).phase is TopicPhase.PROMOTED
+    assert stage.record.fence_epoch > first
+
+
+class Crashed(Exception):
+    """kill -9, right after a durable write."""
+
+
+@pytest.mark.parametrize("write", range(4))
+def test_a_controller_that_dies_after_any_write_is_picked_up_by_the_next(write: int) -> None:
+    stage = Stage(marks={0: (ProducerMark(7, 0, 44),)})
+    left = [write]
+
+    def crash(_: Record | None) -> None:
+        if left[0] == 0:
+            left[0] = -1
+            raise Crashed
+        left[0] -= 1
+
+    stage.log.on_append = crash
+    with pytest.raises(Crashed):
+        promoted(stage)
+    record = promoted(stage)
+    assert record.phase is TopicPhase.PROMOTED
+    flips = [r for r in stage.log.history if isinstance(r, TopicRecord) and r.phase is TopicPhase.PROMOTED]
+    assert len(flips) == 1
+
+
+def test_two_controllers_at_once_flip_once() -> None:
+    stage = Stage()
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.run())
+            group.create_task(stage.promotion().run())
+
+    asyncio.run(both())
+    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
+    assert phases.count(TopicPhase.PROMOTED) == 1
+    assert stage.record.phase is TopicPhase.PROMOTED
