@@ -50,10 +50,13 @@ class Output:
         else:
             self.out.print(answer.view)
 
+    def as_lines(self) -> None:
+        """From here on a JSON document is one line, an error's included: the call tells several."""
+        self._indent = None
+
     def line(self, fields: Mapping[str, Any], text: str) -> None:
         """One line of a call that goes on: a JSON line or a sentence."""
         if self.json:
-            self._indent = None  # from here on stdout is JSON lines, an error's included
             self._write(fields)
         else:
             self.out.print(Text(text))

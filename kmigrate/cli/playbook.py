@@ -98,6 +98,7 @@ def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Ans
     if book.dangerous:
         steps = ", ".join(str(step.number) for step in book.dangerous)
         call.confirm(yes, f"{file} promotes or deletes in steps {steps}. Run it?")
+    call.out.as_lines()
     began = monotonic()
     for step in book.steps:
         _one(call, step, len(book.steps))

@@ -27,6 +27,7 @@ def _serve(call: Call, engines: Engine, link: str | None = None) -> None:
     # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
     from kmigrate.cli.engines import serve
 
+    call.out.as_lines()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(call, engines, link))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -132,7 +133,9 @@ def _as_interrupt(*_: object) -> None:
 
 
 def _wait_for_the_end() -> None:
-    threading.Event().wait()
+    """Ctrl-C and SIGTERM are the ordinary end here, not a failure."""
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def _up_answer(status: SandboxStatus, config: Path) -> Answer:

@@ -33,6 +33,7 @@ async def status(
         if not watch:
             shot = await snapshot(estate)
             return Answer(shot.as_json(), snapshot_view(shot))
+        call.out.as_lines()
         await _watch(call, estate, interval)
         return None
 

@@ -4,9 +4,11 @@
     steps      pure: a fetched partition becomes appends, holes and at most one reason to stop
     lane       pure: one partition's machine: what may be sent now, what an answer means
     copier     tasks: one reader per source leader, one writer per target leader, around the lanes
+    mending    beside them: where a lane stands on the target, and its holes
     holes      offsets without records: control markers, or empty transactions
     topics     the target topic: created with the source's shape, relaxed while mirroring
     align      the target's log start, moved by fillers and DeleteRecords
     lease      which process copies a link
+    activation what a link needs before its first copy
     engine     all of it, driven by the state log
 """

@@ -11,20 +11,20 @@ bounded by the requests in flight and their size.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
 from kmigrate.cluster.fetcher import FetchSession
-from kmigrate.cluster.producer import read_tail, settled_end
-from kmigrate.errors import Diverged, Failed, KmigrateError, Unreachable
+from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Lane, LaneState, Sent
+from kmigrate.mirror.lane import Lane, Sent
+from kmigrate.mirror.mending import Mender
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.steps import Hole
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import (
@@ -43,7 +43,6 @@ _SHORT_WAIT_MS = 10
 _OLD_MS = 20 * 86_400_000
 """Records older than this may outlive the broker's producer state even where its expiration is raised to the
 24.8 days that an int allows (W1): they go one at a time."""
-_SETTLE_S = 0.1
 _PRODUCE_TIMEOUT_S = 30.0
 
 Key = tuple[str, int]
@@ -80,9 +79,7 @@ class Copier:
         self._source = source
         self._target = target
         self._identity = identity
-        self._holes = holes
         self._settings = settings
-        self._may_fill = may_fill
         self._in_flight = settings.in_flight if pipelining else 1
         self._on_move = on_move
         self._topics: dict[str, MirroredTopic] = {}
@@ -92,6 +89,7 @@ class Copier:
         self.trouble = ""
         self._moved = asyncio.Event()
         self._look_now = asyncio.Event()
+        self._mender = Mender(target, identity, holes, may_fill, self._look_now.set)
         self._tasks = TaskOwner(self._on_failure)
         self._readers: set[int] = set()
         self._writers: set[int] = set()
@@ -187,10 +185,10 @@ class Copier:
         except Unreachable as error:
             self.trouble = error.what
 
-    def _staff(self, node: int, staffed: set[int], work: Callable[[int], object]) -> None:
+    def _staff(self, node: int, staffed: set[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         if node >= 0 and node not in staffed:
             staffed.add(node)
-            self._tasks.start(work(node), f"{work.__name__}-{node}")  # type: ignore[arg-type]
+            self._tasks.start(work(node))
 
     def _check_topic(self, topic: MirroredTopic) -> None:
         for client, topic_id in ((self._source, topic.source_topic_id), (self._target, topic.target_topic_id)):
@@ -212,13 +210,17 @@ class Copier:
             return
         if lane.must_recover:
             lane.busy = True
-            self._tasks.start(self._recover(lane), f"recover-{lane.key}")
+            self._tasks.start(self._mend(lane, self._mender.recover(lane)), f"recover-{lane.key}")
         else:
             hole = lane.hole_due()
             if hole is not None:
                 lane.busy = True
                 lane.fill()
-                self._tasks.start(self._fill(lane, hole), f"fill-{lane.key}")
+                self._tasks.start(self._mend(lane, self._mender.fill(lane, hole)), f"fill-{lane.key}")
+
+    async def _mend(self, lane: Lane, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        self._after(lane)
 
     def _after(self, lane: Lane) -> None:
         self._attend(lane)
@@ -396,78 +398,3 @@ class Copier:
                 if answer.error and row(answer.error).refresh:
                     self._look_now.set()
             self._after(sent.lane)
-
-    # beside
-
-    async def _recover(self, lane: Lane) -> None:
-        """Read the target's tail until it is known where the lane stands."""
-        delay = 0.02
-        try:
-            while lane.state is LaneState.LOST:
-                try:
-                    tail = await read_tail(
-                        self._target,
-                        *lane.key,
-                        self._identity.data_id,
-                        settle_s=_SETTLE_S if lane.unknown else 0.0,
-                    )
-                except Diverged as error:
-                    lane.stop(f"{error.ref}: {error.what}")
-                except Unreachable as error:
-                    lane.trouble = error.what
-                    self._look_now.set()
-                    await sleep(delay)
-                    delay = min(delay * 2, 1.0)
-                else:
-                    if tail.end < lane.log_start:
-                        lane.stop(f"not-aligned: the target ends at {tail.end}, before the start {lane.log_start}")
-                    lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
-        finally:
-            lane.busy = False
-        self._after(lane)
-
-    async def _fill(self, lane: Lane, hole: Hole) -> None:
-        """Fill one hole: nothing in flight, the true end before and after (W5, design of holes)."""
-        try:
-            await self._fill_checked(lane, hole)
-        except Failed as error:
-            if lane.state is LaneState.FILLING:
-                lane.fill_failed(error.what, unknown=True)
-        finally:
-            lane.busy = False
-        self._after(lane)
-
-    async def _fill_checked(self, lane: Lane, hole: Hole) -> None:
-        if not self._may_fill():
-            await sleep(0.05)
-            lane.fill_failed("the lease is not confirmed", unknown=False)
-            return
-        end = await settled_end(self._target, *lane.key)
-        if end != hole.start or not self._may_fill():
-            lane.fill_failed("the target's log moved", unknown=False)
-            return
-        code = await self._holes.make(*lane.key, hole.end - hole.start)
-        if code in (Code.TRANSACTION_COORDINATOR_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED):
-            await sleep(0.1)
-            lane.fill_failed("a newer mirror owns this link", unknown=False)
-        elif code and not row(code).retriable:
-            lane.stop(f"hole-refused: offset {hole.start} cannot be filled: {row(code).name} ({code})")
-        elif code:
-            self._look_now.set()
-            lane.fill_failed(row(code).name, unknown=True)
-        else:
-            await self._confirm_hole(lane, hole)
-
-    async def _confirm_hole(self, lane: Lane, hole: Hole) -> None:
-        deadline = monotonic() + self._target.settings.request_timeout_s
-        while True:
-            end = await settled_end(self._target, *lane.key)
-            if end >= hole.end or monotonic() > deadline:
-                break
-            await sleep(0.002)  # EndTxn answers before its marker is written
-        if lane.state is not LaneState.FILLING:
-            return
-        if end == hole.end:
-            lane.filled(end)
-        else:
-            lane.fill_failed("the target's log moved", unknown=True)

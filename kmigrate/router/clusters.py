@@ -66,7 +66,11 @@ class Clusters:
         for link in state.links():
             known = self._sources.get(link.name)
             if known is None or known.link.uuid != link.uuid:
-                self._sources[link.name] = _Source(link, self._source_client(link))
+                try:
+                    self._sources[link.name] = _Source(link, self._source_client(link))
+                except KmigrateError as error:
+                    # Its writes are told "not leader" until the configuration knows the cluster.
+                    _log.error("source of link %s: %s", link.name, error.what)
         for route in table.topics.values():
             if route.serve is Serve.LOCAL or route.link not in self._sources:
                 continue
@@ -84,7 +88,8 @@ class Clusters:
         return [*brokers.values(), *self.target.settings.bootstrap]
 
     async def source_addresses(self, link: str, node: int) -> Sequence[tuple[str, int]]:
-        brokers = self._sources[link].client.metadata.brokers
+        source = self._sources.get(link)
+        brokers = source.client.metadata.brokers if source is not None else {}
         return [brokers[node]] if node in brokers else []
 
     # Outside

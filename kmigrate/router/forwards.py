@@ -19,6 +19,9 @@ from kmigrate.model.routes import RoutingTable, Serve
 __all__ = ["Forwards"]
 
 _Marks = dict[int, tuple[int, int]]
+_MOST_MARKS = 10_000
+"""Marks told of one topic, the newest first to stay: a presence record must fit into one message, and what was
+written long ago the source broker remembers better."""
 
 
 @dataclass(slots=True)
@@ -42,8 +45,10 @@ class Forwards:
         return left == 0
 
     def acknowledged(self, key: str, partition: int, producer_id: int, epoch: int, last_sequence: int) -> None:
-        """The source has stored a batch of a producer (id as the client knows it, or the router's own)."""
-        self._acked.setdefault(key, {}).setdefault(partition, {})[producer_id] = (epoch, last_sequence)
+        """The source has stored a batch of a producer, by the id that the client knows."""
+        marks = self._acked.setdefault(key, {}).setdefault(partition, {})
+        marks.pop(producer_id, None)  # so that the newest stand last
+        marks[producer_id] = (epoch, last_sequence)
 
     def held(self, key: str, partition: int, ms: float) -> None:
         """A request was released after so many ms."""
@@ -73,9 +78,11 @@ class Forwards:
         }
 
     def _marks(self, key: str) -> dict[int, tuple[ProducerMark, ...]]:
+        partitions = self._acked.get(key, {})
+        most = _MOST_MARKS // max(1, len(partitions))
         return {
-            partition: tuple(ProducerMark(one, epoch, last) for one, (epoch, last) in sorted(marks.items()))
-            for partition, marks in self._acked.get(key, {}).items()
+            partition: tuple(ProducerMark(one, *marks[one]) for one in sorted(list(marks)[-most:]))
+            for partition, marks in partitions.items()
         }
 
     def holds_ms(self) -> Mapping[str, Mapping[int, float]]:

@@ -199,6 +199,7 @@ class ClientConnection:
 
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:
+            self.stream.close()  # it was refused before its socket was known
             return
         try:
             self.session.frame(frame)

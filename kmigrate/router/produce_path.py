@@ -54,8 +54,6 @@ class Plan:
     version: int = 0
     error: int = 0
     message: str | None = None
-    sent_id: int = -1
-    """What a forwarded batch counts under: the client's id, or the router's own for this connection."""
     epoch: int = -1
     last_sequence: int = -1
 
@@ -159,17 +157,17 @@ class ProduceJudge:
             plan.move, plan.error = Move.ANSWER, Code.CORRUPT_MESSAGE
             return
         epoch, sequence = batch.producer_epoch, batch.base_sequence
-        plan.sent_id = batch.producer_id
+        producer_id = batch.producer_id
         if plan.own:
             assert self.own is not None
-            plan.sent_id = self.own.producer_id
+            producer_id = self.own.producer_id
             epoch, sequence = self.own.stamp_for(plan.part.topic, plan.part.partition, batch.last_offset_delta + 1)
         else:
             self.stops.passed(plan.part.topic, plan.part.partition, batch)
         plan.epoch = epoch
         plan.last_sequence = (sequence + batch.last_offset_delta) & 0x7FFFFFFF
         stamp(
-            batch.view, producer_id=plan.sent_id + route.shift, epoch=epoch, sequence=sequence, base_offset=None
+            batch.view, producer_id=producer_id + route.shift, epoch=epoch, sequence=sequence, base_offset=None
         )
 
     def not_appended(self, plan: Plan) -> None:
@@ -182,9 +180,10 @@ class ProduceJudge:
         assert plan.batch is not None and plan.route is not None
         topic, partition, error = answer.topic, answer.partition, answer.error
         if not error:
-            self._core.forwards.acknowledged(
-                plan.route.key, partition, plan.sent_id, plan.epoch, plan.last_sequence
-            )
+            if not plan.own:  # an id of the router's own never reaches the target, so no gate asks for it
+                self._core.forwards.acknowledged(
+                    plan.route.key, partition, plan.batch.producer_id, plan.epoch, plan.last_sequence
+                )
             return answer
         if error in _MOVED:
             self._core.outside.refresh_source(plan.route.link, topic)

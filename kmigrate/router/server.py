@@ -31,7 +31,6 @@ __all__ = ["Router"]
 _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
 _BACKLOG = 1024
-_SAY_AGAIN_S = 0.2
 
 
 class Router:
@@ -226,6 +225,8 @@ class Router:
 
     def _replaced(self) -> None:
         """Nobody waits for this router at a fence any more, so it must not forward anything any more."""
+        for server in self._servers.values():
+            server.close()
         for connection in [*self._connections, *self._draining]:
             connection.abort()
         raise Refused(
@@ -246,9 +247,7 @@ class Router:
         try:
             await self._state_log.announce(self.presence())
         except Unreachable as error:
-            _log.warning("presence: %s", error.what)
-            await sleep(_SAY_AGAIN_S)
-            self._announce_now()
+            _log.warning("presence: %s", error.what)  # said again within the interval
 
     def presence(self) -> RouterPresence:
         """What this router says of itself now."""

@@ -70,7 +70,10 @@ class Session:
             check_offered(head.api_key, head.version)
         self._inbound.append((head, frame, self._edge.now()))
         self._inbound_bytes += len(frame)
-        self.advance()
+        if self in self._core.waiting:
+            self._edge.advanced(done=False)  # what the head waits for has not changed
+        else:
+            self.advance()
 
     def advance(self) -> None:
         """Process what can be processed now."""
@@ -78,16 +81,17 @@ class Session:
             return
         self._advancing = True
         try:
-            self._core.waiting.pop(self, None)
             while self._inbound:
                 head, frame, self._arrived = self._inbound[0]
                 if not self._take(head, frame):
-                    self._core.waiting[self] = None
+                    self._core.waiting.setdefault(self)
                     return
                 self._inbound.popleft()
                 self._inbound_bytes -= len(frame)
+                self._core.waiting.pop(self, None)
         except ProtocolViolation as violation:
             self._inbound.clear()
+            self._core.waiting.pop(self, None)
             self._edge.close(violation.what)
         finally:
             self._advancing = False

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -22,7 +22,7 @@ from kmigrate.cluster.producer import append_alone
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import ClusterRef, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord, topic_key
+from kmigrate.model.records import ClusterRef, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.records.build import filler_batch
@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def settings_of(name: str, bootstrap: str) -> ClusterSettings:
-    host, port = bootstrap.rsplit(":", 1)
-    return ClusterSettings(name, ((host, int(port)),))
+    pairs = (address.rsplit(":", 1) for address in bootstrap.split(","))
+    return ClusterSettings(name, tuple((host, int(port)) for host, port in pairs))
 
 
 @dataclass
@@ -90,15 +90,10 @@ class World:
             if ours == theirs:
                 return
             assert time.monotonic() < deadline, (
-                f"{topic}: target {ours}, source {theirs}, {self.progress(topic)}, {self.log.state.topic(self.link, topic)}"
+                f"{topic}: target {ours}, source {theirs}, {self.progress(topic)}, "
+                f"{self.log.state.topic(self.link, topic)}"
             )
             await asyncio.sleep(0.1)
-
-    async def forget(self, *topics: str) -> None:
-        for topic in topics:
-            await self.log.append(
-                lambda state, key=topic_key(self.link, topic): (key, None) if key in state.records else None
-            )
 
 
 @contextlib.asynccontextmanager
@@ -153,7 +148,7 @@ async def engine_running(
 
 
 @contextlib.contextmanager
-def mirror_process(world: World, instance: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str]]:
     """The engine in a process that a test may kill or stop; gone when the block ends."""
     process = subprocess.Popen(
         [
@@ -163,8 +158,7 @@ def mirror_process(world: World, instance: str, *options: str) -> Iterator[subpr
             world.source.bootstrap,
             world.target.bootstrap,
             f"{world.link}-{instance}",
-            "lease_s=1.5",
-            *options,
+            "1.5",
         ],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
@@ -329,7 +323,3 @@ def transactions(
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
-
-
-def promoting(record: TopicRecord, phase: TopicPhase) -> TopicRecord:
-    return replace(record, phase=phase)

@@ -101,8 +101,8 @@ def test_the_log_start_is_met_exactly_by_fillers_even_inside_a_batch(
         await asyncio.to_thread(cut, source.bootstrap, topic, {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17})
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
             await world.mirror(topic)
-            await world.caught_up(topic)
             record = await world.in_phase(topic, TopicPhase.MIRRORING)
+            await world.caught_up(topic)
             assert record.starts == {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17}
             await asyncio.to_thread(produce, source.bootstrap, topic, 300, partitions=3)
             await world.caught_up(topic)

@@ -290,3 +290,14 @@ def test_a_lost_first_write_frees_the_gate_for_the_retry() -> None:
     assert stage.core.gate.priming == {("t", 0, 5)}
     stage.session.closed()
     assert stage.core.gate.priming == set()
+
+
+def test_a_request_that_stood_behind_a_held_one_counts_from_its_arrival() -> None:
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.edge.clock = 0.1
+    stage.produce(("t", 1, batch(sequence=0)))
+    stage.edge.clock = 0.25
+    stage.swap(route("t", Serve.FORWARD))
+    stage.produce(("t", 1, batch(sequence=1)))
+    assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 250.0, 1: 150.0}}
