@@ -18,7 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 
@@ -76,9 +76,7 @@ def own_cluster(tmp_path: Path) -> Iterator[Callable[..., KafkaCluster]]:
     """`own_cluster(version=…, brokers=…, config={…})`: a ready cluster for this test alone."""
     started: list[KafkaCluster] = []
 
-    def start(
-        version: str = TARGET_VERSION, brokers: int = 1, config: dict[str, str] | None = None
-    ) -> KafkaCluster:
+    def start(version: str = TARGET_VERSION, brokers: int = 1, config: dict[str, str] | None = None) -> KafkaCluster:
         name = f"own{len(started)}"
         cluster = KafkaCluster.create(ClusterSpec(name, version, brokers, config or {}), tmp_path)
         started.append(cluster)
@@ -149,7 +147,9 @@ def set_topic_config() -> Callable[[KafkaCluster, str, dict[str, str]], None]:
     """Change a topic's configuration in place, leaving its other keys alone."""
 
     def change(cluster: KafkaCluster, topic: str, config: dict[str, str]) -> None:
-        entries = [ConfigEntry(key, value) for key, value in config.items()]
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
+        ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for done in admin.incremental_alter_configs([resource]).values():

@@ -10,7 +10,10 @@ import uvloop
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.engine_kinds import Engine
-from kmigrate.cli.options import Link
+from kmigrate.cli.link import plan_answer
+from kmigrate.cli.options import Link, PlanOnly, Yes
+from kmigrate.cli.output import Answer
+from kmigrate.workflow import verbs
 
 __all__ = ["app", "controller_app", "mirror_app", "router_app"]
 
@@ -60,6 +63,22 @@ def run_router(call: Call, port: Port = None, name: Name = None) -> None:
     """Run one router."""
     _override(call, port, name)
     _serve(call, Engine.ROUTER)
+
+
+@command(router_app, "forget")
+async def forget_router(
+    call: Call,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The router that is dead for good.")],
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Take a dead router out of the fences' count."""
+    async with call.estate() as estate:
+        looked = await verbs.forget_router(estate, name, plan=True)
+        if plan:
+            return plan_answer(looked)
+        call.confirm(yes, f"Is router {name} dead for good? A promote will not wait for it any more")
+        return plan_answer(await verbs.forget_router(estate, name))
 
 
 @command(controller_app, "run")

@@ -131,7 +131,10 @@ class TopicPromotion:
         alive = {p.instance for p in self.log.alive(RouterPresence)}
         for router in self.log.state.routers():
             if router.instance not in alive:
-                return f"router {router.name} on {router.host} is registered but silent"
+                return (
+                    f"router {router.name} on {router.host} is registered but silent: start it again, "
+                    f"or, if it is dead for good: kmigrate router forget {router.name}"
+                )
         return None
 
     # fencing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -38,8 +39,9 @@ def counter(key: str = "n", holder: str = "w") -> Callable[[State], LeaseRecord]
 
 def read_values(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
     """Every record of the log as librdkafka sees it."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "judge", "enable.auto.commit": False,
-                         "enable.partition.eof": True})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "judge", "enable.auto.commit": False, "enable.partition.eof": True}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     out: list[tuple[int, dict[str, Any]]] = []
     while True:
@@ -57,7 +59,7 @@ def assert_linear(bootstrap: str, topic: str, *, void: int = 0) -> list[tuple[in
     values = read_values(bootstrap, topic)
     valid = [(offset, body) for offset, body in values if body["at"] == offset]
     assert len(values) - len(valid) == void
-    for (_, before), (_, after) in zip(valid, valid[1:], strict=False):
+    for (_, before), (_, after) in itertools.pairwise(valid):
         assert after["prev"] == before["nonce"]
     return valid
 
