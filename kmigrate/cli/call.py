@@ -69,6 +69,10 @@ class Call:
     def settings(self) -> Settings:
         return load(self.config, os.environ, self.overrides)
 
+    def link(self, given: str | None) -> str | None:
+        """The link a verb acts on: the flag, else `[defaults] link`, else None for the only one."""
+        return given or self.settings.defaults.link or None
+
     @property
     def interactive(self) -> bool:
         """Whether a person sits there who can be asked."""

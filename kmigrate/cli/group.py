@@ -30,7 +30,7 @@ async def mirror(call: Call, groups: Groups = None, link: Link = None, plan: Pla
     """Register groups: the router holds their members until the promote. Nothing is written on the target yet."""
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
     async with call.estate() as estate:
-        return plan_answer(await verbs.mirror_groups(estate, link, groups, plan=plan))
+        return plan_answer(await verbs.mirror_groups(estate, call.link(link), groups, plan=plan))
 
 
 @command(app, "promote")
@@ -46,7 +46,7 @@ async def promote(
     """Carry the committed positions over and let the groups read from the target."""
     groups = call.required_list(groups, "GROUP", "the groups to promote")
     async with call.estate() as estate:
-        name = verbs.resolve_link(estate.log.state, link).name
+        name = verbs.resolve_link(estate.log.state, call.link(link)).name
         looked = await verbs.promote_groups(estate, name, groups, plan=True)
         if plan:
             return plan_answer(looked)

@@ -60,7 +60,7 @@ async def plan(
     """
     start = start_position(from_)
     async with call.estate() as estate:
-        record = verbs.resolve_link(estate.log.state, link)
+        record = verbs.resolve_link(estate.log.state, call.link(link))
         source, source_admin = await estate.source(record)
         known = (await source.refresh(topics or None)).topics
         names = topics or sorted(name for name in known if not is_internal(name))

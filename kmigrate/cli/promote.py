@@ -56,7 +56,7 @@ async def promote(
     )
     window = section.straggler_window_s
     async with call.estate() as estate:
-        name = verbs.resolve_link(estate.log.state, link).name
+        name = verbs.resolve_link(estate.log.state, call.link(link)).name
         looked = await verbs.promote_topics(
             estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else window + 1
         )

@@ -50,7 +50,7 @@ async def mirror(
     start = start_position(from_)
     _check_offsets(offsets)
     async with call.estate() as estate:
-        name = verbs.resolve_link(estate.log.state, link).name
+        name = verbs.resolve_link(estate.log.state, call.link(link)).name
         made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
         if plan or no_wait:
             return plan_answer(made)

@@ -98,7 +98,7 @@ def _options(settings: ClusterSettings) -> KafkaOptions:
 
 async def _job(call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting) -> _Job:
     async with call.estate() as estate:
-        record = verbs.resolve_link(estate.log.state, link)
+        record = verbs.resolve_link(estate.log.state, call.link(link))
         chosen = _chosen(estate, record, topics)
         source, _ = await estate.source(record)
         return _Job(record, await _ranges(source, estate.target, chosen, timeout, waiting))

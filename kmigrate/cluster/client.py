@@ -22,11 +22,22 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, row
 
-__all__ = ["ClusterClient", "LogOffset", "Metadata", "PartitionInfo", "ProducerState", "TopicInfo", "code_of"]
+__all__ = [
+    "PRODUCER_EXPIRATION",
+    "ClusterClient",
+    "LogOffset",
+    "Metadata",
+    "PartitionInfo",
+    "ProducerState",
+    "TopicInfo",
+    "code_of",
+]
 
 HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
+PRODUCER_EXPIRATION = "producer.id.expiration.ms"
+"""Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
 
 
 def code_of(error: Any) -> int:

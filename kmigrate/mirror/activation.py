@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog
 
-__all__ = ["EXPIRATION", "RAISED_EXPIRATION", "activate"]
+__all__ = ["RAISED_EXPIRATION", "activate"]
 
-EXPIRATION = "producer.id.expiration.ms"
 RAISED_EXPIRATION = str((1 << 31) - 1)
 """24.8 days, the most that the setting takes."""
 
@@ -42,7 +41,7 @@ async def activate(
     if identity is None:
         data, marker = await target.init_producer_id(), await target.init_producer_id()
         identity = CopyIdentity(*data, *marker)
-    now = await target_admin.broker_config(next(iter(target.metadata.brokers)), EXPIRATION)
+    now = await target_admin.broker_config(next(iter(target.metadata.brokers)), PRODUCER_EXPIRATION)
     former = now.value if now is not None and now.own and now.value != RAISED_EXPIRATION else ""
 
     def decide(state: State) -> LinkRecord | None:
@@ -62,7 +61,7 @@ async def activate(
     if now is not None and now.value == RAISED_EXPIRATION:
         return True
     try:
-        return await target.set_broker_default(EXPIRATION, RAISED_EXPIRATION) == 0
+        return await target.set_broker_default(PRODUCER_EXPIRATION, RAISED_EXPIRATION) == 0
     except Failed:
         return False
 

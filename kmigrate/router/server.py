@@ -122,12 +122,31 @@ class Router:
     async def _listen(self, node: int | None) -> None:
         """Bind the listener of a target broker (None: the bootstrap listener)."""
         settings = self.settings
-        port = settings.port
-        if node is not None:
-            port = settings.node_port_base + node if settings.node_port_base else 0
-        loop = asyncio.get_running_loop()
+        if node is None:
+            server = await self._bind(node, settings.port)
+        elif settings.node_port_base:
+            server = await self._bind(node, settings.node_port_base + node)
+        else:
+            # Some clients never go back to their bootstrap address: a router that is started again should be
+            # found at the ports it had. Only if another program has taken that port is any free one as good.
+            near = settings.port + 1 + node if settings.port else 0
+            try:
+                server = await self._bind(node, near if near < 1 << 16 else 0)
+            except Refused:
+                server = await self._bind(node, 0)
+        self._servers[node] = server
+        address = (settings.told_host, int(server.sockets[0].getsockname()[1]))
+        if node is None:
+            self._bootstrap = address
+        else:
+            self._core.book.addresses[node] = address
+        if self._serving:
+            await server.start_serving()
+
+    async def _bind(self, node: int | None, port: int) -> asyncio.Server:
+        settings = self.settings
         try:
-            server = await loop.create_server(
+            return await asyncio.get_running_loop().create_server(
                 lambda: self._accept(node), settings.host, port, backlog=_BACKLOG, start_serving=False
             )
         except OSError as error:
@@ -137,14 +156,6 @@ class Router:
                 still_true="no client was taken",
                 next_step="choose other ports for this router",
             ) from error
-        self._servers[node] = server
-        address = (settings.told_host, int(server.sockets[0].getsockname()[1]))
-        if node is None:
-            self._bootstrap = address
-        else:
-            self._core.book.addresses[node] = address
-        if self._serving:
-            await server.start_serving()
 
     def _accept(self, node: int | None) -> asyncio.BaseProtocol:
         connection = ClientConnection(

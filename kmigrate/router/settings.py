@@ -11,8 +11,8 @@ __all__ = ["RouterSettings"]
 class RouterSettings:
     """A router's name, listeners and bounds.
 
-    With `node_port_base` n, target broker b listens on n + b: addresses that survive a restart. With 0 every
-    listener takes a free port.
+    With `node_port_base` n, target broker b listens on n + b. With 0 it listens on `port` + 1 + b where that is free,
+    so that a router that is started again is found where it was; with `port` 0, too, on any free port.
     """
 
     name: str = "router"

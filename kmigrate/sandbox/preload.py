@@ -174,6 +174,7 @@ def _write_orders(bootstrap: str, pen: HistoryWriter, records: int, timestamp: i
         {
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
+            "log_level": 3,
             "linger.ms": 20,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 10_000_000,
@@ -190,7 +191,7 @@ def _write_orders(bootstrap: str, pen: HistoryWriter, records: int, timestamp: i
 
 def _write_payments(bootstrap: str, pen: HistoryWriter, records: int, timestamp: int) -> int:
     """Transactions to the partitions in turn; answers how many records are committed."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "preload", "linger.ms": 1})
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "preload", "linger.ms": 1, "log_level": 3})
     producer.init_transactions(_WAIT_SECONDS)
     stretches = [_Stretch(pen, "payments", partition, timestamp) for partition in range(DEMO_TOPICS["payments"])]
     committed = 0

@@ -4,8 +4,8 @@ Each step waits for facts and writes one record; nothing is remembered between s
 says, so a controller that dies is replaced by one that reads on. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
-B  The barrier is read after the drain: the source's log end (replica_id −2, V1), the same before and after the
-   producers were read, so that no mark is newer than the barrier.
+B  The barrier is read after the drain: the source's log end (replica_id −2, V1). The producers are read after it, and
+   the end must be the same once more after that (C), so that no mark is newer than the barrier.
 C  The flip needs the mirror's own word that it stopped exactly at the barrier, and the target's log end equal
    to it, and the source's log end and leader epoch still the same.
 D  Any deadline or guard before the flip un-fences; after the flip there is no way but forward.
@@ -13,8 +13,10 @@ D  Any deadline or guard before the flip un-fences; after the flip there is no w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
@@ -22,6 +24,7 @@ from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
+    BarrierRecord,
     MirrorPresence,
     PartitionBarrier,
     PartitionProgress,
@@ -38,6 +41,9 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.stragglers import direct_writers
 
 __all__ = ["TopicPromotion"]
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 
 @dataclass(slots=True)
@@ -151,10 +157,7 @@ class TopicPromotion:
             raise Refused(
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
-        ends, producers = await self._barrier(record, deadline)
-        marks = self._marks(record, producers)
-        for chunk in barrier_chunks(self.link, self.topic, record.fence_epoch, marks):
-            await self.log.append(lambda state, c=chunk: None if state.records.get(c.key) == c else c)  # type: ignore[misc]
+        ends = await self._ends(record, deadline)
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier))
 
@@ -173,44 +176,40 @@ class TopicPromotion:
                 return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source"
         return None
 
-    async def _barrier(
-        self, record: TopicRecord, deadline: float
-    ) -> tuple[dict[tuple[str, int], LogOffset], dict[tuple[str, int], tuple[ProducerState, ...]]]:
-        """Log ends and producers of one moment (rule B): read again until the ends stand still around the producers."""
-        keys = self._keys(record)
-        before = await self.source.log_ends(keys)
+    async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:
+        """The source's log ends after the drain (rule B); read again while a leader is away."""
         while True:
-            told = await self.source.describe_producers(keys)
-            after = await self.source.log_ends(keys)
-            trouble = self._barrier_trouble(before, after, told)
-            if not trouble:
-                return after, {key: producers for key, (_, producers) in told.items()}
+            ends = await self.source.log_ends(self._keys(record))
+            away = [f"{topic}-{partition}" for (topic, partition), end in ends.items() if end.error]
+            if not away:
+                return ends
             if monotonic() > deadline:
-                raise Refused("no-barrier", trouble)
-            if any(end.error for end in after.values()):
-                await self.source.refresh([self.topic])
-            before = after
-            await sleep(0.002)
+                raise Refused("no-barrier", f"the log end of {', '.join(away)} cannot be read")
+            await self.source.refresh([self.topic])
+            await sleep(0.01)
 
-    def _barrier_trouble(
-        self,
-        before: Mapping[tuple[str, int], LogOffset],
-        after: Mapping[tuple[str, int], LogOffset],
-        told: Mapping[tuple[str, int], tuple[int, tuple[ProducerState, ...]]],
-    ) -> str:
-        for key, end in after.items():
-            name = f"{key[0]}-{key[1]}"
-            if end.error:
-                return f"the log end of {name} cannot be read (error {end.error})"
-            if before[key] != end:
-                return f"the source log of {name} grows although every router is drained: somebody writes directly"
-            error, producers = told.get(key, (-1, ()))
+    async def _write_marks(self, record: TopicRecord) -> None:
+        """Put the barrier table into the state log, where every router reads it before the flip.
+
+        A new controller may write it again: later marks of the same fence say the same.
+        """
+        told = await self.source.describe_producers(self._keys(record))
+        for (topic, partition), (error, producers) in told.items():
             if error:
-                return f"the producers of {name} cannot be read (error {error})"
+                raise Refused("no-barrier", f"the producers of {topic}-{partition} cannot be read (error {error})")
             for producer in producers:
                 if producer.txn_start_offset >= 0:
-                    return f"producer id {producer.producer_id} has a transaction open on {name}"
-        return ""
+                    raise Refused(
+                        "open-transaction",
+                        f"producer id {producer.producer_id} has a transaction open on {topic}-{partition}",
+                    )
+        marks = self._marks(record, {key: producers for key, (_, producers) in told.items()})
+        for chunk in barrier_chunks(self.link, self.topic, record.fence_epoch, marks):
+
+            def decide(state: State, wanted: BarrierRecord = chunk) -> Record | None:
+                return None if state.records.get(wanted.key) == wanted else wanted
+
+            await self.log.append(decide)
 
     def _marks(
         self, record: TopicRecord, producers: Mapping[tuple[str, int], tuple[ProducerState, ...]]
@@ -241,10 +240,13 @@ class TopicPromotion:
         def arrived(_: State) -> bool | None:
             return True if self._not_arrived(record) is None else None
 
-        try:
-            await self.log.wait(arrived, max(0.0, deadline - monotonic()), "the mirror to reach the barrier")
-        except WaitTimedOut as late:
-            raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
+        async def arrival() -> None:
+            try:
+                await self.log.wait(arrived, max(0.0, deadline - monotonic()), "the mirror to reach the barrier")
+            except WaitTimedOut as late:
+                raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
+
+        await _together(arrival(), self._write_marks(record))
         await self._prove(record, deadline)
         await self._advance(record, TopicEvent.FLIP, replace(record, promoted_ms=now_ms(), reason=""))
         await self.target_admin.alter_topic_configs(self.topic, record.restore_configs, record.drop_configs)
@@ -262,31 +264,34 @@ class TopicPromotion:
         return None
 
     async def _prove(self, record: TopicRecord, deadline: float) -> None:
-        """Rule C: ask both clusters themselves."""
+        """Rules B and C: ask both clusters themselves."""
         keys = self._keys(record)
         while True:
-            source_ends = await self.source.log_ends(keys)
-            target_ends = await self.target.log_ends(keys)
-            trouble = ""
-            for (_, partition), end in source_ends.items():
-                barrier = record.barrier[partition]
-                if end.error or (end.offset, end.leader_epoch) != (barrier.offset, barrier.leader_epoch):
-                    raise Refused(
-                        "source-moved",
-                        f"the source log of {self.topic}-{partition} ends at {end.offset} "
-                        f"(leader epoch {end.leader_epoch}), the barrier was {barrier.offset} ({barrier.leader_epoch})",
-                    )
-                mine = target_ends[(self.topic, partition)]
-                if mine.error or mine.offset != barrier.offset:
-                    trouble = (
-                        f"the target's log of {self.topic}-{partition} ends at {mine.offset}, not {barrier.offset}"
-                    )
-            if not trouble:
+            source_ends, target_ends = await _together(self.source.log_ends(keys), self.target.log_ends(keys))
+            self._refuse_moved(record, source_ends)
+            behind = [
+                f"the target's log of {topic}-{partition} ends at {end.offset}, not {record.barrier[partition].offset}"
+                for (topic, partition), end in target_ends.items()
+                if end.error or end.offset != record.barrier[partition].offset
+            ]
+            if not behind:
                 return
             if monotonic() > deadline:
-                raise Refused("target-not-at-barrier", trouble)
+                raise Refused("target-not-at-barrier", behind[0])
             await self.target.refresh([self.topic])
             await sleep(0.005)
+
+    def _refuse_moved(self, record: TopicRecord, ends: Mapping[tuple[str, int], LogOffset]) -> None:
+        for (topic, partition), end in ends.items():
+            barrier = record.barrier[partition]
+            if end.error or end.leader_epoch != barrier.leader_epoch:
+                raise Refused("source-moved", f"the source's leader of {topic}-{partition} changed after the barrier")
+            if end.offset != barrier.offset:
+                raise Refused(
+                    "source-moved",
+                    f"the source log of {topic}-{partition} grew from {barrier.offset} to {end.offset} although "
+                    "every router is drained: somebody writes directly",
+                )
 
     # the way back
 
@@ -310,3 +315,13 @@ class TopicPromotion:
 
 
 _LEAVE = dict.fromkeys((TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED), (TopicEvent.UNFENCE,))
+
+
+async def _together(one: Coroutine[Any, Any, _A], other: Coroutine[Any, Any, _B]) -> tuple[_A, _B]:
+    """Both at once; the first failure ends the other and is the one that is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            first, second = group.create_task(one), group.create_task(other)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return first.result(), second.result()

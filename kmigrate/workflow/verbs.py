@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
+from kmigrate.cluster.client import EARLIEST, LATEST, PRODUCER_EXPIRATION, ClusterClient, TopicInfo
 from kmigrate.errors import Failed, Refused, Unreachable, UsageError, WaitTimedOut
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import GroupEvent, GroupPhase, TopicEvent, TopicPhase, advance_group, advance_topic
@@ -139,10 +139,18 @@ async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
         if g.phase is not GroupPhase.PROMOTED
     ]
     keys = _link_keys(estate.log.state, link.name)
-    made = Plan.of("link delete", [f"forget {key}" for key in keys], found)
+    restore = link.restore_expiration is not None and not any(
+        other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
+    )
+    changes = [f"forget {key}" for key in keys]
+    if restore:
+        changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
+    made = Plan.of("link delete", changes, found)
     made.refuse()
     if plan:
         return made
+    if restore:
+        await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
     for key in keys:
         await estate.log.append(lambda state, k=key: (k, None) if k in state.records else None)  # type: ignore[misc]
     return made.done()

@@ -143,6 +143,22 @@ class Migration:
             out, err = process.communicate(timeout=120)
             assert process.returncode == 0, f"kmigrate {' '.join(words)}: {out} {err}\n{self.logs()}"
 
+    def again(self, *words: str, during: Callable[[], None]) -> None:
+        """A verb that is disturbed; where it was given up with a reason, it must succeed when it is repeated."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            during()
+            out, err = process.communicate(timeout=120)
+        if process.returncode == 0:
+            return
+        told = json.loads(out)
+        assert told["still_true"], f"kmigrate {' '.join(words)}: {out} {err}\n{self.logs()}"
+        self.does(*words)
+
     def logs(self) -> str:
         """The last lines of every engine, for a failing test."""
         return "\n".join(

@@ -74,7 +74,7 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
 
 @pytest.mark.parametrize("victim", ["mirror", "router", "controller"])
 def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration, victim: str) -> None:
-    """kill -9 of one engine in each step, then a restart: the step ends, the estate is whole."""
+    """kill -9 of one engine in each step, then a restart: the step, or its rerun, ends; the estate is whole."""
     run = migration
     begin(run)
     run.start("mirror", "router", "controller")
@@ -93,10 +93,8 @@ def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration
         run.traffic.roll(name, run.routers)
         if number % 2 == 0:
             strike(0.2)
-    with run.doing("group", "promote", "billing", "--yes"):
-        strike(0.7)
-    with run.doing("promote", "orders", "--yes"):
-        strike(1.0)
+    run.again("group", "promote", "billing", "--yes", during=lambda: strike(0.7))
+    run.again("promote", "orders", "--yes", during=lambda: strike(1.0))
     time.sleep(3)
     assert_clean(run, "orders")
 
@@ -169,11 +167,14 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path
         run.traffic.roll("consumers", run.routers)
         run.does("group", "promote", "audit-trail", "--yes")
         time.sleep(5.5)
+
+        def resume_after(seconds: float) -> None:
+            time.sleep(seconds)
+            clusters3.source.resume(3)
+
         clusters3.source.pause(3)
         try:
-            with run.doing("promote", "ledger", "--yes"):
-                time.sleep(2)
-                clusters3.source.resume(3)
+            run.again("promote", "ledger", "--yes", during=lambda: resume_after(2.0))
         finally:
             clusters3.source.resume(3)
         time.sleep(3)

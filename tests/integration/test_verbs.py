@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, LinkRecord, PromoteTerms, TopicRecord
@@ -266,6 +268,28 @@ def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
         return await estate.target.topic("kept")
 
     assert on_estate(pair, act) is not None
+
+
+def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        await verbs.create_link(estate, "raised", "source")
+        link = estate.log.state.link("raised")
+        assert link is not None
+        await estate.log.append(lambda _: replace(link, restore_expiration=""))
+        assert await estate.target.set_broker_default(PRODUCER_EXPIRATION, "2147483647") == 0
+        planned = await verbs.delete_link(estate, "raised", plan=True)
+        assert any(PRODUCER_EXPIRATION in change for change in planned.changes)
+        await verbs.delete_link(estate, "raised")
+        for _ in range(50):
+            now = await estate.target_admin.broker_config(
+                next(iter(estate.target.metadata.brokers)), PRODUCER_EXPIRATION
+            )
+            if now is not None and not now.own:
+                return now.value
+            await asyncio.sleep(0.1)
+        return "never"
+
+    assert on_estate(pair, act) == "86400000"
 
 
 def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:
