@@ -34,7 +34,9 @@ class RouterSection:
     host: str = _key("127.0.0.1", "the address to listen on")
     port: int = _key(0, "the bootstrap listener's port, 0 for a free one", **_PORT)
     advertised_host: str = _key("", "the address that clients are told; '' for host")
-    broker_ports: int = _key(0, "n: target broker b gets the listener port n + b; 0: port + 1 + b, where that is free", **_PORT)
+    broker_ports: int = _key(
+        0, "n: target broker b gets the listener port n + b; 0: port + 1 + b, where that is free", **_PORT
+    )
     hold_limit_ms: int = _key(5000, "how long a Produce request is held at most, ms", low=100, high=5000)
 
 
