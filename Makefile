@@ -33,6 +33,10 @@ check: $(READY) ## lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+.PHONY: docs
+docs: $(READY) ## the command reference, from the commands themselves (a test checks that it is current)
+	$(BIN)/python -m kmigrate.cli.reference > docs/cli.md
+
 .PHONY: setup
 setup: $(READY) ## the virtual environment alone
 

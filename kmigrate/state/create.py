@@ -10,7 +10,8 @@ from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 
 __all__ = ["check_state_log", "ensure_state_log"]
 
-_DAY_MS = 24 * 3600 * 1000
+_HOUR_MS = 3600 * 1000
+_DAY_MS = 24 * _HOUR_MS
 
 
 def _configs(brokers: int) -> dict[str, dict[str, str]]:
@@ -22,7 +23,7 @@ def _configs(brokers: int) -> dict[str, dict[str, str]]:
     }
     return {
         STATE_TOPIC: {**durable, "min.compaction.lag.ms": str(_DAY_MS)},
-        PRESENCE_TOPIC: {**durable, "segment.bytes": str(16 << 20)},
+        PRESENCE_TOPIC: {**durable, "segment.bytes": str(16 << 20), "max.compaction.lag.ms": str(_HOUR_MS)},
     }
 
 

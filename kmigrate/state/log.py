@@ -44,6 +44,7 @@ __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_produ
 
 STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"
+_PRESENCE_MS = 60_000
 
 Presence = MirrorPresence | RouterPresence | ControllerPresence
 Decide = Callable[[State], Record | tuple[str, None] | None]
@@ -83,10 +84,18 @@ class StateLog:
         """Follow the log; returns when everything written before this call is folded in."""
         await self._check_exists()
         self._tasks.start(self._tail.run(self._progress, self._on_trouble), "state-log")
+        self._presence_tail.position = await self._recent_presence()
         self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
         await self.read_to_end()
         await self._presence_to_end()
         return self.state
+
+    async def _recent_presence(self) -> int:
+        """Where the presence log of the last minute begins: what is older says nothing of who lives."""
+        key = (self._presence_topic, 0)
+        since = now_ms() - _PRESENCE_MS
+        found = (await self._client.list_offsets({key: since}, purpose="state-end"))[key]
+        return found.offset if not found.error and found.offset >= 0 else (await self._end(key, 30.0)).offset
 
     async def close(self) -> None:
         await self._tasks.close()

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken
-from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord
+from kmigrate.model.records import ClusterRef, ControllerPresence, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
@@ -218,3 +218,21 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
     with pytest.raises(StateLogBroken) as caught:
         asyncio.run(run())
     assert caught.value.ref == "newer-state-log"
+
+
+def test_presence_is_heard_by_who_opens_the_log_now_and_by_who_has_it_open(own_cluster: Any) -> None:
+    cluster = own_cluster()
+
+    async def run() -> None:
+        conf = settings(cluster.bootstrap)
+        async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
+            assert log.alive(ControllerPresence) == []
+            said = ControllerPresence("i", 4, True, 500)
+            await log.announce(said)
+            async with StateLog(client) as late:
+                assert late.alive(ControllerPresence) == [said]
+            await log.wait(lambda _: log.alive(ControllerPresence) or None, 5, "the announcement")
+            await asyncio.sleep(3.2)
+            assert log.alive(ControllerPresence) == [], "nobody says it again: it is not alive any more"
+
+    asyncio.run(run())
