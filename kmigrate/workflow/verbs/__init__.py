@@ -1,0 +1,26 @@
+"""The verbs of a migration: each looks first (guards as findings), then writes one intent per thing.
+
+A verb asks clusters only what its guards need: `create_link` never contacts the source (AL-13). Repeating a verb
+whose effect stands already changes nothing and succeeds.
+"""
+
+from __future__ import annotations
+
+from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups
+from kmigrate.workflow.verbs.links import check_link, create_link, delete_link, forget_router, resolve_link
+from kmigrate.workflow.verbs.topics import mirror_topics, promote_topics
+from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
+
+__all__ = [
+    "check_link",
+    "create_link",
+    "delete_link",
+    "forget_router",
+    "mirror_groups",
+    "mirror_topics",
+    "promote_groups",
+    "promote_topics",
+    "resolve_link",
+    "wait_groups",
+    "wait_topics",
+]

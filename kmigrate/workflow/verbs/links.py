@@ -1,0 +1,197 @@
+"""Verbs on links: create, delete, check; and the one that takes a dead router out of the fences' count."""
+
+from __future__ import annotations
+
+import secrets
+
+from kmigrate.cluster.client import PRODUCER_EXPIRATION
+from kmigrate.errors import Refused, Unreachable, UsageError
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    ClusterRef,
+    LinkRecord,
+    MirrorPresence,
+    RouterPresence,
+)
+from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding, Plan
+
+__all__ = ["check_link", "create_link", "delete_link", "forget_router", "mirror_runs", "resolve_link"]
+
+
+def resolve_link(state: State, name: str | None) -> LinkRecord:
+    """The named link, or the only one where no name is given."""
+    if name is not None:
+        found = state.link(name)
+        if found is None:
+            known = ", ".join(link.name for link in state.links()) or "none"
+            raise Refused(
+                "unknown-link",
+                f"there is no link {name}; links: {known}",
+                still_true="nothing was changed",
+                next_step="kmigrate link list, or kmigrate link create",
+            )
+        return found
+    links = state.links()
+    if len(links) == 1:
+        return links[0]
+    if not links:
+        raise Refused(
+            "no-link",
+            "there is no link yet",
+            still_true="nothing was changed",
+            next_step="kmigrate link create NAME --source CLUSTER --target CLUSTER",
+        )
+    raise UsageError(
+        "which-link",
+        f"there are {len(links)} links ({', '.join(link.name for link in links)})",
+        still_true="nothing was changed",
+        next_step="say which one: --link NAME",
+    )
+
+
+async def create_link(estate: Estate, name: str, source: str, *, plan: bool = False) -> Plan:
+    """Store a link; the source is not contacted (AL-13)."""
+    target_settings, source_settings = estate.target.settings, estate.settings_of(source)
+    state = estate.log.state
+    wanted = LinkRecord(
+        name,
+        secrets.token_hex(8),
+        ClusterRef(source, source_settings.bootstrap_servers),
+        ClusterRef(target_settings.name, target_settings.bootstrap_servers, estate.target.metadata.cluster_id),
+        now_ms(),
+    )
+    found = [Finding("warn", "state-log-small", warning) for warning in estate.warnings]
+    known = state.link(name)
+    if known is not None:
+        if known.source.name == source and known.target.name == target_settings.name:
+            return Plan.of("link create", [], [Finding("ok", "link-exists", f"link {name} exists already")]).done()
+        found.append(
+            Finding(
+                "refuse",
+                "link-exists",
+                f"link {name} exists and goes from {known.source.name} to {known.target.name}",
+                "choose another name, or: kmigrate link delete " + name,
+            )
+        )
+    shared = set(source_settings.bootstrap) & set(target_settings.bootstrap)
+    if source == target_settings.name or shared:
+        found.append(
+            Finding(
+                "refuse",
+                "source-is-target",
+                f"source {source} and target {target_settings.name} are the same cluster",
+                "name two different clusters of kmigrate.toml",
+            )
+        )
+    made = Plan.of("link create", [f"store link {name}: {source} → {target_settings.name}"], found)
+    made.refuse()
+    if plan:
+        return made
+    await estate.log.append(lambda state: None if state.link(name) else wanted)
+    return made.done()
+
+
+async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
+    """Forget a link and its records; never deletes a topic, refuses while anything is mirrored and unpromoted."""
+    link = resolve_link(estate.log.state, name)
+    found = [
+        Finding("refuse", "topic-not-promoted", f"topic {t.topic} is {t.phase}", f"kmigrate promote {t.topic}")
+        for t in estate.log.state.topics(link.name)
+        if t.phase is not TopicPhase.PROMOTED
+    ]
+    found += [
+        Finding("refuse", "group-not-promoted", f"group {g.group} is {g.phase}", f"kmigrate group promote {g.group}")
+        for g in estate.log.state.groups(link.name)
+        if g.phase is not GroupPhase.PROMOTED
+    ]
+    keys = _link_keys(estate.log.state, link.name)
+    restore = link.restore_expiration is not None and not any(
+        other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
+    )
+    changes = [f"forget {key}" for key in keys]
+    if restore:
+        changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
+    made = Plan.of("link delete", changes, found)
+    made.refuse()
+    if plan:
+        return made
+    if restore:
+        await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
+    for key in keys:
+        await estate.log.append(lambda state, k=key: (k, None) if k in state.records else None)  # type: ignore[misc]
+    return made.done()
+
+
+def _link_keys(state: State, link: str) -> list[str]:
+    """Keys of a link, the link itself last, so that a crash in between leaves a link to delete again."""
+    parts = [
+        key
+        for key in sorted(state.records)
+        if key.split("/")[1:2] == [link] and key.split("/")[0] in ("topic", "group", "barrier")
+    ]
+    return [*parts, f"link/{link}"]
+
+
+async def check_link(estate: Estate, name: str | None) -> Plan:
+    """Contact both clusters of a link and say what stands in the way; changes nothing."""
+    link = resolve_link(estate.log.state, name)
+    found = [
+        Finding(
+            "ok", "target-answers", f"target {link.target.name} answers: {len(estate.target.metadata.brokers)} brokers"
+        )
+    ]
+    try:
+        source, _ = await estate.source(link)
+        found.append(
+            Finding(
+                "ok", "source-answers", f"source {link.source.name} answers: {len(source.metadata.brokers)} brokers"
+            )
+        )
+    except (Refused, Unreachable) as error:
+        found.append(Finding("refuse", error.ref, error.what, error.next_step))
+    if not mirror_runs(estate, link.name):
+        found.append(Finding("warn", "no-mirror", "no mirror is running", "kmigrate run"))
+    if not estate.log.alive(RouterPresence):
+        found.append(Finding("warn", "no-router", "no router is running", "kmigrate run"))
+    return Plan.of("link check", [], found)
+
+
+async def forget_router(estate: Estate, name: str, *, plan: bool = False) -> Plan:
+    """Say for a person that a router is dead, so that no fence waits for its word any more.
+
+    Refused while the router is heard of. A router that lives after all and was only cut off finds its record gone
+    and resets every connection before it forwards anything else.
+    """
+    record = next((r for r in estate.log.state.routers() if r.name == name), None)
+    if record is None:
+        known = ", ".join(r.name for r in estate.log.state.routers()) or "none"
+        raise Refused(
+            "unknown-router",
+            f"no router {name} is registered; routers: {known}",
+            still_true="nothing was changed",
+            next_step="kmigrate status",
+        )
+    found: list[Finding] = []
+    if record.instance in {p.instance for p in estate.log.alive(RouterPresence)}:
+        found.append(
+            Finding(
+                "refuse",
+                "router-alive",
+                f"router {name} on {record.host} is running",
+                "stop it: it then leaves by itself",
+            )
+        )
+    made = Plan.of("router forget", [f"forget router {name} on {record.host}"], found)
+    made.refuse()
+    if plan:
+        return made
+    await estate.log.append(lambda state: (record.key, None) if record.key in state.records else None)
+    return made.done()
+
+
+def mirror_runs(estate: Estate, link: str) -> bool:
+    """Whether a mirror of the link has been heard of lately."""
+    return any(p.link == link for p in estate.log.alive(MirrorPresence))

@@ -1,0 +1,237 @@
+"""Verbs on topics: the intent to mirror, and the intent to promote."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import LATEST, ClusterClient, TopicInfo
+from kmigrate.errors import Refused, UsageError
+from kmigrate.model.ids import is_internal
+from kmigrate.model.lifecycle import GroupPhase, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.records import (
+    LinkRecord,
+    PromoteTerms,
+    Record,
+    TopicRecord,
+)
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.stragglers import direct_writers
+from kmigrate.workflow.verbs.links import resolve_link
+
+__all__ = ["mirror_topics", "promote_topics"]
+
+_UNDER_WAY = (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
+
+
+async def mirror_topics(
+    estate: Estate, link_name: str | None, topics: Sequence[str], start: str, offsets: str, *, plan: bool = False
+) -> Plan:
+    """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18)."""
+    link = resolve_link(estate.log.state, link_name)
+    if offsets not in ("auto", "identical"):
+        raise UsageError(
+            "offsets-mode", f"--offsets {offsets} is not in this version: topics get identical offsets or are refused"
+        )
+    source, _ = await estate.source(link)
+    seen = (await source.refresh(topics)).topics
+    standing = (await estate.target.refresh(topics)).topics
+    found: list[Finding] = []
+    new: list[str] = []
+    for topic in dict.fromkeys(topics):
+        owner = estate.log.state.topic_owner(topic)
+        if owner is not None and owner.link == link.name:
+            found.append(Finding("ok", "already-mirrored", f"topic {topic} is {owner.phase} already"))
+            continue
+        guards = _topic_guards(link, topic, owner, seen.get(topic))
+        if not guards and topic in standing:
+            guards = await _target_guards(estate.target, seen[topic], standing[topic])
+        found += guards
+        new.append(topic)
+    made = Plan.of("topic mirror", [f"mirror {t} from {start}, identical offsets" for t in new], found)
+    made.refuse()
+    if plan:
+        return made
+    for topic in new:
+        record = TopicRecord(
+            link.name, topic, TopicPhase.INITIALISING, now_ms(), start, offsets, len(seen[topic].partitions)
+        )
+        await estate.log.append(lambda state, r=record: _claim(state, r))  # type: ignore[misc]
+    return made.done()
+
+
+def _claim(state: State, record: TopicRecord) -> Record | None:
+    """Take a topic for its link, unless somebody did meanwhile (MM-20, MM-130)."""
+    owner = state.topic_owner(record.topic)
+    if owner is None:
+        return record
+    if owner.link == record.link:
+        return None
+    raise Refused("topic-owned", f"topic {record.topic} belongs to link {owner.link}", still_true="nothing was changed")
+
+
+def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info: TopicInfo | None) -> list[Finding]:
+    if owner is not None:
+        return [
+            Finding(
+                "refuse",
+                "topic-owned",
+                f"topic {topic} belongs to link {owner.link}",
+                "a target topic has one source: leave it to that link",
+            )
+        ]
+    if is_internal(topic):
+        return [Finding("refuse", "internal-topic", f"topic {topic} is internal and is never mirrored")]
+    if info is None:
+        return [
+            Finding(
+                "refuse",
+                "unknown-topic",
+                f"the source {link.source.name} has no topic {topic}",
+                "check the name: kmigrate plan lists what the source has",
+            )
+        ]
+    return []
+
+
+async def _target_guards(target: ClusterClient, seen: TopicInfo, standing: TopicInfo) -> list[Finding]:
+    """A topic that stands on the target may be adopted only if it is empty and has the same partitions."""
+    if len(standing.partitions) != len(seen.partitions):
+        return [
+            Finding(
+                "refuse",
+                "partition-count",
+                f"topic {seen.name} exists on the target with {len(standing.partitions)} partitions, "
+                f"the source has {len(seen.partitions)}",
+                "delete the target topic by hand if nobody needs it, then repeat",
+            )
+        ]
+    keys = [(seen.name, p) for p in standing.partitions]
+    ends = await target.list_offsets(dict.fromkeys(keys, LATEST))
+    if any(end.offset > 0 for end in ends.values()):
+        total = sum(max(0, end.offset) for end in ends.values())
+        return [
+            Finding(
+                "refuse",
+                "target-has-data",
+                f"topic {seen.name} exists on the target and has held data ({total} offsets)",
+                "delete the target topic by hand if nobody needs it, then repeat",
+            )
+        ]
+    return [Finding("warn", "target-topic-adopted", f"topic {seen.name} exists on the target, empty: it is adopted")]
+
+
+async def promote_topics(
+    estate: Estate,
+    link_name: str | None,
+    topics: Sequence[str],
+    terms: PromoteTerms,
+    *,
+    plan: bool = False,
+    straggler_window_s: float = 5.0,
+    wait_s: float = 0.0,
+) -> Plan:
+    """Write the intent to promote topics; the controller does it. `wait_s` lets guards come true first."""
+    deadline = monotonic() + wait_s
+    while True:
+        try:
+            return await _promote_topics(estate, link_name, topics, terms, plan, straggler_window_s)
+        except Refused as refused:
+            if refused.ref not in _PASSING or monotonic() > deadline:
+                raise
+        await sleep(0.25)
+
+
+_PASSING = frozenset({"direct-writers", "not-mirroring"})
+"""Refusals that time alone may lift."""
+
+
+async def _promote_topics(
+    estate: Estate,
+    link_name: str | None,
+    topics: Sequence[str],
+    terms: PromoteTerms,
+    plan: bool,
+    straggler_window_s: float,
+) -> Plan:
+    link = resolve_link(estate.log.state, link_name)
+    source, source_admin = await estate.source(link)
+    found: list[Finding] = []
+    new: list[TopicRecord] = []
+    for topic in dict.fromkeys(topics):
+        record = estate.log.state.topic(link.name, topic)
+        against = _promote_guard(topic, record)
+        if against is not None:
+            found.append(against)
+        elif record is not None:
+            new.append(record)
+    found += await _reading_groups(estate, link, source_admin, [record.topic for record in new])
+    for record in new:
+        found += [
+            Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
+            for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
+        ]
+    made = Plan.of("promote", [f"promote {record.topic}" for record in new], found)
+    made.refuse()
+    if plan:
+        return made
+    for record in new:
+        asked = replace(
+            record,
+            phase=advance_topic(record.phase, TopicEvent.PROMOTE_ASKED),
+            since_ms=now_ms(),
+            terms=terms,
+            reason="",
+        )
+
+        def decide(state: State, before: TopicRecord = record, after: TopicRecord = asked) -> Record | None:
+            return after if state.topic(before.link, before.topic) == before else None
+
+        await estate.log.append(decide)
+    return made.done()
+
+
+def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
+    """What the topic's own phase says to a promote; None where it may go on."""
+    if record is None:
+        return Finding(
+            "refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", f"kmigrate topic mirror {topic}"
+        )
+    if record.phase is TopicPhase.PROMOTED:
+        return Finding("ok", "already-promoted", f"topic {topic} is promoted already")
+    if record.phase in _UNDER_WAY:
+        return Finding("ok", "under-way", f"the promote of topic {topic} is under way: {record.phase}")
+    if record.phase is not TopicPhase.MIRRORING:
+        return Finding(
+            "refuse",
+            "not-mirroring",
+            f"topic {topic} is {record.phase}" + (f": {record.reason}" if record.reason else ""),
+            "wait until it is mirroring: kmigrate status --watch",
+        )
+    return None
+
+
+async def _reading_groups(
+    estate: Estate, link: LinkRecord, source_admin: Admin, topics: Collection[str]
+) -> list[Finding]:
+    """Mirrored groups that read a topic and are not promoted: the topic has to wait for them (AL-34)."""
+    found: list[Finding] = []
+    for group in estate.log.state.groups(link.name):
+        if group.phase is GroupPhase.PROMOTED or not topics:
+            continue
+        read = {t for t, _ in await source_admin.group_offsets(group.group, stable=False)}
+        found += [
+            Finding(
+                "refuse",
+                "group-not-promoted",
+                f"group {group.group} reads {topic} and is {group.phase}",
+                f"kmigrate group promote {group.group}",
+            )
+            for topic in topics
+            if topic in read
+        ]
+    return found

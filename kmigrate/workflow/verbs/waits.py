@@ -1,0 +1,92 @@
+"""Waiting for what a verb asked for: until it is done, was given up with a reason, or takes too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from kmigrate.errors import Failed, WaitTimedOut
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    GroupRecord,
+    TopicRecord,
+)
+from kmigrate.model.state import State
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.verbs.links import mirror_runs
+
+__all__ = ["wait_groups", "wait_topics"]
+
+
+async def wait_topics(
+    estate: Estate,
+    link: str,
+    topics: Collection[str],
+    phases: Iterable[TopicPhase],
+    timeout: float,
+    on_change: Callable[[State], None] | None = None,
+) -> list[TopicRecord]:
+    """Wait until every topic is in one of `phases`; a promote that was given up raises Failed with its reason."""
+    wanted = frozenset(phases)
+    promoting = TopicPhase.PROMOTED in wanted and TopicPhase.MIRRORING not in wanted
+
+    def look(state: State) -> list[TopicRecord] | None:
+        if on_change is not None:
+            on_change(state)
+        records = [state.topic(link, topic) for topic in topics]
+        for record in records:
+            if promoting and record is not None and record.phase is TopicPhase.MIRRORING and record.reason:
+                raise Failed(
+                    "promote-given-up",
+                    f"the promote of {record.topic} was given up: {record.reason}",
+                    still_true="the topic is mirrored as before; producers go on through the router",
+                    next_step=f"mend the cause, then: kmigrate promote {record.topic}",
+                )
+        found = [r for r in records if r is not None and r.phase in wanted]
+        return found if len(found) == len(records) else None
+
+    what = f"{', '.join(topics)} to be {' or '.join(sorted(wanted))}"
+    try:
+        return await estate.log.wait(look, timeout, what)
+    except WaitTimedOut as late:
+        raise _late(estate, link, late) from late
+
+
+async def wait_groups(
+    estate: Estate,
+    link: str,
+    groups: Collection[str],
+    timeout: float,
+    on_change: Callable[[State], None] | None = None,
+) -> list[GroupRecord]:
+    """Wait until every group is promoted; a handover that was given up raises Failed with its reason."""
+
+    def look(state: State) -> list[GroupRecord] | None:
+        if on_change is not None:
+            on_change(state)
+        records = [state.group(link, group) for group in groups]
+        for record in records:
+            if record is not None and record.phase is GroupPhase.MIRRORED and record.reason:
+                raise Failed(
+                    "handover-given-up",
+                    f"the promote of group {record.group} was given up: {record.reason}",
+                    still_true="the group is mirrored as before; its members at the router wait",
+                    next_step=f"mend the cause, then: kmigrate group promote {record.group}",
+                )
+        found = [r for r in records if r is not None and r.phase is GroupPhase.PROMOTED]
+        return found if len(found) == len(records) else None
+
+    try:
+        return await estate.log.wait(look, timeout, f"group {', '.join(groups)} to be promoted")
+    except WaitTimedOut as late:
+        raise _late(estate, link, late) from late
+
+
+def _late(estate: Estate, link: str, late: WaitTimedOut) -> WaitTimedOut:
+    if mirror_runs(estate, link):
+        return late
+    return WaitTimedOut(
+        "no-mirror-running",
+        "no mirror running: start kmigrate run",
+        still_true="the intent stays in the state log and is taken up when a mirror runs",
+        next_step="kmigrate run",
+    )
