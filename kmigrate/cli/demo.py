@@ -24,6 +24,7 @@ from kmigrate.errors import Failed
 from kmigrate.net.clock import block, monotonic
 from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
 from kmigrate.sandbox.checker import Verdict, check
+from kmigrate.sandbox.client_specs import ClientSpec, TransactionalSpec
 from kmigrate.sandbox.estate import Sandbox
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
 from kmigrate.sandbox.history import read_history
@@ -61,6 +62,10 @@ class Demo:
     out: Output
     started: float = field(default_factory=monotonic)
 
+    @property
+    def _clients(self) -> tuple[ClientSpec, ...]:
+        return seeded_clients(self.plan.seed, self.plan.rate)
+
     def run(self) -> MigrationReport:
         folder = self.plan.folder.absolute()
         shutil.rmtree(folder, ignore_errors=True)
@@ -89,8 +94,7 @@ class Demo:
             seeded_preload(self.plan.seed, self.plan.records, self.plan.brokers),
         )
         self._say(f"filled in {filled.seconds:.0f} s; starting live clients ({self.plan.rate:g} records/s)")
-        clients = seeded_clients(self.plan.seed, self.plan.rate)
-        traffic = Traffic.create(folder / "sandbox" / "traffic", clients, tied=True)
+        traffic = Traffic.create(folder / "sandbox" / "traffic", self._clients, tied=True)
         live_since = monotonic()
         traffic.start(sandbox.source.bootstrap)
         try:
@@ -181,7 +185,7 @@ class Demo:
         traffic.write_history(history, with_files=[folder / "preload.jsonl"])
         timeline = Timeline()
         verdict = check(timeline.observing(read_history(history)), _final_read(sandbox.target.bootstrap))
-        return _report(self, verdict, timeline, results, shown, *records)
+        return _report(self, self._clients, verdict, timeline, results, shown, *records)
 
     def _say(self, text: str) -> None:
         seconds = monotonic() - self.started
@@ -226,6 +230,7 @@ def _quantiles(values: Iterable[float]) -> Millis:
 
 def _report(
     demo: Demo,
+    clients: tuple[ClientSpec, ...],
     verdict: Verdict,
     timeline: Timeline,
     results: list[dict[str, Any]],
@@ -242,6 +247,11 @@ def _report(
     promotes = {
         row["group"]: _window(row["asked_ms"], row["promoted_ms"]) for row in groups["groups"] if row["promoted_ms"]
     }
+    paused = {spec.topic for spec in clients if isinstance(spec, TransactionalSpec)}
+    gaps = {
+        group: [gap / 1e6 for (topic, _), gap in timeline.consumer_gaps(group, window).items() if topic not in paused]
+        for group, window in promotes.items()
+    }
     first = min((w.start for w in fences.values()), default=None)
     last = max((w.end for w in fences.values()), default=0)
     parity = next((r["result"] for r in reversed(results) if "mismatches" in (r.get("result") or {})), None)
@@ -255,10 +265,8 @@ def _report(
         router_hold_ms=_quantiles(p["hold_ms"] for t in shown["topics"] for p in t["partitions"] if p["hold_ms"] >= 0),
         baseline_ack_ms=_millis(timeline.baseline_ack_ms(first)),
         consumer_gap_ms=_millis(timeline.consumer_gap_ms(promotes)),
-        group_gap_ms={
-            group: round(max(timeline.consumer_gaps(group, window).values(), default=0) / 1e6, 1)
-            for group, window in promotes.items()
-        },
+        consumer_gap_live_ms=_quantiles(gap for found in gaps.values() for gap in found),
+        group_gap_ms={group: round(max(found, default=0.0), 1) for group, found in gaps.items()},
         transactional_wait_ms=timeline.transactional_wait_ms(Window(first or 0, last)),
         # A playbook that stopped before it verified has proved nothing: no topics, so not clean.
         parity=ParitySummary(**{k: parity[k] if parity else 0 for k in ("topics", "records", "mismatches")}),

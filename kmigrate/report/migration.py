@@ -63,6 +63,9 @@ class MigrationReport:
     router_hold_ms: Millis
     baseline_ack_ms: Millis
     consumer_gap_ms: Millis
+    """Longest time between two reads of a partition around its group's promote; nothing to read counts, too."""
+    consumer_gap_live_ms: Millis
+    """The same over the topics that were written to all the time."""
     group_gap_ms: Mapping[str, float]
     transactional_wait_ms: float
     parity: ParitySummary
@@ -88,6 +91,7 @@ class MigrationReport:
             "router_hold_ms": self.router_hold_ms.as_json(),
             "baseline_ack_ms": self.baseline_ack_ms.as_json(),
             "consumer_gap_ms": self.consumer_gap_ms.as_json(),
+            "consumer_gap_live_ms": self.consumer_gap_live_ms.as_json(),
             "group_gap_ms": dict(self.group_gap_ms),
             "transactional_wait_ms": self.transactional_wait_ms,
             "parity": self.parity.as_json(),

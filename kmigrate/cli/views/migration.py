@@ -21,7 +21,8 @@ def _waits(report: MigrationReport) -> Table:
         ("producer pause at promote (clients' own histories)", report.producer_pause_ms),
         ("held by the router", report.router_hold_ms),
         ("ordinary acknowledgement before", report.baseline_ack_ms),
-        ("consumer gap around group promote", report.consumer_gap_ms),
+        ("consumer gap around group promote, topics with live writers", report.consumer_gap_live_ms),
+        ("the same, with the topic whose writer was stopped", report.consumer_gap_ms),
     ]
     for label, waits in rows:
         table.add_row(label, *(f"{value:,.1f}" for value in (waits.p50, waits.p99, waits.max)))
@@ -64,7 +65,7 @@ def migration_view(report: MigrationReport) -> RenderableType:
     return Group(
         _moved(report),
         _waits(report),
-        Text(f"longest read gap by group: {gaps or 'none'}"),
+        Text(f"longest read gap by group, topics with live writers: {gaps or 'none'}"),
         Text(
             f"parity by Spark: {report.parity.topics} topics, {report.parity.records:,} records, "
             f"{report.parity.mismatches} mismatches"

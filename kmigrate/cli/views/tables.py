@@ -63,9 +63,7 @@ def topics_table(topics: Sequence[TopicRecord]) -> RenderableType:
         return Text("no topic is mirrored: kmigrate topic mirror TOPIC...")
     made = table("topic", "link", "phase", "partitions", "from", "reason", right=("partitions",))
     for topic in topics:
-        made.add_row(
-            topic.topic, topic.link, phase_text(topic.phase), str(topic.partitions), topic.start, topic.reason
-        )
+        made.add_row(topic.topic, topic.link, phase_text(topic.phase), str(topic.partitions), topic.start, topic.reason)
     return made
 
 

@@ -1,0 +1,70 @@
+"""A report is clean only if every judge says so, and its JSON has what a reader is promised."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kmigrate.cli.views.migration import migration_view
+from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
+
+WAITS = Millis(1.0, 2.0, 3.0)
+CLEAN = MigrationReport(
+    acked=60_000,
+    preloaded=5,
+    anomalies={"group_rereads": 2},
+    examples={},
+    offsets_identical=True,
+    producer_pause_ms=WAITS,
+    router_hold_ms=WAITS,
+    baseline_ack_ms=WAITS,
+    consumer_gap_ms=WAITS,
+    consumer_gap_live_ms=WAITS,
+    group_gap_ms={"g": 4.0},
+    transactional_wait_ms=5.0,
+    parity=ParitySummary(3, 100, 0),
+    moved={"orders": {"partitions": 6, "phase": "promoted", "offsets": "identical", "target_offsets": 7}},
+    seconds=1.0,
+)
+
+
+def test_rereads_alone_are_clean() -> None:
+    assert CLEAN.clean
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"anomalies": {name: 1}} for name in FAILING),
+        {"offsets_identical": False},
+        {"parity": ParitySummary(3, 100, 1)},
+        {"parity": ParitySummary(0, 0, 0)},
+    ],
+)
+def test_any_one_fault_is_not_clean(change: dict[str, Any]) -> None:
+    report = replace(CLEAN, **change)
+    assert not report.clean
+    assert report.as_json()["clean"] is False
+
+
+def test_the_json_has_every_field_that_is_promised() -> None:
+    told = CLEAN.as_json()
+    assert set(told) >= {
+        "acked", "lost", "duplicated", "reordered", "altered", "misplaced", "extra", "unseen", "group_gaps",
+        "group_rereads", "client_errors", "offsets_identical", "producer_pause_ms", "router_hold_ms",
+        "baseline_ack_ms", "consumer_gap_ms", "transactional_wait_ms", "parity", "seconds",
+    }  # fmt: skip
+    assert told["producer_pause_ms"] == {"p50": 1.0, "p99": 2.0, "max": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("report", "words"), [(CLEAN, "clean: nothing lost"), (replace(CLEAN, anomalies={"lost": 3}), "lost 3")]
+)
+def test_a_person_reads_the_verdict(report: MigrationReport, words: str) -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(migration_view(report))
+    assert words in console.export_text()
