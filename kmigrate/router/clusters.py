@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.finder import find_batch
 from kmigrate.errors import KmigrateError, Unreachable
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import RoutingTable, Serve
@@ -14,6 +15,7 @@ from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import entity
 from kmigrate.router.apis.produce import PRODUCE
+from kmigrate.router.core import StoredBatch
 
 __all__ = ["Clusters"]
 
@@ -171,6 +173,23 @@ class Clusters:
             then(known)
 
         self._tasks.start(ask())
+
+    def find_on_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
+    ) -> None:
+        async def find() -> None:
+            source = self._sources.get(link)
+            offset = -1
+            try:
+                if source is not None:
+                    offset = await find_batch(
+                        source.client, topic, partition, stored.producer_id, stored.epoch, stored.sequence
+                    )
+            except KmigrateError as error:
+                _log.warning("a duplicate is answered without its offset: %s", error.what)
+            then(offset)
+
+        self._tasks.start(find())
 
     def drained(self) -> None:
         self._on_drained()

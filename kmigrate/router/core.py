@@ -60,6 +60,15 @@ class Edge(Protocol):
         """Close the client's connection; said in one log line."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as the source's log names it: translated id, epoch, first sequence."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
 class Outside(Protocol):
     """What the router does for its sessions. Calls never block; `then` is called later."""
 
@@ -75,6 +84,11 @@ class Outside(Protocol):
 
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
         """Whether the target's log of a partition knows a producer."""
+
+    def find_on_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
+    ) -> None:
+        """Base offset of a batch in the source's log; −1 where it is not found near its end."""
 
     def drained(self) -> None:
         """A fenced topic's last forward in flight was resolved: tell the controller at once."""

@@ -63,9 +63,7 @@ class StopRule:
         """A batch leaves: if it is the failed one again, or of a later epoch, the way is free."""
         key = (topic, partition, batch.producer_id)
         stop = self._stopped.get(key)
-        if stop is not None and (
-            batch.producer_epoch > stop[0] or (batch.producer_epoch, batch.base_sequence) == stop
-        ):
+        if stop is not None and (batch.producer_epoch > stop[0] or (batch.producer_epoch, batch.base_sequence) == stop):
             del self._stopped[key]
 
     def failed(self, topic: str, partition: int, batch: Batch) -> None:
@@ -74,7 +72,9 @@ class StopRule:
             return
         key = (topic, partition, batch.producer_id)
         stop = self._stopped.get(key)
-        if stop is None or stop[0] < batch.producer_epoch or (
-            stop[0] == batch.producer_epoch and ring_distance(batch.base_sequence, stop[1]) < 0
+        if (
+            stop is None
+            or stop[0] < batch.producer_epoch
+            or (stop[0] == batch.producer_epoch and ring_distance(batch.base_sequence, stop[1]) < 0)
         ):
             self._stopped[key] = (batch.producer_epoch, batch.base_sequence)

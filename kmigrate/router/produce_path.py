@@ -25,7 +25,7 @@ from kmigrate.protocol.frames import RequestHead, skip_tags
 from kmigrate.records.batch import Batch, check_crc, stamp, walk
 from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart, ProduceRequest, parse_request
 from kmigrate.router.apis.transactions import transaction_text
-from kmigrate.router.core import Core
+from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
 from kmigrate.router.identities import OwnProducer, StopRule
 
@@ -56,9 +56,11 @@ class Plan:
     message: str | None = None
     epoch: int = -1
     last_sequence: int = -1
+    base_offset: int = -1
+    """Where a duplicate's first copy stands, −1 where that is not known."""
 
     def answer(self, error: int, message: str | None = None) -> PartitionAnswer:
-        return PartitionAnswer(self.part.topic, self.part.partition, error, message=message)
+        return PartitionAnswer(self.part.topic, self.part.partition, error, self.base_offset, message=message)
 
     @property
     def key(self) -> GateKey:
@@ -79,6 +81,8 @@ class Held:
     request: ProduceRequest
     known: dict[GateKey, bool] = field(default_factory=dict)
     asked: set[GateKey] = field(default_factory=set)
+    offsets: dict[GateKey, int] = field(default_factory=dict)
+    """Base offsets of duplicates, as the source's log told them."""
     fenced: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each (topic key, partition) of it was held by a fence."""
 
@@ -146,7 +150,19 @@ class ProduceJudge:
             return Plan(part, Move.TARGET)
         verdict = self._core.gate.judge(part.topic, part.partition, batch, held.known if held else {})
         move, error = _GATE_MOVES[verdict]
-        return Plan(part, move, batch, route, error=error)
+        plan = Plan(part, move, batch, route, error=error)
+        if verdict is Verdict.DUPLICATE and held is not None:
+            plan.base_offset = held.offsets.get(plan.key, -1)
+        return plan
+
+    def stored(self, plan: Plan) -> StoredBatch | None:
+        """The batch that the source holds already, where the target's not knowing its producer means a duplicate."""
+        batch, route = plan.batch, plan.route
+        assert batch is not None and route is not None
+        verdict = self._core.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: False})
+        if verdict is not Verdict.DUPLICATE:
+            return None
+        return StoredBatch(batch.producer_id + route.shift, batch.producer_epoch, batch.base_sequence)
 
     def stamp(self, plan: Plan) -> None:
         """Give a forwarded batch the id that the source shall see; a broken batch becomes an answer (A16)."""
@@ -166,9 +182,7 @@ class ProduceJudge:
             self.stops.passed(plan.part.topic, plan.part.partition, batch)
         plan.epoch = epoch
         plan.last_sequence = (sequence + batch.last_offset_delta) & 0x7FFFFFFF
-        stamp(
-            batch.view, producer_id=producer_id + route.shift, epoch=epoch, sequence=sequence, base_offset=None
-        )
+        stamp(batch.view, producer_id=producer_id + route.shift, epoch=epoch, sequence=sequence, base_offset=None)
 
     def not_appended(self, plan: Plan) -> None:
         """A batch surely did not reach its log: what stands behind it must wait for it to come again."""

@@ -121,8 +121,7 @@ class Session:
         limits = self._core.settings
         waiting = len(self._inbound) + len(self._order.slots)
         return (
-            waiting > limits.max_pending
-            or self._inbound_bytes + self._order.pending_bytes > limits.max_pending_bytes
+            waiting > limits.max_pending or self._inbound_bytes + self._order.pending_bytes > limits.max_pending_bytes
         )
 
     # requests
@@ -149,9 +148,7 @@ class Session:
             self._pass(head, frame)
         return True
 
-    def _pass(
-        self, head: RequestHead, frame: Buffer, change: Callable[[bytearray], Buffer] | None = None
-    ) -> None:
+    def _pass(self, head: RequestHead, frame: Buffer, change: Callable[[bytearray], Buffer] | None = None) -> None:
         """To the target as it is; the answer back, through `change` where given."""
         slot = self._order.take(len(frame))
 
@@ -281,7 +278,16 @@ class Session:
         elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
             held.asked.add(plan.key)
 
+            def located(offset: int) -> None:
+                held.known[plan.key] = False
+                held.offsets[plan.key] = offset
+                self.advance()
+
             def then(known: bool) -> None:
+                stored = None if known else self._judge.stored(plan)
+                if stored is not None and plan.route is not None:
+                    self._core.outside.find_on_source(plan.route.link, *plan.key[:2], stored, located)
+                    return
                 held.known[plan.key] = known
                 self.advance()
 

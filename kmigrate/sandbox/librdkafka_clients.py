@@ -122,7 +122,8 @@ def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping
         elif spec.acks == "0":  # "delivered" only means handed to the socket
             history.record("info", "send", topic=spec.topic, partition=partition, value=text)
         else:
-            history.record("ok", "send", topic=spec.topic, partition=partition, offset=message.offset(), value=text)
+            offset = -1 if message.offset() is None else message.offset()  # a duplicate may be told without its place
+            history.record("ok", "send", topic=spec.topic, partition=partition, offset=offset, value=text)
 
     _send_on_schedule(spec, sender, answered, stopping)
     if left_over := producer.flush(_FLUSH_SECONDS):

@@ -55,7 +55,7 @@ class Migration:
         self.config.write_text(
             f'[clusters.source]\n"bootstrap.servers" = "{self.source.bootstrap}"\n'
             f'[clusters.target]\n"bootstrap.servers" = "{self.target.bootstrap}"\n'
-            f'[defaults]\ntarget = "target"\n{self.settings}',
+            f'[defaults]\ntarget = "target"\nlink = "blue"\n{self.settings}',
             encoding="utf-8",
         )
 

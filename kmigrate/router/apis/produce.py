@@ -228,9 +228,7 @@ def _parse_partition(read: _Reader, topic: str, version: int) -> PartitionAnswer
     return PartitionAnswer(topic, index, error, base, append_time, log_start, tuple(errors), message)
 
 
-def encode_answer(
-    answers: Sequence[PartitionAnswer], *, version: int, correlation: int, throttle_ms: int = 0
-) -> bytes:
+def encode_answer(answers: Sequence[PartitionAnswer], *, version: int, correlation: int, throttle_ms: int = 0) -> bytes:
     """The answer to a client, partitions in the given order, without any hint about leaders (D5)."""
     flexible = version >= FLEXIBLE
     string = write_compact_string if flexible else write_string

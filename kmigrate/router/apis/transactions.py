@@ -89,9 +89,7 @@ def _partitions(kind: type[Any], request: Any, refused: list[str]) -> Any:
     topics = []
     for topic in request.v3_and_below_topics:
         code = Code.TOPIC_AUTHORIZATION_FAILED if str(topic.name) in refused else _NOT_ATTEMPTED
-        parts = tuple(
-            blank(part_type, partition_index=index, partition_error_code=code) for index in topic.partitions
-        )
+        parts = tuple(blank(part_type, partition_index=index, partition_error_code=code) for index in topic.partitions)
         topics.append(blank(topic_type, name=topic.name, results_by_partition=parts))
     return blank(kind, results_by_topic_v3_and_below=tuple(topics))
 

@@ -18,7 +18,7 @@ from kmigrate.router.apis.produce import (
     parse_answer,
     parse_request,
 )
-from kmigrate.router.core import Buffer, Core, Outcome
+from kmigrate.router.core import Buffer, Core, Outcome, StoredBatch
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.session import Session
 from kmigrate.router.settings import RouterSettings
@@ -111,6 +111,8 @@ class FakeOutside:
     refreshed: list[str] = field(default_factory=list)
     ids: list[Callable[[int], None]] = field(default_factory=list)
     asked: list[tuple[str, int, int, Callable[[bool], None]]] = field(default_factory=list)
+    found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
+    stands_at: int = -1
     drains: int = 0
     said: list[str] = field(default_factory=list)
 
@@ -128,6 +130,12 @@ class FakeOutside:
 
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
         self.asked.append((topic, partition, producer_id, then))
+
+    def find_on_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
+    ) -> None:
+        self.found.append((link, topic, partition, stored))
+        then(self.stands_at)
 
     def drained(self) -> None:
         self.drains += 1
@@ -158,9 +166,7 @@ class Stage:
         self._correlation += 1
         parts = tuple(ProducePart(topic, part, memoryview(batch)) for topic, part, batch in batches)
         request = ProduceRequest(version, None, acks, 0, timeout_ms, parts)
-        frame = encode_request(
-            request, parts, version=version, acks=acks, correlation=self._correlation, client_id="c"
-        )
+        frame = encode_request(request, parts, version=version, acks=acks, correlation=self._correlation, client_id="c")
         self.session.frame(bytearray(b"".join(frame)))
         return self._correlation
 

@@ -157,9 +157,7 @@ def test_metadata_shows_the_router_and_hides_topics_that_still_align(version: in
         offline_replicas=(2,),
     )
     brokers = tuple(blank(broker_type, node_id=n, host="real", port=9) for n in (1, 2, 3))
-    topics = tuple(
-        blank(topic_type, name=n, topic_id=uuid.uuid4(), partitions=(part,)) for n in ("shown", "aligning")
-    )
+    topics = tuple(blank(topic_type, name=n, topic_id=uuid.uuid4(), partitions=(part,)) for n in ("shown", "aligning"))
     message = blank(kind, brokers=brokers, controller_id=2, topics=topics)
     frame, head = bytearray(frame_answer(message, 77)), _head(3, version)
     shown, stranger = rewrite_answer(frame, head, BOOK, {"aligning"})

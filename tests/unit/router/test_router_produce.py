@@ -266,6 +266,9 @@ def test_a_write_below_the_barrier_is_answered_as_the_duplicate_it_is() -> None:
     stage.outside.asked[0][3](False)
     assert stage.edge.sent == []
     assert stage.told() == [(1, [("t", 0, 0)])]
+    ((_link, topic, partition, stored),) = stage.outside.found
+    assert (topic, partition, stored.epoch, stored.sequence) == ("t", 0, 0, 3)
+    assert stored.producer_id == 5 + stage.core.table.topics["t"].shift, "the source knows it by its translated id"
 
 
 def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
