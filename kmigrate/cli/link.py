@@ -56,8 +56,7 @@ async def create(
 
 def _refuse_one_cluster(call: Call, source: str, target: str) -> None:
     """Said before the state log is made: a refusal changes nothing."""
-    sides = call.settings.cluster(source), call.settings.cluster(target)
-    if source == target or set(sides[0].bootstrap) & set(sides[1].bootstrap):
+    if call.settings.cluster(source).overlaps(call.settings.cluster(target)):
         raise Refused(
             "source-is-target",
             f"source {source} and target {target} are the same cluster",

@@ -22,3 +22,7 @@ class ClusterSettings:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+
+    def overlaps(self, other: ClusterSettings) -> bool:
+        """Whether both are one cluster by name or by a bootstrap address; asks nobody."""
+        return self.name == other.name or bool(set(self.bootstrap) & set(other.bootstrap))

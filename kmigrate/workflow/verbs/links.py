@@ -76,8 +76,7 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
                 "choose another name, or: kmigrate link delete " + name,
             )
         )
-    shared = set(source_settings.bootstrap) & set(target_settings.bootstrap)
-    if source == target_settings.name or shared:
+    if source_settings.overlaps(target_settings):
         found.append(
             Finding(
                 "refuse",
