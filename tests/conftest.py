@@ -56,9 +56,21 @@ def clusters() -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="session")
-def clusters3() -> Iterator[Pair]:
-    """Three brokers a side. A test that kills or pauses one brings it back before it ends."""
+def _clusters3() -> Iterator[Pair]:
     yield from _run_pair(3)
+
+
+@pytest.fixture
+def clusters3(_clusters3: Pair) -> Iterator[Pair]:
+    """Three brokers a side, all of them alive again after a test that kills or pauses one, however it ends."""
+    yield _clusters3
+    for cluster in (_clusters3.source, _clusters3.target):
+        for node, broker in cluster.brokers.items():
+            if broker.alive:
+                cluster.resume(node)
+            else:
+                cluster.restart(node)
+        cluster.wait_ready()
 
 
 @pytest.fixture(scope="session")

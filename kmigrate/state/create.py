@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Refused
+from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 
 __all__ = ["check_state_log", "ensure_state_log"]
@@ -64,10 +65,24 @@ async def check_state_log(client: ClusterClient, admin: Admin) -> None:
         count = len(metadata.topics[topic].partitions)
         if count != 1:
             raise _bad(client, topic, f"has {count} partitions; the state log needs exactly one")
-    for topic, configs in (await admin.topic_configs(present)).items():
+    for topic, configs in (await _configs_of(admin, present)).items():
         policy = configs["cleanup.policy"].value
         if policy != "compact":
             raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
+
+
+async def _configs_of(
+    admin: Admin, present: list[str], patience_s: float = 10.0
+) -> dict[str, dict[str, ConfigValue]]:
+    """Configs of topics that exist; a broker that has not heard yet of one made a moment ago is asked again."""
+    deadline = monotonic() + patience_s
+    while True:
+        try:
+            return await admin.topic_configs(present)
+        except BrokerRefused as refused:
+            if refused.code != Code.UNKNOWN_TOPIC_OR_PARTITION or monotonic() > deadline:
+                raise
+        await sleep(0.05)
 
 
 def _bad(client: ClusterClient, topic: str, why: str) -> Refused:
