@@ -13,7 +13,7 @@ ARGS ?=
 
 .PHONY: help
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: $(READY) ## move a live estate between two real clusters [SEED= RATE= RECORDS=]
@@ -26,6 +26,10 @@ test: $(READY) ## all tests, on real brokers too; ends with build/test/summary.j
 .PHONY: unit
 unit: $(READY) ## the tests that need no broker
 	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+.PHONY: bench-mirror
+bench-mirror: $(READY) ## the mirror against MirrorMaker 2 on the same data -> build/bench/mirror.json [ARGS="--pairs 2 --cases 1kB"]
+	$(BIN)/python -m tests.bench.mirror $(ARGS)
 
 .PHONY: check
 check: $(READY) ## lint, types and import contracts

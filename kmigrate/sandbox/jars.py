@@ -34,7 +34,7 @@ __all__ = [
 SPARK_CONNECTOR_VERSION = "4.0.0"
 
 _SCALA = "2.13"
-_KAFKA_MODULES = {"kafka": f"kafka_{_SCALA}"}
+_KAFKA_MODULES = {"kafka": (f"kafka_{_SCALA}",), "mirror-maker": ("connect-mirror", "connect-runtime")}
 # Kafka's jars bring the logging interface without a writer; with this one brokers write readable logs.
 _LOG_WRITER = ("org.slf4j", "slf4j-simple", "1.7.36")
 
@@ -74,10 +74,10 @@ def cache_folder() -> Path:
 
 def ensure_jars(module: str, version: str, on_progress: OnProgress | None = None) -> Path:
     """The folder with every jar of a Kafka module (`kafka` is the broker), downloaded if it is missing."""
-    artifact = _KAFKA_MODULES.get(module, module)
+    artifacts = _KAFKA_MODULES.get(module, (module,))
     return _ensure(
         f"{module}-{version}",
-        [_Dependency("org.apache.kafka", artifact, version), _Dependency(*_LOG_WRITER)],
+        [*(_Dependency("org.apache.kafka", artifact, version) for artifact in artifacts), _Dependency(*_LOG_WRITER)],
         on_progress,
     )
 

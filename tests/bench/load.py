@@ -1,0 +1,72 @@
+"""Puts a benchmark's records on the source: real librdkafka batches of a stated size, spread over all partitions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+__all__ = ["CASES", "Case", "load", "make_topic"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of data: how many records of how many bytes, and how the source's producer batches them."""
+
+    name: str
+    records: int
+    record_bytes: int
+    producer: dict[str, object] = field(default_factory=dict)
+    compression: str = "none"
+
+    @property
+    def gigabytes(self) -> float:
+        return self.records * self.record_bytes / 1e9
+
+
+_BATCH_64K: dict[str, object] = {"batch.size": 64 << 10, "linger.ms": 100, "batch.num.messages": 100_000}
+
+CASES = {
+    "1kB": Case("1kB", 2_000_000, 1000, _BATCH_64K),
+    "small": Case("small", 3_000_000, 100, {"batch.num.messages": 8, "linger.ms": 5}),
+    "lz4": Case("lz4", 2_000_000, 1000, {**_BATCH_64K, "compression.type": "lz4"}, "lz4"),
+}
+
+
+def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must outlive its answer
+    admin.create_topics([new])[topic].result(60)
+
+
+def load(bootstrap: str, topic: str, partitions: int, case: Case, *, records: int | None = None) -> None:
+    """Write the case's records, one partition after another in turn; raises where one is not stored."""
+    words = random.Random(7)
+    half = case.record_bytes // 2
+    # Half noise, half text: what compresses to a half, as business records do.
+    values = [words.randbytes(half) + b"account=settled;" * (half // 16 + 1) for _ in range(512)]
+    values = [value[: case.record_bytes] for value in values]
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 512 << 10,
+            "enable.idempotence": True,
+            **case.producer,
+        }
+    )
+    total = records or case.records
+    for number in range(total):
+        while True:
+            try:
+                producer.produce(topic, values[number % 512], partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    left = producer.flush(300)
+    if left:
+        raise RuntimeError(f"{left} records were not stored")

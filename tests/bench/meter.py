@@ -1,0 +1,95 @@
+"""What a benchmark reads off a process and a log: CPU seconds, resident memory, how far a copy has come."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+__all__ = ["CopyRun", "EndReader", "cpu_seconds", "measure_copy", "peak_rss_mb", "percentile", "spread"]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def peak_rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"process {pid} tells no VmHWM")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most of several runs."""
+    return {
+        "median": round(statistics.median(values), 3),
+        "min": round(min(values), 3),
+        "max": round(max(values), 3),
+    }
+
+
+class EndReader:
+    """The sum of a topic's log ends, as librdkafka reads them; 0 while the topic is not there."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-ends", "log_level": 0})
+
+    def read(self) -> int:
+        try:
+            return sum(
+                self._consumer.get_watermark_offsets(TopicPartition(self._topic, p), timeout=5)[1]
+                for p in range(self._partitions)
+            )
+        except KafkaException:
+            return 0
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@dataclass(frozen=True)
+class CopyRun:
+    """One copy of the whole topic, from its first record on the target to its last."""
+
+    seconds: float
+    records: int
+    cpu_s: float
+    rss_mb: float
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.seconds
+
+
+def measure_copy(ends: EndReader, records: int, pid: int, alive: Callable[[], bool], *, patience_s: float) -> CopyRun:
+    """Wait until `records` are on the target; the clock runs from the first sight of any."""
+    deadline = time.monotonic() + patience_s
+    first: tuple[float, float, int] | None = None
+    while True:
+        seen, now = ends.read(), time.monotonic()
+        if first is None and seen:
+            first = now, cpu_seconds(pid), seen
+        if first is not None and seen >= records:
+            return CopyRun(now - first[0], records - first[2], cpu_seconds(pid) - first[1], peak_rss_mb(pid))
+        if not alive():
+            raise RuntimeError(f"the copier ended at {seen} of {records} records")
+        if now > deadline:
+            raise RuntimeError(f"{seen} of {records} records after {patience_s:.0f} s")
+        time.sleep(0.02)

@@ -1,0 +1,431 @@
+"""kmigrate's mirror against MirrorMaker 2, on the same data, in one run.
+
+    python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4] [--records N] [--skip latency,idle,align,floors]
+
+Each pair is one copy by each, alternating who goes first, into a target broker that was started for that copy. Both
+clocks run from the first record on the target to the last; CPU is the copying process's own in that time. Writes
+build/bench/mirror.json, and says every figure as it is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from rich.console import Console
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.fetcher import FetchSession
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
+from kmigrate.records.batch import stamp, walk
+from kmigrate.records.build import filler_batch
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.processes import end_all
+from tests.bench.load import CASES, Case, load, make_topic
+from tests.bench.meter import CopyRun, EndReader, cpu_seconds, measure_copy, percentile, spread
+from tests.bench.mm2 import SETTINGS, VERSION, start_mirror_maker
+from tests.integration.mirror_world import link_between, mirror_process, settings_of
+
+PARTITIONS = 6
+_PATIENCE_S = 300.0
+_RATE = 5_000
+_LATENCY_S = 20
+_WARM_S = 20
+"""Fresh brokers are cold, and the writer starts before the copier: both copiers get this long to catch up."""
+
+say = Console(stderr=True, highlight=False).print
+
+
+@contextmanager
+def cluster(name: str, version: str, root: Path) -> Iterator[KafkaCluster]:
+    made = KafkaCluster.create(ClusterSpec(name, version), root)
+    made.start()
+    try:
+        made.wait_ready()
+        yield made
+    finally:
+        made.stop()
+
+
+# the two copiers
+
+
+def by_kmigrate(
+    source: KafkaCluster, target: KafkaCluster, topics: list[str], work: Callable[[int], Any], tag: str
+) -> Any:
+    """Run `work(pid)` while kmigrate's mirror copies the topics."""
+
+    async def scene() -> Any:
+        async with link_between(source, target, f"bench-{tag}") as world:
+            for topic in topics:
+                await world.mirror(topic)
+            with mirror_process(world, "m") as process:
+                return await asyncio.to_thread(work, process.pid)
+
+    return asyncio.run(scene())
+
+
+def by_mm2(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    topic: str,
+    folder: Path,
+    work: Callable[[int, Callable[[], bool]], Any],
+    *,
+    compression: str = "none",
+    linger_ms: int = 5,
+) -> Any:
+    process = start_mirror_maker(
+        source.bootstrap, target.bootstrap, topic, folder, compression=compression, linger_ms=linger_ms
+    )
+    try:
+        return work(process.pid, process.alive)
+    finally:
+        end_all([process])
+
+
+class Bench:
+    def __init__(self, root: Path, source: KafkaCluster) -> None:
+        self.root = root
+        self.source = source
+        self._runs = 0
+
+    @contextmanager
+    def fresh_target(self) -> Iterator[KafkaCluster]:
+        self._runs += 1
+        with cluster(f"target{self._runs}", TARGET_VERSION, self.root) as target:
+            yield target
+
+    def copy(self, who: str, case: Case, topic: str) -> CopyRun:
+        with self.fresh_target() as target:
+            ends = EndReader(target.bootstrap, topic, PARTITIONS)
+            try:
+                if who == "kmigrate":
+                    run = by_kmigrate(
+                        self.source,
+                        target,
+                        [topic],
+                        lambda pid: measure_copy(ends, case.records, pid, lambda: True, patience_s=_PATIENCE_S),
+                        f"{case.name}-{self._runs}",
+                    )
+                else:
+                    run = by_mm2(
+                        self.source,
+                        target,
+                        topic,
+                        self.root / f"mm2-{self._runs}",
+                        lambda pid, alive: measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S),
+                        compression=case.compression,
+                    )
+            finally:
+                ends.close()
+        say(
+            f"  {case.name} {who}: {run.records_per_s * case.record_bytes / 1e6:.0f} MB/s, "
+            f"{run.records_per_s / 1e3:.0f} k rec/s, {run.cpu_s / case.gigabytes:.1f} s CPU/GB, {run.rss_mb:.0f} MB"
+        )
+        assert isinstance(run, CopyRun)
+        return run
+
+    def case(self, case: Case, pairs: int) -> dict[str, Any]:
+        topic = f"bench-{case.name}"
+        make_topic(self.source.bootstrap, topic, PARTITIONS)
+        load(self.source.bootstrap, topic, PARTITIONS, case)
+        runs: dict[str, list[CopyRun]] = {"kmigrate": [], "mm2": []}
+        for pair in range(pairs):
+            for who in ("kmigrate", "mm2") if pair % 2 == 0 else ("mm2", "kmigrate"):
+                runs[who].append(self.copy(who, case, topic))
+        ours, theirs = runs["kmigrate"], runs["mm2"]
+        ratios = [a.records_per_s / b.records_per_s for a, b in zip(ours, theirs, strict=True)]
+        cpu = [a.cpu_s / b.cpu_s for a, b in zip(ours, theirs, strict=True)]
+        return {
+            "throughput_ratio": round(statistics.median(ratios), 2),
+            "cpu_ratio": round(statistics.median(cpu), 3),
+            "throughput_ratio_spread": spread(ratios),
+            "cpu_ratio_spread": spread(cpu),
+            "records": case.records,
+            "record_bytes": case.record_bytes,
+            "mb_per_s": spread([run.records_per_s * case.record_bytes / 1e6 for run in ours]),
+            "mm2_mb_per_s": spread([run.records_per_s * case.record_bytes / 1e6 for run in theirs]),
+            "cpu_s_per_gb": spread([run.cpu_s / case.gigabytes for run in ours]),
+            "mm2_cpu_s_per_gb": spread([run.cpu_s / case.gigabytes for run in theirs]),
+            "rss_mb": round(max(run.rss_mb for run in ours)),
+            "runs": {who: [asdict(run) for run in each] for who, each in runs.items()},
+        }
+
+    # floors
+
+    def floors(self, case: Case) -> dict[str, float]:
+        """What reading alone and writing alone can do with our own wire code: no copier can be faster than both."""
+        topic = f"bench-{case.name}"
+        fetched, sample = asyncio.run(_fetch_all(self.source, topic, case.records))
+        with self.fresh_target() as target:
+            make_topic(target.bootstrap, topic, PARTITIONS)
+            produced = asyncio.run(_produce_all(target, topic, sample, case.records))
+        say(f"  floors: fetch only {fetched / 1e3:.0f} k rec/s, produce only {produced / 1e3:.0f} k rec/s")
+        return {
+            "fetch_only_mb_per_s": round(fetched * case.record_bytes / 1e6, 1),
+            "produce_only_mb_per_s": round(produced * case.record_bytes / 1e6, 1),
+        }
+
+    # latency
+
+    def latency(self) -> dict[str, float]:
+        out: dict[str, float] = {}
+        for who, prefix in (("kmigrate", ""), ("mm2", "mm2_")):
+            topic = f"latency-{who}"
+            make_topic(self.source.bootstrap, topic, PARTITIONS)
+            with self.fresh_target() as target:
+
+                def work(
+                    pid: int,
+                    alive: Callable[[], bool] = lambda: True,
+                    topic: str = topic,
+                    target: KafkaCluster = target,
+                ) -> list[float]:
+                    return _latencies(self.source.bootstrap, target.bootstrap, topic)
+
+                if who == "kmigrate":
+                    seen = by_kmigrate(self.source, target, [topic], work, "latency")
+                else:
+                    seen = by_mm2(self.source, target, topic, self.root / "mm2-latency", work, linger_ms=0)
+            out[f"{prefix}p50"] = round(percentile(seen, 0.5), 2)
+            out[f"{prefix}p99"] = round(percentile(seen, 0.99), 2)
+            say(f"  latency {who}: p50 {out[f'{prefix}p50']} ms, p99 {out[f'{prefix}p99']} ms, {len(seen)} records")
+        return out
+
+    # many idle partitions
+
+    def idle(self) -> dict[str, float]:
+        case = replace(CASES["1kB"], name="wide", records=1_000_000)
+        make_topic(self.source.bootstrap, "wide", 100)
+        make_topic(self.source.bootstrap, "idle", 900)
+        load(self.source.bootstrap, "wide", 100, case)
+        speeds: dict[int, list[float]] = {100: [], 1000: []}
+        cores = 0.0
+        for _ in range(2):
+            for partitions, topics in ((100, ["wide"]), (1000, ["idle", "wide"])):
+                with self.fresh_target() as target:
+                    ends = EndReader(target.bootstrap, "wide", 100)
+
+                    def work(pid: int, ends: EndReader = ends) -> tuple[CopyRun, float]:
+                        run = measure_copy(ends, case.records, pid, lambda: True, patience_s=_PATIENCE_S)
+                        time.sleep(3)
+                        before = cpu_seconds(pid)
+                        time.sleep(10)
+                        return run, (cpu_seconds(pid) - before) / 10
+
+                    run, cpu = by_kmigrate(self.source, target, topics, work, f"wide-{self._runs}")
+                    ends.close()
+                speeds[partitions].append(run.records_per_s)
+                if partitions == 1000:
+                    cores = max(cores, cpu)
+                say(f"  {partitions} partitions: {run.records_per_s / 1e3:.0f} k rec/s, idle {cpu:.3f} cores")
+        ratio = statistics.median(speeds[1000]) / statistics.median(speeds[100])
+        return {"throughput_ratio": round(ratio, 3), "cpu_cores": round(cores, 4)}
+
+    # log starts
+
+    def align(self, offsets: int = 40_000_000) -> float:
+        """Offsets per second at which one partition's log start is brought to the source's."""
+        topic = "aligned"
+        make_topic(self.source.bootstrap, topic, 1)
+        asyncio.run(_pad(self.source, topic, offsets))
+
+        async def scene() -> float:
+            with self.fresh_target() as target:
+                async with link_between(self.source, target, "bench-align") as world:
+                    await world.mirror(topic)
+                    with mirror_process(world, "m"):
+                        await world.in_phase(topic, TopicPhase.ALIGNING)
+                        began = time.monotonic()
+                        await world.in_phase(topic, TopicPhase.MIRRORING, 120)
+                        return offsets / (time.monotonic() - began)
+
+        speed = asyncio.run(scene())
+        say(f"  align: {speed / 1e6:.1f} M offsets/s")
+        return round(speed)
+
+
+async def _fetch_all(source: KafkaCluster, topic: str, records: int) -> tuple[float, list[bytearray]]:
+    sample: list[bytearray] = []
+    async with ClusterClient(settings_of("source", source.bootstrap)) as client:
+        await client.refresh([topic])
+        session = FetchSession(client, client.leader(topic, 0), "floor", max_bytes=32 << 20)
+        at = dict.fromkeys(range(PARTITIONS), 0)
+        began = time.monotonic()
+        while sum(at.values()) < records:
+            wanted = {(topic, p): FetchPartition(topic, p, offset, 4 << 20) for p, offset in at.items()}
+            answer = await session.fetch(wanted, max_wait_ms=10, full=False)
+            for part in answer.partitions:
+                for batch in walk(part.records):
+                    at[part.partition] = batch.next_offset
+                    if len(sample) < 64:
+                        sample.append(bytearray(batch.view))
+        return records / (time.monotonic() - began), sample
+
+
+async def _produce_all(target: KafkaCluster, topic: str, sample: list[bytearray], records: int) -> float:
+    counts = [next(walk(memoryview(batch))).count for batch in sample]
+    async with ClusterClient(settings_of("target", target.bootstrap)) as client:
+        await client.refresh([topic])
+        producer, epoch = await client.init_producer_id()
+        connection = await client.connection(client.leader(topic, 0), "floor")
+        sequences = dict.fromkeys(range(PARTITIONS), 0)
+        waiting: list[asyncio.Future[bytearray]] = []
+        done = number = 0
+        began = time.monotonic()
+        while done < records:
+            parts = []
+            for partition in range(PARTITIONS):
+                count = counts[number % len(sample)]
+                batch = bytearray(sample[number % len(sample)])
+                number += 1
+                stamp(memoryview(batch), producer_id=producer, epoch=epoch, sequence=sequences[partition])
+                sequences[partition] += count
+                done += count
+                parts.append((topic, partition, batch))
+            body = encode_produce(parts)
+            waiting.append(connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True))
+            await connection.drain()
+            if len(waiting) == 5:
+                _raise_refused(await waiting.pop(0))
+        for future in waiting:
+            _raise_refused(await future)
+        return done / (time.monotonic() - began)
+
+
+def _raise_refused(frame: bytearray) -> None:
+    refused = [answer for answer in decode_produce(frame).values() if answer.error]
+    if refused:
+        raise RuntimeError(f"refused: {refused[0]}")
+
+
+async def _pad(source: KafkaCluster, topic: str, offsets: int) -> None:
+    """A source partition that begins at `offsets`: fillers, then DeleteRecords."""
+    async with ClusterClient(settings_of("source", source.bootstrap)) as client:
+        await client.refresh([topic])
+        producer, epoch = await client.init_producer_id()
+        connection = await client.connection(client.leader(topic, 0), "pad")
+        for at in range(0, offsets, 1_000_000):
+            batch = filler_batch(
+                1_000_000, timestamp=int(time.time() * 1000), producer_id=producer, epoch=epoch, sequence=at
+            )
+            frame = await connection.call_raw(
+                PRODUCE, PRODUCE_VERSION, encode_produce([(topic, 0, batch)]), flexible=True, timeout=60
+            )
+            _raise_refused(frame)
+        await client.delete_records(topic, {0: offsets})
+
+
+def _latencies(source: str, target: str, topic: str) -> list[float]:
+    """Milliseconds from produce at the source to readable at the target, after a warm-up."""
+    stop = threading.Event()
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": source, "linger.ms": 0, "acks": "all"})
+        began, sent = time.monotonic(), 0
+        while not stop.is_set():
+            due = int((time.monotonic() - began) * _RATE)
+            while sent < due:
+                producer.produce(topic, str(time.time_ns()).encode().ljust(100, b"."), partition=sent % PARTITIONS)
+                sent += 1
+            producer.poll(0)
+            time.sleep(0.002)
+        producer.flush(10)
+
+    reader = Consumer(
+        {
+            "bootstrap.servers": target,
+            "group.id": "latency",
+            "fetch.wait.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 500,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    ends = EndReader(target, topic, PARTITIONS)
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        deadline = time.monotonic() + 90
+        while not ends.read():
+            if time.monotonic() > deadline:
+                raise RuntimeError("nothing arrives on the target")
+            time.sleep(0.1)
+        reader.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+        began = time.monotonic()
+        out: list[float] = []
+        while time.monotonic() < began + _WARM_S + _LATENCY_S:
+            message = reader.poll(0.5)
+            if message is None or message.error():
+                continue
+            now = time.time_ns()
+            if time.monotonic() > began + _WARM_S:
+                out.append((now - int(message.value()[:19])) / 1e6)
+        return out
+    finally:
+        stop.set()
+        writer.join()
+        reader.close()
+        ends.close()
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--pairs", type=int, default=5)
+    arguments.add_argument("--cases", default="1kB,small,lz4")
+    arguments.add_argument("--records", type=int, default=0)
+    arguments.add_argument("--skip", default="")
+    chosen = arguments.parse_args()
+    skip = set(chosen.skip.split(","))
+    began = time.monotonic()
+    found: dict[str, Any] = {
+        "pairs": chosen.pairs,
+        "partitions": PARTITIONS,
+        "cores": os.cpu_count(),
+        "source": SOURCE_VERSION,
+        "target": TARGET_VERSION,
+        "mm2": {"version": VERSION, **SETTINGS},
+        "cases": {},
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="kmigrate-bench-") as folder,
+        cluster("source", SOURCE_VERSION, Path(folder)) as source,
+    ):
+        bench = Bench(Path(folder), source)
+        for name in chosen.cases.split(","):
+            case = replace(CASES[name], records=chosen.records or CASES[name].records)
+            say(f"{name}: {case.records} records of {case.record_bytes} B")
+            found["cases"][name] = bench.case(case, chosen.pairs)
+            if name == "1kB" and "floors" not in skip:
+                found["floors"] = bench.floors(case)
+        if "latency" not in skip:
+            found["latency_ms"] = bench.latency()
+        if "align" not in skip:
+            found["align_offsets_per_s"] = bench.align()
+        if "idle" not in skip:
+            found["idle"] = bench.idle()
+    found["rss_mb"] = max((each["rss_mb"] for each in found["cases"].values()), default=0)
+    found["seconds"] = round(time.monotonic() - began)
+    path = Path("build/bench/mirror.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    say(f"{path}: {found['seconds']} s")
+
+
+if __name__ == "__main__":
+    main()
