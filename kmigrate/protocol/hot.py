@@ -95,6 +95,7 @@ def decode_produce(frame: bytearray) -> dict[tuple[str, int], ProduceAnswer]:
                 at = skip_tags(frame, at)
                 out[(topic or "", partition)] = ProduceAnswer(error, base, append_time, message)
             at = skip_tags(frame, at)
+        skip_tags(frame, at + _I32.size)  # behind the throttle time
         return out
     except struct.error as short:
         raise ProtocolViolation("short-produce-answer", str(short)) from None
@@ -235,6 +236,7 @@ def decode_fetch(frame: bytearray) -> FetchAnswer:
                     )
                 )
             at = skip_tags(frame, at)
+        skip_tags(frame, at)
         return FetchAnswer(error, session, throttle, out)
     except struct.error as short:
         raise ProtocolViolation("short-fetch-answer", str(short)) from None

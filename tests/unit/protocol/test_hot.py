@@ -7,8 +7,6 @@ import io
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.fetch.v12 import response as fetch_response
@@ -108,10 +106,8 @@ def test_we_read_a_fetch_answer_that_kio_wrote(records: bytes | None) -> None:
     assert bytes(part.records) == (records or b"")
 
 
-@given(st.integers(0, 400))
-def test_a_cut_answer_is_a_named_violation(size: int) -> None:
+def test_an_answer_cut_at_any_byte_is_a_named_violation() -> None:
     whole = fetch_answer(b"abc" * 100)
-    if size >= len(whole):
-        return
-    with pytest.raises(ProtocolViolation):
-        decode_fetch(whole[:size])
+    for size in range(len(whole)):
+        with pytest.raises(ProtocolViolation):
+            decode_fetch(whole[:size])
