@@ -92,11 +92,16 @@ class _Sender:
         self._history.record(kind, "send", topic=self._topic, partition=partition, value=text, error=error.name())
 
 
-def _partitions_of(producer: Producer, topic: str) -> int:
-    described = producer.list_topics(topic, timeout=30).topics[topic]
-    if described.error is not None or not described.partitions:
-        raise Failed("traffic-topic", f"topic {topic} cannot be written: {described.error}")
-    return len(described.partitions)
+def _partitions_of(producer: Producer, topic: str, patience_s: float = 10.0) -> int:
+    """How many partitions a topic has; a broker that has not heard yet of one made a moment ago is asked again."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        described = producer.list_topics(topic, timeout=30).topics[topic]
+        if described.error is None and described.partitions:
+            return len(described.partitions)
+        if time.monotonic() > deadline:
+            raise Failed("traffic-topic", f"topic {topic} cannot be written: {described.error}")
+        time.sleep(TICK_SECONDS)
 
 
 def _text_of(message: Message) -> str:
