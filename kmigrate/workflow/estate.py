@@ -8,7 +8,7 @@ from types import TracebackType
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
-from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.records import ClusterRef, LinkRecord, Record
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
@@ -74,6 +74,10 @@ class Estate:
                 next_step="correct the bootstrap addresses in kmigrate.toml",
             )
         return client, admin
+
+    async def advance(self, before: Record, after: Record) -> None:
+        """Write `after` over `before`; nothing is written where the record is no longer the one that was judged."""
+        await self.log.append(lambda state: after if state.records.get(before.key) == before else None)
 
     async def close(self) -> None:
         await self.log.close()

@@ -156,15 +156,13 @@ def test_a_target_topic_with_data_or_another_shape_is_never_written(
                 await world.mirror(topic)
                 await world.until(topic, lambda told, ref=ref: ref in told[0].problem, f"the problem {ref}")
                 # Presence tells it first, then the record.
-                await world.log.wait(
+                record = await world.log.wait(
                     lambda state, topic=topic, ref=ref: (
-                        True if (record := state.topic(world.link, topic)) and ref in record.reason else None
+                        told if (told := state.topic(world.link, topic)) and ref in told.reason else None
                     ),
                     10,
                     f"the reason {ref}",
                 )
-                record = world.log.state.topic(world.link, topic)
-                assert record is not None
                 assert record.phase is TopicPhase.INITIALISING
             assert bounds(target.bootstrap, full) == {0: (0, 3)}
             assert set(bounds(target.bootstrap, other).values()) == {(0, 0)}

@@ -11,9 +11,7 @@ from kmigrate.model.lifecycle import GroupEvent, GroupPhase, advance_group
 from kmigrate.model.records import (
     GroupRecord,
     LinkRecord,
-    Record,
 )
-from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
@@ -95,11 +93,7 @@ async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence
             asked_ms=now_ms(),
             reason="",
         )
-
-        def decide(state: State, before: GroupRecord = record, after: GroupRecord = asked) -> Record | None:
-            return after if state.group(before.link, before.group) == before else None
-
-        await estate.log.append(decide)
+        await estate.advance(record, asked)
     return made.done()
 
 

@@ -187,11 +187,7 @@ async def _promote_topics(
             terms=terms,
             reason="",
         )
-
-        def decide(state: State, before: TopicRecord = record, after: TopicRecord = asked) -> Record | None:
-            return after if state.topic(before.link, before.topic) == before else None
-
-        await estate.log.append(decide)
+        await estate.advance(record, asked)
     return made.done()
 
 
