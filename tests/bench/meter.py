@@ -11,7 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-__all__ = ["CopyRun", "EndReader", "cpu_seconds", "measure_copy", "peak_rss_mb", "percentile", "spread"]
+__all__ = ["CopyRun", "EndReader", "cpu_seconds", "measure_copy", "peak_rss_mb", "spread"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -27,11 +27,6 @@ def peak_rss_mb(pid: int) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     raise ValueError(f"process {pid} tells no VmHWM")
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -33,9 +33,10 @@ from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, deco
 from kmigrate.records.batch import stamp, walk
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.pauses import percentiles
 from kmigrate.sandbox.processes import end_all
 from tests.bench.load import CASES, Case, load, make_topic
-from tests.bench.meter import CopyRun, EndReader, cpu_seconds, measure_copy, percentile, spread
+from tests.bench.meter import CopyRun, EndReader, cpu_seconds, measure_copy, spread
 from tests.bench.mm2 import SETTINGS, VERSION, start_mirror_maker
 from tests.integration.mirror_world import link_between, mirror_process, settings_of
 
@@ -63,17 +64,19 @@ def cluster(name: str, version: str, root: Path) -> Iterator[KafkaCluster]:
 # the two copiers
 
 
-def by_kmigrate(
-    source: KafkaCluster, target: KafkaCluster, topics: list[str], work: Callable[[int], Any], tag: str
-) -> Any:
-    """Run `work(pid)` while kmigrate's mirror copies the topics."""
+Work = Callable[[int, Callable[[], bool]], Any]
+"""What is done while a copier runs; it is given the copier's process id and whether it is alive."""
+
+
+def by_kmigrate(source: KafkaCluster, target: KafkaCluster, topics: list[str], work: Work, tag: str) -> Any:
+    """Do `work` while kmigrate's mirror copies the topics."""
 
     async def scene() -> Any:
         async with link_between(source, target, f"bench-{tag}") as world:
             for topic in topics:
                 await world.mirror(topic)
             with mirror_process(world, "m") as process:
-                return await asyncio.to_thread(work, process.pid)
+                return await asyncio.to_thread(work, process.pid, lambda: process.poll() is None)
 
     return asyncio.run(scene())
 
@@ -83,7 +86,7 @@ def by_mm2(
     target: KafkaCluster,
     topic: str,
     folder: Path,
-    work: Callable[[int, Callable[[], bool]], Any],
+    work: Work,
     *,
     compression: str = "none",
     linger_ms: int = 5,
@@ -112,24 +115,16 @@ class Bench:
     def copy(self, who: str, case: Case, topic: str) -> CopyRun:
         with self.fresh_target() as target:
             ends = EndReader(target.bootstrap, topic, PARTITIONS)
+
+            def work(pid: int, alive: Callable[[], bool]) -> CopyRun:
+                return measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S)
+
             try:
                 if who == "kmigrate":
-                    run = by_kmigrate(
-                        self.source,
-                        target,
-                        [topic],
-                        lambda pid: measure_copy(ends, case.records, pid, lambda: True, patience_s=_PATIENCE_S),
-                        f"{case.name}-{self._runs}",
-                    )
+                    run = by_kmigrate(self.source, target, [topic], work, f"{case.name}-{self._runs}")
                 else:
-                    run = by_mm2(
-                        self.source,
-                        target,
-                        topic,
-                        self.root / f"mm2-{self._runs}",
-                        lambda pid, alive: measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S),
-                        compression=case.compression,
-                    )
+                    folder = self.root / f"mm2-{self._runs}"
+                    run = by_mm2(self.source, target, topic, folder, work, compression=case.compression)
             finally:
                 ends.close()
         say(
@@ -190,20 +185,17 @@ class Bench:
             with self.fresh_target() as target:
 
                 def work(
-                    pid: int,
-                    alive: Callable[[], bool] = lambda: True,
-                    topic: str = topic,
-                    target: KafkaCluster = target,
-                ) -> list[float]:
+                    pid: int, alive: Callable[[], bool], topic: str = topic, target: KafkaCluster = target
+                ) -> list[int]:
                     return _latencies(self.source.bootstrap, target.bootstrap, topic)
 
                 if who == "kmigrate":
                     seen = by_kmigrate(self.source, target, [topic], work, "latency")
                 else:
                     seen = by_mm2(self.source, target, topic, self.root / "mm2-latency", work, linger_ms=0)
-            out[f"{prefix}p50"] = round(percentile(seen, 0.5), 2)
-            out[f"{prefix}p99"] = round(percentile(seen, 0.99), 2)
-            say(f"  latency {who}: p50 {out[f'{prefix}p50']} ms, p99 {out[f'{prefix}p99']} ms, {len(seen)} records")
+            found = percentiles(seen)
+            out |= {f"{prefix}p50": found.p50, f"{prefix}p99": found.p99}
+            say(f"  latency {who}: p50 {found.p50} ms, p99 {found.p99} ms, {found.of} records")
         return out
 
     # many idle partitions
@@ -220,8 +212,10 @@ class Bench:
                 with self.fresh_target() as target:
                     ends = EndReader(target.bootstrap, "wide", 100)
 
-                    def work(pid: int, ends: EndReader = ends) -> tuple[CopyRun, float]:
-                        run = measure_copy(ends, case.records, pid, lambda: True, patience_s=_PATIENCE_S)
+                    def work(
+                        pid: int, alive: Callable[[], bool], ends: EndReader = ends
+                    ) -> tuple[CopyRun, float]:
+                        run = measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S)
                         time.sleep(3)
                         before = cpu_seconds(pid)
                         time.sleep(10)
@@ -330,8 +324,8 @@ async def _pad(source: KafkaCluster, topic: str, offsets: int) -> None:
         await client.delete_records(topic, {0: offsets})
 
 
-def _latencies(source: str, target: str, topic: str) -> list[float]:
-    """Milliseconds from produce at the source to readable at the target, after a warm-up."""
+def _latencies(source: str, target: str, topic: str) -> list[int]:
+    """Nanoseconds from produce at the source to readable at the target, after a warm-up."""
     stop = threading.Event()
 
     def write() -> None:
@@ -368,14 +362,14 @@ def _latencies(source: str, target: str, topic: str) -> list[float]:
             time.sleep(0.1)
         reader.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         began = time.monotonic()
-        out: list[float] = []
+        out: list[int] = []
         while time.monotonic() < began + _WARM_S + _LATENCY_S:
             message = reader.poll(0.5)
             if message is None or message.error():
                 continue
             now = time.time_ns()
             if time.monotonic() > began + _WARM_S:
-                out.append((now - int(message.value()[:19])) / 1e6)
+                out.append(now - int(message.value()[:19]))
         return out
     finally:
         stop.set()
