@@ -4,8 +4,8 @@ Fillers (batches of up to a million empty records) are appended by the same rule
 aligner or a restart cannot double them; DeleteRecords then moves the log start behind them. All of it happens
 before any client is let in, and each step is derived from the target's own log: repeat it after any crash.
 
-A start inside a source batch (DeleteRecords on the source, a timestamp) is met exactly: fillers up to that
-batch's base, the whole batch, then DeleteRecords to the start.
+A start inside a source batch (DeleteRecords on the source, a timestamp) is met exactly, too: the copier sends of
+that batch the records from the start on.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from __future__ import annotations
 import asyncio
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient
-from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.cluster.producer import LogTail, append_alone, read_tail
 from kmigrate.errors import BrokerRefused, Diverged, Failed, Refused, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.steps import Append, read_steps
 from kmigrate.model.records import CopyIdentity, TopicRecord
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.protocol.codes import Code, row
-from kmigrate.protocol.hot import FetchedPartition, FetchPartition
-from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, stamp, walk
 from kmigrate.records.build import filler_batch
 
 __all__ = ["Aligner"]
@@ -36,10 +32,7 @@ _PATIENCE_S = 60.0
 class Aligner:
     """Moves log starts for one link, with the link's data id."""
 
-    def __init__(
-        self, source: ClusterClient, target: ClusterClient, identity: CopyIdentity, settings: MirrorSettings
-    ) -> None:
-        self._source = source
+    def __init__(self, target: ClusterClient, identity: CopyIdentity, settings: MirrorSettings) -> None:
         self._target = target
         self._identity = identity
         self._settings = settings
@@ -107,21 +100,10 @@ class Aligner:
                     still_true="nothing was written to this partition",
                     next_step="raise align_limit, or mirror the topic with --offsets mapped",
                 )
-            inside = await self._inside(topic, partition, start)
-            goal = start if inside is None else inside.start
-            while tail.end < goal:
-                count = min(_FILLER, goal - tail.end)
+            while tail.end < start:
+                count = min(_FILLER, start - tail.end)
                 batch = await asyncio.to_thread(self._filler, count, tail.sequence)
                 tail = await self._append(topic, partition, batch, tail, count)
-            if inside is not None and tail.end == goal:
-                stamp(
-                    inside.view,
-                    producer_id=self._identity.data_id,
-                    epoch=self._identity.data_epoch,
-                    sequence=tail.sequence,
-                    clear=TRANSACTIONAL | DELETE_HORIZON,
-                )
-                await self._append(topic, partition, inside.view, tail, inside.end - inside.start)
 
     def _filler(self, count: int, sequence: int) -> bytearray:
         return filler_batch(
@@ -165,41 +147,3 @@ class Aligner:
             unknown = answer.error != Code.OUT_OF_ORDER_SEQUENCE_NUMBER
             await self._target.refresh([topic])
         return await self._tail(topic, partition, 0.1 if unknown else 0.0)
-
-    async def _inside(self, topic: str, partition: int, start: int) -> Append | None:
-        """The committed data batch that `start` lies inside of; None where it begins a batch or a hole."""
-        answer = await self._fetch(topic, partition, start, committed=False)
-        batch = next((b for b in walk(answer.records) if b.next_offset > start), None)
-        if batch is None or batch.base_offset >= start or batch.is_control:
-            return None
-        answer = await self._fetch(topic, partition, start, committed=True)
-        reading = read_steps(
-            answer.records, answer.aborted, read_at=start, leader_epoch=-1, hole_limit=self._settings.hole_limit
-        )
-        if reading.inside is not None or reading.steps:
-            return reading.inside
-        raise Unreachable(
-            "start-undecided", f"{topic}-{partition} starts inside an open transaction at {start}: waiting for its end"
-        )
-
-    async def _fetch(self, topic: str, partition: int, start: int, *, committed: bool) -> FetchedPartition:
-        if self._source.leader(topic, partition) < 0:
-            await self._source.refresh([topic])
-        answer = await fetch_one(
-            self._source,
-            self._source.leader(topic, partition),
-            FetchPartition(topic, partition, start, 1 << 20),
-            purpose="align",
-            read_committed=committed,
-        )
-        if answer.error == Code.OFFSET_OUT_OF_RANGE:
-            raise Failed(
-                "source-range-lost",
-                f"offset {start} of {topic}-{partition} was deleted on the source before it was copied",
-                still_true="the target topic holds no record yet",
-                next_step=f"delete the target topic and mirror {topic} again",
-            )
-        if answer.error:
-            await self._source.refresh([topic])
-            raise Unreachable("source-refused", f"{topic}-{partition}: {row(answer.error).name}")
-        return answer

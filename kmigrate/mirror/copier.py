@@ -57,6 +57,8 @@ class MirroredTopic:
     target_topic_id: str
     starts: Mapping[int, int]
     barriers: Mapping[int, int] = field(default_factory=dict)
+    compacted: bool = False
+    """The source topic's own policy says that a log cleaner works on it."""
     urgent: bool = False
     """In a promote: every partition's answer is asked for, idle or not, and progress told at once (AL-76)."""
 
@@ -89,7 +91,8 @@ class Copier:
         self.trouble = ""
         self._moved = asyncio.Event()
         self._look_now = asyncio.Event()
-        self._mender = Mender(target, identity, holes, may_fill, self._look_now.set)
+        self._may_write_compacted = may_fill
+        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set)
         self._tasks = TaskOwner(self._on_failure)
         self._readers: set[int] = set()
         self._writers: set[int] = set()
@@ -116,6 +119,7 @@ class Copier:
                         log_start=start,
                     )
                     self.lanes[lane.key] = lane
+                lane.compacted = lane.compacted or topic.compacted
                 lane.barrier = topic.barriers.get(partition)
                 lane.urgent = topic.urgent
         if wanted.keys() != self._topics.keys():
@@ -351,7 +355,9 @@ class Copier:
         for lane in self.lanes.values():
             if self._target.leader(*lane.key) != node:
                 continue
-            careful = now - lane.head_timestamp > _OLD_MS
+            if lane.compacted and not self._may_write_compacted():
+                continue
+            careful = lane.compacted or now - lane.head_timestamp > _OLD_MS
             sent = lane.send_next(connection, 1 if careful else self._in_flight)
             if sent is None:
                 self._attend(lane)
@@ -394,7 +400,9 @@ class Copier:
             if answer is None:
                 sent.lane.unanswered(sent.step, str(failure or "no answer for this partition"))
             else:
-                sent.lane.answered(sent.step, answer.error, answer.base_offset)
+                # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
+                repeated = answer.log_append_time >= 0
+                sent.lane.answered(sent.step, answer.error, answer.base_offset, repeated=repeated)
                 if answer.error and row(answer.error).refresh:
                     self._look_now.set()
             self._after(sent.lane)

@@ -142,7 +142,7 @@ class MirrorEngine:
             async with asyncio.TaskGroup() as group:
                 group.create_task(copier.run())
                 group.create_task(
-                    self._follow(copier, Aligner(self._source, self._target, link.copy, self._settings), work)
+                    self._follow(copier, Aligner(self._target, link.copy, self._settings), work)
                 )
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -338,6 +338,7 @@ def _mirrored(record: TopicRecord) -> MirroredTopic:
         target_topic_id=record.target_topic_id,
         starts=record.starts,
         barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
+        compacted="compact" in record.restore_configs.get("cleanup.policy", ""),
         urgent=record.phase in _PROMOTING,
     )
 

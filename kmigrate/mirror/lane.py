@@ -11,6 +11,10 @@ C  The first batch after LOST, and on a new connection, goes alone (W3).
 D  A hole is filled with nothing in flight; data waits until it is (W5).
 E  An acknowledged base offset other than the expected one ends the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
+G  Where a log cleaner works, two reads of the source may disagree on what is a hole. A copier that was stopped for
+   long may then append a record that the log's owner has made a hole of, one place too late. So such a lane sends one
+   batch at a time and under the lease only, and whenever its own append was not the one that was stored, the target's
+   last batch is compared with the source (`doubtful`) before anything else is believed.
 """
 
 from __future__ import annotations
@@ -72,6 +76,10 @@ class Lane:
         """What is being retried now; cleared by the next success."""
         self.unknown = False
         """Whether something was sent whose outcome is not known: the tail must settle before it is believed."""
+        self.compacted = False
+        """A log cleaner works on the source partition."""
+        self.doubtful = True
+        """The target's last batch must be compared with the source where `compacted`: another may have written it."""
         self.busy = False
         """A task is recovering this lane or filling its hole."""
         self.queued_bytes = 0
@@ -121,6 +129,9 @@ class Lane:
             return
         self.read_at = reading.next_offset
         self.leader_epoch = reading.leader_epoch
+        if reading.compacted and not self.compacted:
+            self.compacted = True
+            self._lose("a log cleaner works on the source")
         if reading.direct is not None:
             producer, offset = reading.direct
             self._direct = (producer, offset, now_ms if offset >= self._live_from else 0)
@@ -190,8 +201,8 @@ class Lane:
         """Newest record time of the next append; decides how bold sending may be (V6)."""
         return self._queue[0].max_timestamp if self._queue and isinstance(self._queue[0], Append) else 0
 
-    def answered(self, step: Append, error: int, base_offset: int) -> None:
-        """The broker's word on one append, in the order they were sent."""
+    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
+        """The broker's word on one append, in the order they were sent; `repeated`: it held that batch already."""
         self._settle(step)
         if self.state is LaneState.STOPPED:
             return
@@ -199,6 +210,9 @@ class Lane:
             self.stop(
                 f"diverged: the batch for offset {step.start} was stored or found at {base_offset} on the target"
             )
+        elif error == 0 and repeated and self.compacted:
+            self._failed.append(step)
+            self._lose("another copier was faster")
         elif error == 0 and self.state in (LaneState.PRIMING, LaneState.PIPING):
             self.state = LaneState.PIPING
             self.position = step.end
@@ -241,6 +255,7 @@ class Lane:
         if self.state is LaneState.STOPPED:
             return
         self.state = LaneState.LOST
+        self.doubtful = True
         self.trouble = why
 
     # recovery
@@ -264,7 +279,7 @@ class Lane:
         self.queued_bytes = 0
         self.position = self._next = position
         self._sequence = sequence
-        self.unknown = False
+        self.unknown = self.doubtful = False
         self.state = LaneState.PRIMING
         self.trouble = ""
         known = [step for step in known if step.end > data_end]

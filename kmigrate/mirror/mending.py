@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.producer import read_tail, settled_end
-from kmigrate.errors import Diverged, Failed, Unreachable
+from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.producer import LogTail, read_tail, settled_end
+from kmigrate.errors import Diverged, Failed, ProtocolViolation, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, LaneState
 from kmigrate.mirror.steps import Hole
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.hot import FetchPartition
+from kmigrate.records.batch import Batch, walk
+from kmigrate.records.rewrite import contents
 
 __all__ = ["Mender"]
 
@@ -29,12 +33,14 @@ class Mender:
 
     def __init__(
         self,
+        source: ClusterClient,
         target: ClusterClient,
         identity: CopyIdentity,
         holes: HoleMaker,
         may_fill: Callable[[], bool],
         look_again: Callable[[], None],
     ) -> None:
+        self._source = source
         self._target = target
         self._identity = identity
         self._holes = holes
@@ -53,7 +59,11 @@ class Mender:
                         self._identity.data_id,
                         settle_s=_SETTLE_S if lane.unknown else 0.0,
                     )
+                    if lane.compacted and lane.doubtful:
+                        await self._compare_last(lane, tail)
                 except Diverged as error:
+                    lane.stop(f"{error.ref}: {error.what}")
+                except ProtocolViolation as error:
                     lane.stop(f"{error.ref}: {error.what}")
                 except Unreachable as error:
                     lane.trouble = error.what
@@ -66,6 +76,48 @@ class Mender:
                     lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
         finally:
             lane.busy = False
+
+    async def _compare_last(self, lane: Lane, tail: LogTail) -> None:
+        """Raise Diverged where the target's last batch holds other records than the source at those offsets.
+
+        Records that a cleaner has since removed from the source cannot be compared and need not be: no reader
+        of the source is given them any more.
+        """
+        if tail.data_end <= lane.log_start:
+            return
+        ours = await self._batches(self._target, lane, tail.data_end - 1, tail.data_end)
+        first = min((batch.base_offset for batch in ours), default=tail.data_end)
+        copied = {offset: record for batch in ours for offset, record in contents(batch).items()}
+        for batch in await self._batches(self._source, lane, first, tail.data_end):
+            for offset, record in contents(batch).items():
+                if first <= offset < tail.data_end and copied.get(offset) != record:
+                    raise Diverged(
+                        "diverged",
+                        f"{lane.topic}-{lane.partition} holds another record at offset {offset} on the target than "
+                        "on the source: a copier that had been stopped wrote after its place was taken",
+                        still_true="no later record was copied; the source is untouched",
+                        next_step="delete the target topic and mirror it again, before any client reads it",
+                    )
+
+    async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch]:
+        """The data batches that hold offsets start … end − 1; raises Unreachable."""
+        found: list[Batch] = []
+        at = start
+        while at < end:
+            answer = await fetch_one(
+                client, client.leader(*lane.key), FetchPartition(*lane.key, at, 4 << 20), purpose="compare"
+            )
+            if answer.error == Code.OFFSET_OUT_OF_RANGE:
+                return found  # deleted meanwhile: nothing is left there to compare
+            if answer.error:
+                await client.refresh([lane.topic])
+                raise Unreachable("tail-unreadable", f"{lane.topic}-{lane.partition}: {row(answer.error).name}")
+            batches = [batch for batch in walk(answer.records) if batch.next_offset > at]
+            if not batches:
+                return found
+            found += [batch for batch in batches if not batch.is_control and batch.base_offset < end]
+            at = batches[-1].next_offset
+        return found
 
     async def fill(self, lane: Lane, hole: Hole) -> None:
         """Fill one hole: nothing in flight, the true end before and after (W5, design of holes)."""

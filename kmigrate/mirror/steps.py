@@ -2,7 +2,10 @@
 
 Pure. Nothing is ever skipped in silence: each source offset from the read position on becomes part of an
 append (a record that readers see) or of a hole (an offset that no reader sees: control records, aborted data,
-small compaction gaps), and what can be neither ends the reading with a named problem.
+compaction gaps between batches and inside them), and what can be neither ends the reading with a named problem.
+
+A batch goes as it is wherever a broker takes it so; one that is thinned, carries broker times or is wanted from
+its inside only goes as the batches that `rewrite` makes of it.
 
 Aborted data (W9, A11): an answer may list *later* transactions of the same producer, so an entry counts only
 from its first offset to that producer's next control batch; the list is sorted first.
@@ -15,14 +18,15 @@ from dataclasses import dataclass, field
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.routes import DIRECT_LIMIT
-from kmigrate.records.batch import LOG_APPEND_TIME, Batch, check_crc, walk
+from kmigrate.records.batch import Batch, check_crc, walk
+from kmigrate.records.rewrite import needs_rewriting, rewrite
 
 __all__ = ["Append", "Hole", "Reading", "Step", "read_steps"]
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One batch for offsets start … end − 1, its bytes as the source sent them."""
+    """One batch for offsets start … end − 1: the source's bytes, or what was made of them."""
 
     start: int
     end: int
@@ -50,8 +54,8 @@ class Reading:
     """Leader epoch of the newest batch read: last_fetched_epoch of the next fetch (W7)."""
     steps: list[Step] = field(default_factory=list)
     problem: str = ""
-    inside: Append | None = None
-    """The data batch that the first wanted offset lies inside of, where that is the problem."""
+    compacted: bool = False
+    """Offsets without a record were seen that no transaction explains: a log cleaner works on this partition."""
     direct: tuple[int, int] | None = None
     """(producer id, offset) of the newest batch that came through no router."""
 
@@ -111,6 +115,8 @@ def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> 
             f"gaps of more than {hole_limit} are not filled"
         )
         return
+    if batch.base_offset > at:
+        reading.compacted = True
     if not check_crc(batch.view):
         reading.problem = f"corrupt-source-batch: the batch at offset {batch.base_offset} does not fit its CRC"
         return
@@ -119,35 +125,24 @@ def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> 
             _note_direct(reading, batch)
         reading.hole(at, batch.next_offset)
     else:
-        reading.problem = _unfit(batch)
-        if reading.problem:
-            return
-        append = Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)
-        if batch.base_offset < at:
-            reading.problem = f"starts-inside-batch: offset {at} lies inside the batch at {batch.base_offset}"
-            reading.inside = append
-            return
-        if batch.base_offset > at:
-            reading.hole(at, batch.base_offset)
         _note_direct(reading, batch)
-        reading.steps.append(append)
+        for append in _appends(batch, at):
+            if append.start > at:
+                reading.hole(at, append.start)
+            reading.steps.append(append)
+            at = append.end
+        if at < batch.next_offset:
+            reading.hole(at, batch.next_offset)
+        reading.compacted = reading.compacted or batch.count != batch.last_offset_delta + 1
     reading.next_offset = batch.next_offset
     reading.leader_epoch = batch.leader_epoch
 
 
-def _unfit(batch: Batch) -> str:
-    """Why a data batch cannot be appended as it is, or ''."""
-    if batch.count != batch.last_offset_delta + 1:
-        return (
-            f"thinned-batch: the batch at offset {batch.base_offset} holds {batch.count} records for "
-            f"{batch.last_offset_delta + 1} offsets (compaction), which no broker accepts (A3)"
-        )
-    if batch.attributes & LOG_APPEND_TIME:
-        return (
-            f"log-append-time: the batch at offset {batch.base_offset} carries broker times, "
-            "which a copy would lose (A7)"
-        )
-    return ""
+def _appends(batch: Batch, start: int) -> list[Append]:
+    """What a data batch is appended as, from `start` on."""
+    if batch.base_offset >= start and not needs_rewriting(batch):
+        return [Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)]
+    return [Append(run.start, run.end, run.view, run.max_timestamp) for run in rewrite(batch, start)]
 
 
 def _note_direct(reading: Reading, batch: Batch) -> None:

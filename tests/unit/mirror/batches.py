@@ -38,6 +38,12 @@ def batch(
     return struct.pack(">qiibI", base, 9 + len(body), epoch, 2, crc32c(body)) + body
 
 
+def record(delta: int, *, timestamp_delta: int = 0, key: bytes = b"k", value: bytes = b"v") -> bytes:
+    """One record whose lengths and deltas are below 64: each varint is then the number doubled."""
+    body = bytes((0, timestamp_delta * 2, delta * 2, len(key) * 2)) + key + bytes((len(value) * 2,)) + value + b"\0"
+    return bytes((len(body) * 2,)) + body
+
+
 def fetched(
     data: bytes, *, aborted: tuple[tuple[int, int], ...] = (), high_watermark: int = 1_000, topic: str = "t"
 ) -> FetchedPartition:

@@ -177,9 +177,28 @@ def test_a_hole_across_the_barrier_is_filled_up_to_it() -> None:
 def test_what_was_read_before_a_problem_is_still_copied() -> None:
     it = lane(0, 0, batch(0, 1), batch(1, 3, records=2))
     assert not it.reads
-    assert it.progress().problem.startswith("thinned-batch")
+    assert it.progress().problem.startswith("short-record")
     it.answered(send(it).step, 0, 0)
     assert it.state is LaneState.STOPPED
+    assert it.position == 1
+
+
+def test_where_a_cleaner_works_the_lane_doubts_until_it_has_compared() -> None:
+    it = lane(0, 0, batch(0, 1) + batch(3, 1))
+    assert it.compacted
+    assert it.doubtful
+    assert it.must_recover
+    it.recovered(0, 0, 0)
+    assert not it.doubtful
+    sent = send(it)
+    it.answered(sent.step, 0, 0, repeated=True)
+    assert it.doubtful  # the broker held that batch already: another copier wrote it, from a read of its own
+    assert it.must_recover
+
+
+def test_a_repeat_is_progress_where_no_cleaner_works() -> None:
+    it = lane(0, 0, batch(0, 1))
+    it.answered(send(it).step, 0, 0, repeated=True)
     assert it.position == 1
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from crc32c import crc32c
 
 from kmigrate.mirror.steps import Append, Hole, Reading, read_steps
-from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch
+from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, record
 
 TXN = TRANSACTIONAL
 MARKER = CONTROL | TRANSACTIONAL
@@ -94,9 +97,10 @@ def test_a_small_gap_is_a_hole_and_a_large_one_stops_the_partition() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (batch(0, 5, records=3), "thinned-batch"),
-        (batch(0, 5, records=0), "thinned-batch"),
-        (batch(0, 5, attributes=LOG_APPEND_TIME), "log-append-time"),
+        (batch(0, 5, records=3), "short-record"),
+        (batch(0, 1, records=0), "surplus-bytes"),
+        (batch(0, 1, attributes=7 | LOG_APPEND_TIME), "unknown-codec"),
+        (batch(0, 1, attributes=1 | LOG_APPEND_TIME), "bad-compression"),
         (batch(0, 5)[:-1] + b"\xff", "corrupt-source-batch"),
         (batch(0, 5)[:16] + b"\x01" + batch(0, 5)[17:], "old-message-format"),
     ],
@@ -108,11 +112,43 @@ def test_what_cannot_be_copied_as_it_is_stops_with_its_name(data: bytes, problem
     assert reading.next_offset == 0
 
 
-def test_a_start_inside_a_data_batch_is_named_and_the_batch_handed_out() -> None:
-    reading = read(batch(0, 5), read_at=2)
-    assert reading.problem.startswith("starts-inside-batch")
-    assert reading.inside is not None
-    assert (reading.inside.start, reading.inside.end) == (0, 5)
+def test_a_start_inside_a_data_batch_leaves_out_what_was_before_it() -> None:
+    reading = read(batch(0, 3, text=record(0) + record(1) + record(2)), read_at=1)
+    assert shape(reading) == [("Append", 1, 3)]
+    assert bytes(reading.steps[0].view[61:]) == record(0) + record(1)  # type: ignore[union-attr]
+    assert not reading.compacted
+
+
+def test_a_thinned_batch_becomes_the_runs_that_are_left_with_holes_between() -> None:
+    text = record(1, timestamp_delta=3) + record(2, timestamp_delta=1) + record(6)
+    reading = read(batch(10, 9, records=3, text=text), read_at=10)
+    assert shape(reading) == [
+        ("Hole", 10, 11),
+        ("Append", 11, 13),
+        ("Hole", 13, 16),
+        ("Append", 16, 17),
+        ("Hole", 17, 19),
+    ]
+    run = reading.steps[1]
+    assert bytes(run.view[61:]) == record(0, timestamp_delta=3) + record(1, timestamp_delta=1)  # type: ignore[union-attr]
+    assert run.max_timestamp == 1_003  # type: ignore[union-attr]
+    assert (reading.next_offset, reading.compacted) == (19, True)
+
+
+def test_an_empty_batch_that_compaction_kept_is_a_hole() -> None:
+    data = struct.pack(">hiqqqhii", 0, 4, 1_000, 1_000, 7, 0, 3, 0)
+    empty = struct.pack(">qiibI", 5, 9 + len(data), 3, 2, crc32c(data)) + data
+    assert shape(read(empty, read_at=5)) == [("Hole", 5, 10)]
+
+
+def test_broker_times_are_written_into_every_record_as_readers_saw_them() -> None:
+    text = record(0, timestamp_delta=3) + record(1, timestamp_delta=9)
+    reading = read(batch(0, 2, attributes=LOG_APPEND_TIME, text=text), read_at=0)
+    assert shape(reading) == [("Append", 0, 2)]
+    assert bytes(reading.steps[0].view[61:]) == record(0) + record(1)  # type: ignore[union-attr]
+    attributes, _, base, newest = struct.unpack_from(">hiqq", reading.steps[0].view, 21)  # type: ignore[union-attr]
+    assert (attributes & LOG_APPEND_TIME, base, newest) == (0, 1_000, 1_000)
+    assert not reading.compacted
 
 
 def test_a_start_inside_aborted_data_leaves_the_rest_of_the_hole() -> None:

@@ -1,0 +1,203 @@
+"""The slow path: batches that no broker would take as they are, rewritten record by record, exactly.
+
+    thinned by compaction   count < offsets   → one batch per run of offsets that are still there (A3, A4)
+    broker times (bit 3)    LogAppendTime     → the time that readers saw, in every record, as CreateTime (A7)
+    wanted from inside      start > base      → the records from `start` on (A11)
+
+Of a record only its two deltas are read and written; attributes, key, value and headers stay the bytes they were.
+Rewriting is deterministic: the same batch gives the same bytes wherever and whenever it is done, so that two
+copiers that meet the same batch send the same thing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import cramjam
+from crc32c import crc32c
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.primitives import zigzag
+from kmigrate.records.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Batch
+
+__all__ = ["Run", "contents", "decompress", "needs_rewriting", "rewrite"]
+
+_TAIL = struct.Struct(">hiqqqhii")
+_GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
+_XERIAL = b"\x82SNAPPY\0"
+_XERIAL_HEAD = _XERIAL + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 << 10
+_SIZE = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A new batch for offsets start … end − 1, each of which holds a record; its producer fields are blank."""
+
+    start: int
+    end: int
+    max_timestamp: int
+    view: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    offset: int
+    timestamp_delta: int
+    attributes: int
+    rest: memoryview
+    """Key, value and headers, lengths included."""
+
+
+def needs_rewriting(batch: Batch) -> bool:
+    """Whether a data batch cannot be appended as it stands."""
+    return batch.count != batch.last_offset_delta + 1 or bool(batch.attributes & LOG_APPEND_TIME)
+
+
+def rewrite(batch: Batch, start: int) -> list[Run]:
+    """The records of `batch` from offset `start` on, as batches without gaps; none where compaction left none.
+
+    Raises ProtocolViolation where the batch is not what its header says.
+    """
+    records = [record for record in _records(batch) if record.offset >= start]
+    runs: list[list[_Record]] = []
+    for record in records:
+        if runs and runs[-1][-1].offset + 1 == record.offset:
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+    return [_run(batch, run) for run in runs]
+
+
+def contents(batch: Batch) -> dict[int, tuple[int, bytes]]:
+    """What readers are given, by offset: the timestamp, and key, value and headers as their bytes."""
+    stamped = bool(batch.attributes & LOG_APPEND_TIME)
+    return {
+        record.offset: (
+            batch.max_timestamp if stamped else batch.base_timestamp + record.timestamp_delta,
+            bytes(record.rest),
+        )
+        for record in _records(batch)
+    }
+
+
+def _run(batch: Batch, records: list[_Record]) -> Run:
+    stamped = bool(batch.attributes & LOG_APPEND_TIME)
+    base = batch.max_timestamp if stamped else batch.base_timestamp
+    deltas = [0 if stamped else record.timestamp_delta for record in records]
+    out: list[bytes | memoryview] = []
+    for number, (record, delta) in enumerate(zip(records, deltas, strict=True)):
+        head = bytes((record.attributes,)) + zigzag(delta) + zigzag(number)
+        out += (zigzag(len(head) + len(record.rest)), head, record.rest)
+    attributes = batch.attributes & ~LOG_APPEND_TIME
+    max_timestamp = base + max(deltas)
+    payload = _compress(batch.codec, b"".join(out))
+    tail = _TAIL.pack(attributes, len(records) - 1, base, max_timestamp, -1, -1, -1, len(records)) + payload
+    head = struct.pack(">qiibI", 0, 9 + len(tail), batch.leader_epoch, 2, crc32c(tail))
+    first = records[0].offset
+    return Run(first, first + len(records), max_timestamp, memoryview(bytearray(head + tail)))
+
+
+def _records(batch: Batch) -> Iterator[_Record]:
+    data = memoryview(decompress(batch.codec, batch.view[HEADER_SIZE:]))
+    at = 0
+    try:
+        for _ in range(batch.count):
+            size, at = _varint(data, at)
+            end = at + size
+            attributes = data[at]
+            timestamp_delta, at = _varint(data, at + 1)
+            offset_delta, at = _varint(data, at)
+            if at > end or end > len(data):
+                raise IndexError
+            yield _Record(batch.base_offset + offset_delta, timestamp_delta, attributes, data[at:end])
+            at = end
+    except IndexError:
+        raise ProtocolViolation(
+            "short-record", f"a record of the batch at {batch.base_offset} ends too early"
+        ) from None
+    if at != len(data):
+        raise ProtocolViolation(
+            "surplus-bytes", f"the batch at {batch.base_offset} holds more than its {batch.count} records"
+        )
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """A signed varint of up to ten bytes (timestamps are 64 bits wide), and the offset after it."""
+    raw = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+        if shift > 63:
+            raise IndexError
+
+
+# codecs, in the framings that Kafka's clients write
+
+
+def decompress(codec: int, payload: memoryview) -> bytes | memoryview:
+    """The records of a batch as they were before its producer compressed them."""
+    if not codec & CODEC_MASK:
+        return payload
+    unpack = _UNPACK.get(codec)
+    if unpack is None:
+        raise ProtocolViolation("unknown-codec", f"a batch names compression codec {codec}")
+    try:
+        return unpack(payload)
+    except (cramjam.DecompressionError, ValueError, struct.error) as error:
+        raise ProtocolViolation("bad-compression", f"a batch cannot be decompressed: {error}") from None
+
+
+def _compress(codec: int, payload: bytes) -> bytes:
+    return _PACK[codec](payload) if codec else payload
+
+
+def _snappy_unpack(payload: memoryview) -> bytes:
+    if bytes(payload[:8]) != _XERIAL:
+        return bytes(cramjam.snappy.decompress_raw(bytes(payload)))
+    out = bytearray()
+    at = len(_XERIAL_HEAD)
+    while at < len(payload):
+        (size,) = _SIZE.unpack_from(payload, at)
+        at += 4
+        if size < 0 or at + size > len(payload):
+            raise ValueError("a snappy block runs past its batch")
+        out += cramjam.snappy.decompress_raw(bytes(payload[at : at + size]))
+        at += size
+    return bytes(out)
+
+
+def _snappy_pack(payload: bytes) -> bytes:
+    out = bytearray(_XERIAL_HEAD)
+    for at in range(0, len(payload), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(payload[at : at + _XERIAL_BLOCK]))
+        out += _SIZE.pack(len(block)) + block
+    return bytes(out)
+
+
+_UNPACK: dict[int, Callable[[memoryview], bytes]] = {
+    _GZIP: lambda payload: bytes(cramjam.gzip.decompress(bytes(payload))),
+    _SNAPPY: _snappy_unpack,
+    _LZ4: lambda payload: bytes(cramjam.lz4.decompress(bytes(payload))),
+    _ZSTD: lambda payload: bytes(cramjam.zstd.decompress(bytes(payload))),
+}
+
+def _lz4_pack(payload: bytes) -> bytes:
+    # Java's reader refuses frames whose blocks depend on one another.
+    packer = cramjam.lz4.Compressor(level=4, content_checksum=False, block_linked=False)
+    packer.compress(payload)
+    return bytes(packer.finish())
+
+
+_PACK: dict[int, Callable[[bytes], bytes]] = {
+    _GZIP: lambda payload: bytes(cramjam.gzip.compress(payload)),
+    _SNAPPY: _snappy_pack,
+    _LZ4: _lz4_pack,
+    _ZSTD: lambda payload: bytes(cramjam.zstd.compress(payload, level=3)),
+}

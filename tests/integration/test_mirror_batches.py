@@ -1,0 +1,184 @@
+"""Batches that cannot go as they are: thinned by a log cleaner, stamped with broker times, in every codec."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
+from tests.integration.mirror_world import (
+    assert_identical,
+    bounds,
+    engine_running,
+    link_between,
+    mirror_process,
+    read_all,
+)
+
+MakeTopic = Callable[..., None]
+Names = Callable[[str], str]
+OwnCluster = Callable[..., KafkaCluster]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+BUSY_CLEANER = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "100"}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.bytes": "20000",
+    "delete.retention.ms": "600000",
+}
+
+
+def write_keyed(bootstrap: str, topic: str, count: int, *, codec: str = "none", first: int = 0) -> dict[int, bytes]:
+    """Records of few keys and some tombstones, a dozen a batch; what was acknowledged, value by offset."""
+    acked: dict[int, bytes] = {}
+
+    def note(error: object, message: Message) -> None:
+        assert error is None, error
+        acked[message.offset()] = message.value() or b""
+
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 12})
+    for number in range(first, first + count):
+        key = f"once-{number}" if number % 5 == 0 else f"often-{number % 13}"
+        value = None if number % 11 == 0 else f"value-{number}-{'x' * 60}".encode()
+        producer.produce(topic, value, key.encode(), headers={"n": str(number)}, on_delivery=note)
+        if number % 500 == 0:
+            producer.flush(30)
+    assert producer.flush(30) == 0
+    return acked
+
+
+def wait_until_cleaned(bootstrap: str, topic: str, below: int) -> None:
+    """Until the log cleaner has thinned the topic and rests."""
+    deadline, last = time.monotonic() + 40, -1
+    while time.monotonic() < deadline:
+        left = sum(map(len, read_all(bootstrap, topic).values()))
+        if left == last and left < below:
+            return
+        last = left
+        time.sleep(1)
+    pytest.fail(f"{topic} still has {last} records: the cleaner did not work")
+
+
+def read_by_java(cluster: KafkaCluster, topic: str, offset: int) -> list[int]:
+    """Offsets that Java's console consumer is given from `offset` to the end."""
+    tools = ensure_jars("kafka-tools", TARGET_VERSION)
+    command = [
+        str(find_java().executable), "-Xmx128m", "-cp", f"{tools}/*",
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap,
+        "--topic", topic, "--partition", "0", "--offset", str(offset), "--timeout-ms", "4000",
+        "--formatter-property", "print.offset=true", "--formatter-property", "print.value=false",
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    told = ran.stdout
+    read = [int(line.split(":")[1].split()[0]) for line in told.splitlines() if line.startswith("Offset:")]
+    assert read, ran.stderr
+    return read
+
+
+def test_compacted_topics_in_every_codec_come_out_with_their_holes(
+    own_cluster: OwnCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    source = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER)
+    topics = {codec: unique_name(f"thin-{codec}") for codec in CODECS}
+    for codec, topic in topics.items():
+        make_topic(source, topic, config=COMPACTED)
+        write_keyed(source.bootstrap, topic, 4_000, codec=codec)
+    for topic in topics.values():
+        wait_until_cleaned(source.bootstrap, topic, 3_000)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            for topic in topics.values():
+                await world.mirror(topic)
+            for topic in topics.values():
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=800)
+            assert not [p.problem for topic in topics.values() for p in world.progress(topic).values() if p.problem]
+
+    asyncio.run(scene())
+    for codec in ("none", "lz4"):
+        wanted = [record[0] for record in read_all(source.bootstrap, topics[codec])[0]]
+        for offset in (wanted[0], wanted[len(wanted) // 2] - 1):
+            assert read_by_java(target, topics[codec], offset) == [each for each in wanted if each >= offset]
+
+
+def test_broker_times_stay_the_times_that_readers_saw(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topics = {codec: unique_name(f"stamped-{codec}") for codec in CODECS}
+    for codec, topic in topics.items():
+        make_topic(source, topic, config={"message.timestamp.type": "LogAppendTime"})
+        write_keyed(source.bootstrap, topic, 600, codec=codec)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            for topic in topics.values():
+                await world.mirror(topic)
+            for topic in topics.values():
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+
+    asyncio.run(scene())
+    for topic in topics.values():
+        wanted, found = (read_all(each.bootstrap, topic)[0] for each in (source, target))
+        assert [(*record[:4], record[4][1]) for record in found] == [(*record[:4], record[4][1]) for record in wanted]
+        assert len(wanted) == 600
+
+
+def test_a_live_cleaner_under_two_mirrors_loses_doubles_and_shifts_nothing(
+    own_cluster: OwnCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    source, topic = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER), unique_name("cleaned")
+    make_topic(source, topic, config=COMPACTED)
+    acked = write_keyed(source.bootstrap, topic, 4_000)
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 4_000
+        while not stop.is_set():
+            acked.update(write_keyed(source.bootstrap, topic, 120, first=number))
+            number += 120
+            time.sleep(0.05)
+
+    writer = threading.Thread(target=write)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.mirror(topic)
+            with mirror_process(world, "a") as first, mirror_process(world, "b") as second:
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                writer.start()
+                try:
+                    for stopped in (first, second, first):
+                        await asyncio.sleep(1)
+                        stopped.send_signal(signal.SIGSTOP)
+                        await asyncio.sleep(4)
+                        stopped.send_signal(signal.SIGCONT)
+                    first.kill()
+                finally:
+                    stop.set()
+                    await asyncio.to_thread(writer.join)
+            with mirror_process(world, "last"):
+                await world.caught_up(topic)
+                assert not [p.problem for p in world.progress(topic).values() if p.problem]
+
+    asyncio.run(scene())
+    kept, copied = (read_all(each.bootstrap, topic)[0] for each in (source, target))
+    by_offset = {record[0]: record for record in copied}
+    assert [by_offset.get(record[0]) for record in kept] == kept
+    # The cleaner goes on after the copy: what the target has beyond the source must be what was written there.
+    assert [acked[offset] for offset in by_offset] == [record[2] or b"" for record in copied]
+    assert len(kept) < len(acked)
+    assert bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic)
