@@ -12,7 +12,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Message, Producer
 
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.producer import append_alone, read_tail
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
@@ -23,6 +26,7 @@ from tests.integration.mirror_world import (
     link_between,
     mirror_process,
     read_all,
+    settings_of,
 )
 
 MakeTopic = Callable[..., None]
@@ -182,3 +186,39 @@ def test_a_live_cleaner_under_two_mirrors_loses_doubles_and_shifts_nothing(
     assert [acked[offset] for offset in by_offset] == [record[2] or b"" for record in copied]
     assert len(kept) < len(acked)
     assert bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic)
+
+
+def test_a_record_that_a_late_copier_put_in_the_wrong_place_is_found_and_stops_the_partition(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("late")
+    make_topic(source, topic, config={"cleanup.policy": "compact"})
+    acked = write_keyed(source.bootstrap, topic, 50)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.mirror(topic)
+            async with engine_running(world):
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+            link = world.log.state.link(world.link)
+            assert link is not None and link.copy is not None
+            async with ClusterClient(settings_of("target", target.bootstrap)) as client:
+                tail = await read_tail(client, topic, 0, link.copy.data_id)
+                late = one_record_batch(
+                    b"often-1",
+                    b"not what the source holds there",
+                    timestamp=int(time.time() * 1000),
+                    producer_id=link.copy.data_id,
+                    epoch=link.copy.data_epoch,
+                    sequence=tail.sequence,
+                )
+                answer = await append_alone(client, topic, 0, late, purpose="test")
+                assert (answer.error, answer.base_offset) == (0, len(acked))
+            await asyncio.to_thread(write_keyed, source.bootstrap, topic, 50, first=50)
+            async with engine_running(world, "m2"):
+                told = await world.until(topic, lambda told: bool(told[0].problem), "the partition to stop")
+                assert told[0].problem.startswith(f"diverged: {topic}-0 holds another record at offset {len(acked)}")
+                assert bounds(target.bootstrap, topic)[0][1] == len(acked) + 1
+
+    asyncio.run(scene())
