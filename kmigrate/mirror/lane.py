@@ -122,6 +122,7 @@ class Lane:
             read_at=asked,
             leader_epoch=self.leader_epoch,
             hole_limit=self._hole_limit,
+            barrier=self.barrier,
         )
         for step in reading.steps:
             self._push(step)
@@ -178,7 +179,11 @@ class Lane:
         if self.state not in (LaneState.PRIMING, LaneState.PIPING) or len(self._sent) >= limit or not self._queue:
             return None
         step = self._queue[0]
-        if not isinstance(step, Append) or (self.barrier is not None and step.end > self.barrier):
+        if not isinstance(step, Append):
+            return None
+        if self.barrier is not None and step.end > self.barrier:
+            if step.start < self.barrier:
+                self._read_again(self._next)  # merged before the barrier was known
             return None
         if step.start != self._next:
             self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {self._next}")
@@ -283,12 +288,17 @@ class Lane:
         self.state = LaneState.PRIMING
         self.trouble = ""
         known = [step for step in known if step.end > data_end]
-        if known and known[0].start <= data_end:
+        if known and known[0].start == data_end:
             for step in known:
                 self._push(step)
-        elif self.read_at != position or self.problem:
-            self.read_at = data_end
-            self.problem = ""
+        elif known or self.read_at != position or self.problem:
+            self._read_again(data_end)  # or another copier merged small batches in other places
+
+    def _read_again(self, offset: int) -> None:
+        self._queue.clear()
+        self.queued_bytes = 0
+        self.read_at = offset
+        self.problem = ""
 
     # holes
 

@@ -5,7 +5,8 @@ append (a record that readers see) or of a hole (an offset that no reader sees: 
 compaction gaps between batches and inside them), and what can be neither ends the reading with a named problem.
 
 A batch goes as it is wherever a broker takes it so; one that is thinned, carries broker times or is wanted from
-its inside only goes as the batches that `rewrite` makes of it.
+its inside only goes as the batches that `rewrite` makes of it. Many small ones in a row go as the few that `merge`
+makes of them.
 
 Aborted data (W9, A11): an answer may list *later* transactions of the same producer, so an entry counts only
 from its first offset to that producer's next control batch; the list is sorted first.
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.routes import DIRECT_LIMIT
-from kmigrate.records.batch import Batch, check_crc, walk
+from kmigrate.records.batch import Batch, check_crc
+from kmigrate.records.merge import Stretch, merge, pieces
 from kmigrate.records.rewrite import needs_rewriting, rewrite
 
 __all__ = ["Append", "Hole", "Reading", "Step", "read_steps"]
@@ -90,16 +92,19 @@ def read_steps(
     read_at: int,
     leader_epoch: int,
     hole_limit: int,
+    barrier: int | None = None,
 ) -> Reading:
-    """The steps of a read_committed answer from offset `read_at` on."""
+    """The steps of a read_committed answer from offset `read_at` on; none of them crosses `barrier`."""
     reading = Reading(read_at, leader_epoch)
     filter_ = _Aborted(aborted)
     try:
-        for batch in walk(records):
-            is_aborted = filter_.covers(batch)
-            if batch.next_offset <= reading.next_offset:
-                continue
-            _take(reading, batch, is_aborted, hole_limit)
+        for piece in pieces(records, read_at, barrier):
+            if isinstance(piece, Stretch):
+                _take_stretch(reading, piece, hole_limit)
+            else:
+                is_aborted = filter_.covers(piece)
+                if piece.next_offset > reading.next_offset:
+                    _take(reading, piece, is_aborted, hole_limit)
             if reading.problem:
                 break
     except ProtocolViolation as broken:
@@ -107,16 +112,45 @@ def read_steps(
     return reading
 
 
-def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> None:
+def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
+    """Whether reading may go on at this batch: what lies between is no gap, or one that can be filled."""
     at = reading.next_offset
-    if batch.base_offset - at > hole_limit:
+    if base_offset - at > hole_limit:
         reading.problem = (
-            f"large-gap: the source has no offsets {at} to {batch.base_offset - 1} (compaction); "
+            f"large-gap: the source has no offsets {at} to {base_offset - 1} (compaction); "
             f"gaps of more than {hole_limit} are not filled"
         )
-        return
-    if batch.base_offset > at:
+        return False
+    if base_offset > at:
         reading.compacted = True
+    return True
+
+
+def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
+    """Plain small batches, merged; one by one where a batch is not what its header says, as it always went then."""
+    first, last = stretch.batches[0], stretch.batches[-1]
+    try:
+        runs = merge(stretch)
+    except ProtocolViolation:
+        for batch in stretch.batches:
+            _take(reading, batch, False, hole_limit)
+        return
+    if not _reaches(reading, first.base_offset, hole_limit):
+        return
+    if first.base_offset > reading.next_offset:
+        reading.hole(reading.next_offset, first.base_offset)
+    reading.steps += [Append(run.start, run.end, run.view, run.max_timestamp) for run in runs]
+    newest = next((batch for batch in reversed(stretch.batches) if batch.producer_id < DIRECT_LIMIT), None)
+    if newest is not None:
+        _note_direct(reading, newest)
+    reading.next_offset = last.next_offset
+    reading.leader_epoch = last.leader_epoch
+
+
+def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> None:
+    at = reading.next_offset
+    if not _reaches(reading, batch.base_offset, hole_limit):
+        return
     if not check_crc(batch.view):
         reading.problem = f"corrupt-source-batch: the batch at offset {batch.base_offset} does not fit its CRC"
         return

@@ -61,9 +61,9 @@ _ZERO8 = b"\0" * 8
 _NO_EPOCH = struct.pack(">i", -1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
-    """One batch's header fields and the view of all its bytes."""
+    """One batch's header fields and the view of all its bytes; not frozen, for that would double the cost of a walk."""
 
     base_offset: int
     leader_epoch: int
@@ -128,18 +128,19 @@ def walk(data: memoryview) -> Iterator[Batch]:
         fields = _HEADER.unpack_from(data, at)
         if fields[3] != 2:
             raise ProtocolViolation("old-message-format", f"the batch at offset {base} has message format {fields[3]}")
+        base, _, epoch, _, _, attributes, delta, first, newest, producer, producer_epoch, sequence, count = fields
         yield Batch(
-            base_offset=base,
-            leader_epoch=fields[2],
-            attributes=fields[5],
-            last_offset_delta=fields[6],
-            base_timestamp=fields[7],
-            max_timestamp=fields[8],
-            producer_id=fields[9],
-            producer_epoch=fields[10],
-            base_sequence=fields[11],
-            count=fields[12],
-            view=data[at:stop],
+            base,
+            epoch,
+            attributes,
+            delta,
+            first,
+            newest,
+            producer,
+            producer_epoch,
+            sequence,
+            count,
+            data[at:stop],
         )
         at = stop
 

@@ -1,0 +1,246 @@
+"""Many small batches made one: what makes small batches dear is a broker's work on each of them, not their bytes.
+
+A broker spends some 30 µs on every batch it stores, however small. A stretch of small, plain batches that follow each
+other without a gap (no codec, no transaction, producer times) is therefore sent as few larger ones. Every record keeps
+its offset, its timestamp and, byte for byte, its attributes, key, value and headers; what is rewritten of it (length,
+timestamp delta, offset delta) says the same to every reader.
+
+Records are found in numpy, a whole stretch at a time: the first record of every batch, then the second of every batch,
+and so on, so that all batches share the cost of a step.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.records.batch import HEADER_SIZE, Batch, check_crc, walk
+from kmigrate.records.rewrite import Run
+
+__all__ = ["Stretch", "merge", "pieces"]
+
+_TAIL = struct.Struct(">hiqqqhii")
+_HEAD = struct.Struct(">qiibI")
+_FEW = 16
+"""Fewer batches than this are not worth the numpy calls."""
+_MOST_RECORDS = 32
+"""Batches of more records cost a broker little per record, and would make the steps many and thin."""
+_MOST_BYTES = 16 << 10
+_FULL = 64 << 10
+"""Size that merged batches grow to: what a well-tuned producer's batch.size would have given."""
+_WIDEST_HEAD = 3 + 1 + 10 + 5
+"""Bytes of a record's length (below 16 KiB), attributes, timestamp delta and offset delta."""
+
+_Ints = NDArray[np.int64]
+_Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Small plain batches in a row whose CRCs fit, offsets without a gap; `data` is all of them and nothing else."""
+
+    data: memoryview
+    batches: list[Batch]
+
+
+def pieces(data: memoryview, start: int, barrier: int | None = None) -> Iterator[Batch | Stretch]:
+    """What `walk` gives, but for long stretches of mergeable batches, each of which comes as one piece.
+
+    A batch that begins before offset `start` belongs to no stretch, and none goes on across `barrier`.
+    """
+    found: list[Batch] = []
+    at = began = 0
+    try:
+        for batch in walk(data):
+            if found and (batch.base_offset != found[-1].next_offset or batch.base_offset == barrier):
+                yield from _as_pieces(data[began:at], found)
+                found = []
+            if not found:
+                began = at
+            at += len(batch.view)
+            if _is_mergeable(batch) and batch.base_offset >= start and check_crc(batch.view):
+                found.append(batch)
+            else:
+                yield from _as_pieces(data[began:at], found)
+                found = []
+                yield batch
+    except ProtocolViolation:
+        yield from _as_pieces(data[began:at], found)
+        raise
+    yield from _as_pieces(data[began:at], found)
+
+
+def _as_pieces(data: memoryview, found: list[Batch]) -> Iterator[Batch | Stretch]:
+    if len(found) < _FEW:
+        yield from found
+    else:
+        yield Stretch(data, found)
+
+
+def _is_mergeable(batch: Batch) -> bool:
+    return (
+        batch.attributes == 0
+        and 0 < batch.count <= _MOST_RECORDS
+        and batch.count == batch.last_offset_delta + 1
+        and len(batch.view) <= _MOST_BYTES
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """All records of a stretch, column by column."""
+
+    attributes: _Bytes
+    timestamps: _Ints
+    rest_at: _Ints
+    """Where key, value and headers begin in the stretch's data, and where they end."""
+    rest_end: _Ints
+
+
+def merge(stretch: Stretch) -> list[Run]:
+    """The stretch's records as batches of about 64 KiB; raises ProtocolViolation where a batch belies its header."""
+    batches = stretch.batches
+    records = _find(stretch)
+    bounds = _bounds(batches)
+    counts = np.array([batch.count for batch in batches], np.int64)
+    first = np.concatenate(([0], np.cumsum(counts)))
+    per_run = np.diff(first[bounds])
+    base_times = np.repeat([batches[at].base_timestamp for at in bounds[:-1]], per_run)
+    offsets = np.arange(first[-1]) - np.repeat(first[bounds[:-1]], per_run)
+    heads = _heads(records, records.timestamps - base_times, offsets)
+    data = stretch.data
+    rests = [data[a:b] for a, b in zip(records.rest_at.tolist(), records.rest_end.tolist(), strict=True)]
+    parts: list[bytes | memoryview] = [b""] * (2 * len(heads))
+    parts[0::2] = heads
+    parts[1::2] = rests
+    ends = (2 * first).tolist()
+    return [_run(batches[a:b], b"".join(parts[ends[a] : ends[b]])) for a, b in pairwise(bounds)]
+
+
+def _bounds(batches: list[Batch]) -> list[int]:
+    """Numbers of the batches at which runs begin, and the number of batches."""
+    bounds = [0]
+    size = 0
+    for number, batch in enumerate(batches):
+        size += len(batch.view) - HEADER_SIZE
+        if size > _FULL and number > bounds[-1]:
+            bounds.append(number)
+            size = len(batch.view) - HEADER_SIZE
+    bounds.append(len(batches))
+    return bounds
+
+
+def _run(batches: list[Batch], payload: bytes) -> Run:
+    start, end = batches[0].base_offset, batches[-1].next_offset
+    newest = max(batch.max_timestamp for batch in batches)
+    tail = _TAIL.pack(0, end - start - 1, batches[0].base_timestamp, newest, -1, -1, -1, end - start)
+    crc = crc32c(payload, crc32c(tail))
+    head = _HEAD.pack(0, 9 + len(tail) + len(payload), batches[-1].leader_epoch, 2, crc)
+    return Run(start, end, newest, memoryview(bytearray().join((head, tail, payload))))
+
+
+# reading
+
+
+def _find(stretch: Stretch) -> _Records:
+    data = np.frombuffer(stretch.data, np.uint8)
+    sizes = np.array([len(batch.view) for batch in stretch.batches], np.int64)
+    counts = np.array([batch.count for batch in stretch.batches], np.int64)
+    base_times = np.array([batch.base_timestamp for batch in stretch.batches], np.int64)
+    limits = np.cumsum(sizes)
+    at = limits - sizes + HEADER_SIZE
+    numbers = np.cumsum(counts) - counts
+    total = int(counts.sum())
+    found = _Records(np.empty(total, np.uint8), *(np.empty(total, np.int64) for _ in range(3)))
+    alive = np.arange(len(counts))
+    try:
+        for step in range(int(counts.max())):
+            alive = alive[counts[alive] > step]
+            length, body = _varints(data, at[alive])
+            end = body + length
+            time_delta, after = _varints(data, body + 1)
+            offset_delta, after = _varints(data, after)
+            if (offset_delta != step).any() or (after > end).any() or (end > limits[alive]).any():
+                raise IndexError
+            number = numbers[alive] + step
+            found.attributes[number] = data[body]
+            found.timestamps[number] = base_times[alive] + time_delta
+            found.rest_at[number] = after
+            found.rest_end[number] = end
+            at[alive] = end
+        if (at != limits).any():
+            raise IndexError
+    except IndexError:
+        first = stretch.batches[0].base_offset
+        raise ProtocolViolation(
+            "odd-record", f"a batch at or after offset {first} does not hold the records that its header names"
+        ) from None
+    return found
+
+
+def _varints(data: _Bytes, at: _Ints) -> tuple[_Ints, _Ints]:
+    """The signed varint at each of these places, and the places after them."""
+    byte = data[at]
+    after = at + 1
+    raw = (byte & 0x7F).astype(np.uint64)
+    more = byte >= 0x80
+    shift = 7
+    while more.any():
+        if shift > 63:
+            raise IndexError
+        byte = np.where(more, data[np.where(more, after, at)], 0)
+        raw |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after += more
+        more = byte >= 0x80
+        shift += 7
+    return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), after
+
+
+# writing
+
+
+def _heads(records: _Records, time_deltas: _Ints, offset_deltas: _Ints) -> list[bytes]:
+    """Length, attributes, timestamp delta and offset delta of each record, as they stand before its key."""
+    times, offsets = _zigzag(time_deltas), _zigzag(offset_deltas)
+    lengths = 1 + _sizes(times) + _sizes(offsets) + records.rest_end - records.rest_at
+    rows = np.zeros((len(lengths), _WIDEST_HEAD), np.uint8)
+    column = _put(rows, np.zeros(len(lengths), np.int64), _zigzag(lengths))
+    rows[np.arange(len(rows)), column] = records.attributes
+    column = _put(rows, column + 1, times)
+    column = _put(rows, column, offsets)
+    raw = rows.tobytes()
+    return [raw[at : at + size] for at, size in zip(range(0, len(raw), _WIDEST_HEAD), column.tolist(), strict=True)]
+
+
+def _zigzag(values: _Ints) -> NDArray[np.uint64]:
+    return ((values << 1) ^ (values >> 63)).astype(np.uint64)
+
+
+def _sizes(raw: NDArray[np.uint64]) -> _Ints:
+    """Bytes that each value takes as a varint."""
+    size = np.ones(len(raw), np.int64)
+    rest = raw >> np.uint64(7)
+    while rest.any():
+        size += rest > 0
+        rest >>= np.uint64(7)
+    return size
+
+
+def _put(rows: _Bytes, column: _Ints, raw: NDArray[np.uint64]) -> _Ints:
+    """Write each value as a varint into its row, from its column on; the columns after them."""
+    column = column.copy()
+    left = np.arange(len(rows))
+    while True:
+        more = raw >= 0x80
+        rows[left, column[left]] = (raw & np.uint64(0x7F)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+        column[left] += 1
+        if not more.any():
+            return column
+        left, raw = left[more], raw[more] >> np.uint64(7)
