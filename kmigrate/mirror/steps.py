@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.records.batch import Batch, check_crc, walk
 from kmigrate.records.rewrite import needs_rewriting, rewrite
@@ -110,15 +111,17 @@ def read_steps(
 def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> None:
     at = reading.next_offset
     if batch.base_offset - at > hole_limit:
+        ref = reaction_to(Asked.FETCH, Found.GAP).ref
         reading.problem = (
-            f"large-gap: the source has no offsets {at} to {batch.base_offset - 1} (compaction); "
+            f"{ref}: the source has no offsets {at} to {batch.base_offset - 1} (compaction); "
             f"gaps of more than {hole_limit} are not filled"
         )
         return
     if batch.base_offset > at:
         reading.compacted = True
     if not check_crc(batch.view):
-        reading.problem = f"corrupt-source-batch: the batch at offset {batch.base_offset} does not fit its CRC"
+        ref = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
+        reading.problem = f"{ref}: the batch at offset {batch.base_offset} does not fit its CRC"
         return
     if batch.is_control or is_aborted:
         if not batch.is_control:
