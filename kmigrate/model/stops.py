@@ -45,6 +45,16 @@ class PartitionStop:
         """The lost offsets as `--accept-loss` takes them, or ''."""
         return f"{self.first}..{self.last}" if self.first >= 0 else ""
 
+    def way_on(self, topic: str, partition: int) -> str:
+        """The command that helps, as a person types it."""
+        match self.remedy:
+            case Remedy.AGAIN:
+                return f"mend the cause, then: kmigrate topic resume {topic} --partition {partition}"
+            case Remedy.ACCEPT_LOSS:
+                return f"kmigrate topic resume {topic} --partition {partition} --accept-loss {self.lost}"
+            case Remedy.ANEW:
+                return f"delete topic {topic} on the target, then: kmigrate topic resume {topic}"
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
