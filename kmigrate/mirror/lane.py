@@ -327,7 +327,7 @@ class Lane:
         if self.state is LaneState.STOPPED:
             return
         self._failed.append(step)
-        self.unknown = True
+        self.unknown = self.unknown or reaction_to(Asked.PRODUCE, Found.NO_ANSWER).action is Action.SETTLE
         self._lose(why)
 
     def _lose(self, why: str) -> None:

@@ -139,7 +139,8 @@ class Mender:
             await self._fill_checked(lane, hole)
         except Failed as error:
             if lane.state is LaneState.FILLING:
-                lane.fill_failed(error.what, unknown=True)
+                unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
+                lane.fill_failed(error.what, unknown=unknown)
         finally:
             lane.busy = False
 

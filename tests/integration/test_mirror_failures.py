@@ -21,10 +21,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kmigrate.cluster.client import ClusterClient, entity_field
 from kmigrate.errors import Refused
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
+from kmigrate.protocol.api import entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
@@ -126,6 +129,7 @@ def test_records_deleted_before_they_were_copied_are_named_and_only_their_exact_
     topic = unique_name("overtaken")
     make_topic(source, topic, partitions=2)
     produce(source.bootstrap, topic, 200, partitions=2)
+    strict = MirrorSettings(lease_s=1.5, presence_ms=200, hole_limit=50)
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:
@@ -133,37 +137,37 @@ def test_records_deleted_before_they_were_copied_are_named_and_only_their_exact_
                 await world.mirror(topic)
                 await world.in_phase(topic, TopicPhase.MIRRORING)
                 await world.caught_up(topic)
-            # Nobody copies while 150,000 records of partition 1 come and go: more than any hole of compaction.
-            await to(produce, source.bootstrap, topic, 300_000, partitions=2, first=200)
-            await to(cut, source.bootstrap, topic, {1: 150_050})
-            async with engine_running(world, "m2"):
+            # Nobody copies while records of partition 1 come and go, more of them than a hole of compaction may have.
+            await to(produce, source.bootstrap, topic, 3_000, partitions=2, first=200)
+            await to(cut, source.bootstrap, topic, {1: 1_550})
+            async with engine_running(world, "m2", strict):
                 stop = await stopped(world, topic, 1, "source-range-lost")
-                assert (stop.lost, stop.remedy) == ("100..150049", Remedy.ACCEPT_LOSS)
-                await copied(world, topic, 0, 150_100)  # its neighbour goes on
+                assert (stop.lost, stop.remedy) == ("100..1549", Remedy.ACCEPT_LOSS)
+                await copied(world, topic, 0, 1_600)  # its neighbour goes on
                 shown = (await status_of(world, topic)).partitions[1]
-                assert "offsets 100 to 150049 were deleted on the source" in shown.problem
+                assert "offsets 100 to 1549 were deleted on the source" in shown.problem
                 assert (await refused(world, topic)).ref == "loss-not-accepted"
                 assert (await refused(world, topic, 1)).ref == "loss-not-accepted"
-                wrong = await refused(world, topic, 1, (100, 150_000))
+                wrong = await refused(world, topic, 1, (100, 1_500))
                 assert wrong.ref == "other-range"
-                assert wrong.next_step.endswith("--accept-loss 100..150049")
+                assert wrong.next_step.endswith("--accept-loss 100..1549")
                 assert (await refused(world, topic, 7)).ref == "unknown-partition"
             # A restart does not forget the stop, and the verb works while no mirror runs.
-            await resume(world, topic, 1, (100, 150_049))
-            async with engine_running(world, "m3"):
-                await copied(world, topic, 1, 150_100)
-                await to(produce, source.bootstrap, topic, 100, partitions=2, first=300_200)
-                await copied(world, topic, 1, 150_150)
-                await copied(world, topic, 0, 150_150)
+            await resume(world, topic, 1, (100, 1_549))
+            async with engine_running(world, "m3", strict):
+                await copied(world, topic, 1, 1_600)
+                await to(produce, source.bootstrap, topic, 100, partitions=2, first=3_200)
+                await copied(world, topic, 1, 1_650)
+                await copied(world, topic, 0, 1_650)
                 found, wanted = read_all(target.bootstrap, topic), read_all(source.bootstrap, topic)
                 assert found[0] == wanted[0]
                 assert found[1][100:] == wanted[1]
                 assert [record[0] for record in found[1][:100]] == list(range(100))
-                assert bounds(target.bootstrap, topic) == {0: (0, 150_150), 1: (0, 150_150)}
+                assert bounds(target.bootstrap, topic) == {0: (0, 1_650), 1: (0, 1_650)}
                 status = await status_of(world, topic)
                 assert status.partitions[1].problem == ""
                 (loss,) = status.partitions[1].losses
-                assert loss == AcceptedLoss(100, 150_049, "source-range-lost", loss.at_ms, "somebody@here")
+                assert loss == AcceptedLoss(100, 1_549, "source-range-lost", loss.at_ms, "somebody@here")
                 assert loss.at_ms > 0
                 assert status.offsets == "identical"
 
@@ -395,6 +399,18 @@ def test_a_missing_right_on_the_target_is_named_and_the_copy_goes_on_by_itself_o
     asyncio.run(scene())
 
 
+async def move(world: World, topic: str, to_folder: Path, from_folder: Path) -> None:
+    """Partition 0 of a target topic to another disk (AlterReplicaLogDirs)."""
+    request = entity(34, 2, "request")
+    of_dir = entity_field(request, "dirs")
+    of_topic = entity_field(of_dir, "topics")
+    async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:
+        await client.call(request(dirs=(of_dir(path=str(to_folder), topics=(of_topic(name=topic, partitions=(0,)),)),)))
+    async with asyncio.timeout(20):
+        while (from_folder / f"{topic}-0").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
     source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
@@ -411,10 +427,10 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
             await world.caught_up(topic)
             state = next(f for f in folders if (f / "__kmigrate_state-0").exists())
             failed = next(f for f in folders if f != state)
-            # Kafka puts each new partition where fewest are, so both have some; the state logs' disk lives on.
+            await move(world, "__kmigrate_presence", state, failed)  # the state logs' disk is the one that lives on
             gone = sorted(int(path.name.rpartition("-")[2]) for path in failed.glob(f"{topic}-*"))
             kept = sorted({*range(6)} - {*gone})
-            assert gone and kept and not (failed / "__kmigrate_presence-0").exists()
+            assert gone and kept, "Kafka puts each new partition where fewest are, so both disks have some"
             shutil.rmtree(failed)  # the next segment cannot be made there
             await to(produce, source.bootstrap, topic, 24_000, partitions=6, first=60, **{"batch.size": 16_000})
             for partition in gone:
@@ -425,6 +441,39 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
             found, wanted = read_all(target.bootstrap, topic), read_all(source.bootstrap, topic)
             for partition in kept:
                 assert found[partition] == wanted[partition]
+
+    asyncio.run(scene())
+
+
+def test_a_used_up_quota_of_the_target_is_respected_and_shown(
+    source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    target = own_cluster()
+    topic = unique_name("quota")
+    make_topic(source, topic)
+    produce(source.bootstrap, topic, 100_000, **{"batch.size": 16_000})  # some 4 MB
+
+    async def quota(world: World, rate: float | None) -> None:
+        """The default of all client ids (AlterClientQuotas)."""
+        request = entity(49, 1, "request")
+        entry = entity_field(request, "entries")
+        whom, what = entity_field(entry, "entity"), entity_field(entry, "ops")
+        op = what(key="producer_byte_rate", value=rate or 0.0, remove=rate is None)
+        clients = whom(entity_type="client-id", entity_name=None)
+        async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:
+            await client.call(request(entries=(entry(entity=(clients,), ops=(op,)),), validate_only=False))
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await quota(world, 500_000.0)
+            async with engine_running(world) as engine:
+                await world.mirror(topic)
+                await waiting(world, topic, 0, "target-throttled: broker 1 asks for rests of")
+                assert "target-throttled" in (await status_of(world, topic)).partitions[0].trouble
+                await quota(world, None)
+                await copied(world, topic, 0, 100_000)
+                assert not engine.done()
+                assert_identical(world, topic, at_least=100_000)
 
     asyncio.run(scene())
 
@@ -452,7 +501,8 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
                 rate = (positions(world, topic) - first) / (time.monotonic() - began) * RECORD_BYTES
                 assert 300_000 < rate < 700_000
                 async with estate_of(world) as estate:
-                    assert (await snapshot(estate)).links[0].throttle == 500_000
+                    shown = {each.name: each.throttle for each in (await snapshot(estate)).links}
+                assert shown[world.link] == 500_000
                 await limit(world, 0)
                 await world.until(topic, lambda told: all(p.position == 60_000 for p in told.values()), "the rest", 3)
                 assert_identical(world, topic, at_least=120_000)
