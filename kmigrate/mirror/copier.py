@@ -121,8 +121,6 @@ class Copier:
             self.lanes.pop(key).stop("no longer mirrored")
         for topic in wanted.values():
             self._place(topic)
-        if wanted.keys() != self._topics.keys():
-            self._look_now.set()
         self._topics = wanted
         self._wake()
 
@@ -143,6 +141,7 @@ class Copier:
                     log_start=start,
                 )
                 self.lanes[key] = lane
+                self._look_now.set()
             if stop is not None:
                 lane.stop(stop.text, (stop.first, stop.last))
                 lane.recorded = True

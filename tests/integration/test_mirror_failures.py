@@ -417,7 +417,7 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
     folders = [tmp_path / "disk-a", tmp_path / "disk-b"]
     target = own_cluster(config={"log.dirs": ",".join(map(str, folders))})
     topic = unique_name("disks")
-    make_topic(source, topic, partitions=6, config={"segment.bytes": "1048576"})
+    make_topic(source, topic, partitions=6, config={"segment.ms": "300"})
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
@@ -432,11 +432,12 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
             kept = sorted({*range(6)} - {*gone})
             assert gone and kept, "Kafka puts each new partition where fewest are, so both disks have some"
             shutil.rmtree(failed)  # the next segment cannot be made there
-            await to(produce, source.bootstrap, topic, 24_000, partitions=6, first=60, **{"batch.size": 16_000})
+            await asyncio.sleep(0.4)
+            await to(produce, source.bootstrap, topic, 600, partitions=6, first=60)
             for partition in gone:
                 await waiting(world, topic, partition, "target-")
             for partition in kept:
-                await copied(world, topic, partition, 4_010)
+                await copied(world, topic, partition, 110)
             assert not [p for p in gone if world.progress(topic)[p].problem]
             found, wanted = read_all(target.bootstrap, topic), read_all(source.bootstrap, topic)
             for partition in kept:
@@ -451,7 +452,7 @@ def test_a_used_up_quota_of_the_target_is_respected_and_shown(
     target = own_cluster()
     topic = unique_name("quota")
     make_topic(source, topic)
-    produce(source.bootstrap, topic, 100_000, **{"batch.size": 16_000})  # some 4 MB
+    produce(source.bootstrap, topic, 60_000, **{"batch.size": 16_000})  # some 2.5 MB
 
     async def quota(world: World, rate: float | None) -> None:
         """The default of all client ids (AlterClientQuotas)."""
@@ -465,15 +466,15 @@ def test_a_used_up_quota_of_the_target_is_respected_and_shown(
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:
-            await quota(world, 500_000.0)
+            await quota(world, 100_000.0)  # averaged over some 10 s
             async with engine_running(world) as engine:
                 await world.mirror(topic)
                 await waiting(world, topic, 0, "target-throttled: broker 1 asks for rests of")
                 assert "target-throttled" in (await status_of(world, topic)).partitions[0].trouble
                 await quota(world, None)
-                await copied(world, topic, 0, 100_000)
+                await copied(world, topic, 0, 60_000)
                 assert not engine.done()
-                assert_identical(world, topic, at_least=100_000)
+                assert_identical(world, topic, at_least=60_000)
 
     asyncio.run(scene())
 
