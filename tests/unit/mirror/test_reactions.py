@@ -129,7 +129,7 @@ class World:
         self.lane, self.neighbour = self.copier.lanes[("t", 0)], self.copier.lanes[("t", 1)]
 
     def shows(self, client: ClusterClient, info: TopicInfo | None) -> None:
-        client.metadata = Metadata("c", 1, {}, {} if info is None else {"t": info})
+        client.metadata = Metadata("c", 1, {1: ("127.0.0.1", 1)}, {} if info is None else {"t": info})
 
     def layout(self, source: TopicInfo | None, target: TopicInfo | None) -> None:
         self.shows(self.source, source)
@@ -232,6 +232,12 @@ def _mended(world: World, tail: LogTail, *sides: bytes) -> None:
 def _foreign_writer(world: World) -> None:
     error = _foreign("t", 0, next(walk(memoryview(bytearray(batch(4, 1, producer=9))))))
     world.lane.stop(f"{error.ref}: {error.what}")
+
+
+def test_a_cluster_that_has_not_answered_yet_is_not_taken_for_one_without_the_topic() -> None:
+    world = World()
+    world.copier._check_topic(world.topic)
+    assert not world.lane.progress().trouble
 
 
 SCENES: dict[tuple[Asked, Found], Callable[[World], None]] = {
