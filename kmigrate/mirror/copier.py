@@ -32,7 +32,6 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import (
     PRODUCE,
     PRODUCE_VERSION,
@@ -474,7 +473,7 @@ class Copier:
                 # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
                 repeated = answer.log_append_time >= 0
                 sent.lane.answered(sent.step, answer.error, answer.base_offset, repeated=repeated)
-                if answer.error and row(answer.error).refresh:
+                if answer.error and reaction_to(Asked.PRODUCE, answer.error).action is Action.REFRESH:
                     self._look_now.set()
             self._after(sent.lane)
 

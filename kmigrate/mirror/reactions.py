@@ -74,39 +74,27 @@ _F, _P, _M = Asked.FETCH, Asked.PRODUCE, Asked.MARKERS
 
 Key = tuple[Asked, Code | Found]
 
+
+def _rows(asked: Asked, reaction: Reaction, *seen: Code | Found) -> dict[Key, Reaction]:
+    return dict.fromkeys(((asked, each) for each in seen), reaction)
+
+
 REACTIONS: Mapping[Key, Reaction] = {
     # Reading the source.
-    **{
-        (_F, code): _REFRESH
-        for code in (
-            Code.LEADER_NOT_AVAILABLE,
-            Code.NOT_LEADER_OR_FOLLOWER,
-            Code.REPLICA_NOT_AVAILABLE,
-            Code.KAFKA_STORAGE_ERROR,
-            Code.LISTENER_NOT_FOUND,
-            Code.FENCED_LEADER_EPOCH,
-            Code.UNKNOWN_LEADER_EPOCH,
-        )
-    },
-    **{
-        (_F, code): Reaction(Action.LOOK)
-        for code in (
-            Code.OFFSET_OUT_OF_RANGE,
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-            Code.UNKNOWN_TOPIC_ID,
-            Code.INCONSISTENT_TOPIC_ID,
-        )
-    },
-    **{
-        (_F, code): Reaction(Action.BACK_OFF, "source-error")
-        for code in (
-            Code.UNKNOWN_SERVER_ERROR,
-            Code.CORRUPT_MESSAGE,
-            Code.REQUEST_TIMED_OUT,
-            Code.NETWORK_EXCEPTION,
-            Code.OFFSET_NOT_AVAILABLE,
-        )
-    },
+    **_rows(
+        _F, _REFRESH,
+        Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER, Code.REPLICA_NOT_AVAILABLE, Code.KAFKA_STORAGE_ERROR,
+        Code.LISTENER_NOT_FOUND, Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH,
+    ),
+    **_rows(
+        _F, Reaction(Action.LOOK),
+        Code.OFFSET_OUT_OF_RANGE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID,
+    ),
+    **_rows(
+        _F, Reaction(Action.BACK_OFF, "source-error"),
+        Code.UNKNOWN_SERVER_ERROR, Code.CORRUPT_MESSAGE, Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION,
+        Code.OFFSET_NOT_AVAILABLE,
+    ),
     (_F, Code.TOPIC_AUTHORIZATION_FAILED): Reaction(Action.BACK_OFF, "source-denied"),
     (_F, Found.GONE): Reaction(Action.BACK_OFF, "source-topic-gone"),
     (_F, Found.THROTTLED): Reaction(Action.BACK_OFF, "source-throttled"),
@@ -116,32 +104,20 @@ REACTIONS: Mapping[Key, Reaction] = {
     (_F, Found.GAP): Reaction(Action.STOP, "large-gap"),
     (_F, Found.BAD_BATCH): Reaction(Action.STOP, "corrupt-source-batch"),
     # Writing to the target.
-    **{
-        (_P, code): _REFRESH
-        for code in (
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-            Code.LEADER_NOT_AVAILABLE,
-            Code.NOT_LEADER_OR_FOLLOWER,
-            Code.REPLICA_NOT_AVAILABLE,
-            Code.LISTENER_NOT_FOUND,
-            Code.FENCED_LEADER_EPOCH,
-            Code.UNKNOWN_LEADER_EPOCH,
-            Code.UNKNOWN_TOPIC_ID,
-            Code.INCONSISTENT_TOPIC_ID,
-        )
-    },
-    **{
-        (_P, code): _TAIL
-        for code in (
-            Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            Code.DUPLICATE_SEQUENCE_NUMBER,
-            Code.UNKNOWN_PRODUCER_ID,
-        )
-    },
-    **{
-        (_P, found): _SETTLE
-        for found in (Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-    },
+    **_rows(
+        _P, _REFRESH,
+        Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE, Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REPLICA_NOT_AVAILABLE, Code.LISTENER_NOT_FOUND, Code.FENCED_LEADER_EPOCH, Code.UNKNOWN_LEADER_EPOCH,
+        Code.UNKNOWN_TOPIC_ID, Code.INCONSISTENT_TOPIC_ID,
+    ),
+    **_rows(
+        _P, _TAIL,
+        Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.DUPLICATE_SEQUENCE_NUMBER, Code.UNKNOWN_PRODUCER_ID,
+    ),
+    **_rows(
+        _P, _SETTLE,
+        Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ),
     (_P, Found.NO_ANSWER): _SETTLE,
     (_P, Code.UNKNOWN_SERVER_ERROR): Reaction(Action.SETTLE, "target-error"),
     (_P, Code.NOT_ENOUGH_REPLICAS): Reaction(Action.BACK_OFF, "target-few-replicas"),
@@ -152,62 +128,39 @@ REACTIONS: Mapping[Key, Reaction] = {
     (_P, Code.TOPIC_AUTHORIZATION_FAILED): Reaction(Action.BACK_OFF, "target-denied"),
     (_P, Code.CLUSTER_AUTHORIZATION_FAILED): Reaction(Action.BACK_OFF, "target-denied"),
     (_P, Found.GONE): Reaction(Action.BACK_OFF, "target-topic-gone"),
-    **{
-        (_P, code): Reaction(Action.STOP, "target-refused")
-        for code in (
-            Code.CORRUPT_MESSAGE,
-            Code.MESSAGE_TOO_LARGE,
-            Code.INVALID_TOPIC_EXCEPTION,
-            Code.RECORD_LIST_TOO_LARGE,
-            Code.INVALID_TIMESTAMP,
-            Code.INVALID_CONFIG,
-            Code.INVALID_REQUEST,
-            Code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            Code.POLICY_VIOLATION,
-            Code.INVALID_PRODUCER_EPOCH,
-            Code.PRODUCER_FENCED,
-            Code.UNSUPPORTED_COMPRESSION_TYPE,
-            Code.INVALID_RECORD,
-        )
-    },
+    **_rows(
+        _P, Reaction(Action.STOP, "target-refused"),
+        Code.CORRUPT_MESSAGE, Code.MESSAGE_TOO_LARGE, Code.INVALID_TOPIC_EXCEPTION, Code.RECORD_LIST_TOO_LARGE,
+        Code.INVALID_TIMESTAMP, Code.INVALID_CONFIG, Code.INVALID_REQUEST, Code.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        Code.POLICY_VIOLATION, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.UNSUPPORTED_COMPRESSION_TYPE,
+        Code.INVALID_RECORD,
+    ),
     (_P, Found.OTHER_OFFSET): Reaction(Action.STOP, "diverged", Remedy.ANEW),
     (_P, Found.OTHER_CONTENT): Reaction(Action.STOP, "diverged", Remedy.ANEW),
     (_P, Found.OTHER_WRITER): Reaction(Action.STOP, "foreign-writer", Remedy.ANEW),
     (_P, Found.RECREATED): Reaction(Action.STOP, "topic-recreated", Remedy.ANEW),
     (_P, Found.NOT_ALIGNED): Reaction(Action.STOP, "not-aligned", Remedy.ANEW),
     # Making holes on the target. Markers are no compare-and-set (W5): whatever the answer, the log end decides.
-    **{
-        (_M, code): _SETTLE
-        for code in (
-            Code.UNKNOWN_SERVER_ERROR,
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-            Code.LEADER_NOT_AVAILABLE,
-            Code.NOT_LEADER_OR_FOLLOWER,
-            Code.REQUEST_TIMED_OUT,
-            Code.NETWORK_EXCEPTION,
-            Code.COORDINATOR_LOAD_IN_PROGRESS,
-            Code.COORDINATOR_NOT_AVAILABLE,
-            Code.NOT_COORDINATOR,
-            Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            Code.CONCURRENT_TRANSACTIONS,
-        )
-    },
+    **_rows(
+        _M, _SETTLE,
+        Code.UNKNOWN_SERVER_ERROR, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER, Code.REQUEST_TIMED_OUT, Code.NETWORK_EXCEPTION,
+        Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, Code.CONCURRENT_TRANSACTIONS,
+    ),
     (_M, Code.NOT_ENOUGH_REPLICAS): Reaction(Action.SETTLE, "target-few-replicas"),
     (_M, Code.KAFKA_STORAGE_ERROR): Reaction(Action.SETTLE, "target-storage"),
-    **{
-        (_M, code): Reaction(Action.SETTLE, "target-denied")
-        for code in (
-            Code.TOPIC_AUTHORIZATION_FAILED,
-            Code.CLUSTER_AUTHORIZATION_FAILED,
-            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        )
-    },
-    **{
-        (_M, found): _TAIL
-        for found in (Code.TRANSACTION_COORDINATOR_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED)
-    },
+    **_rows(
+        _M, Reaction(Action.SETTLE, "target-denied"),
+        Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
+    **_rows(
+        _M, _TAIL,
+        Code.TRANSACTION_COORDINATOR_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED,
+    ),
     (_M, Found.NO_ANSWER): _SETTLE,
-}
+}  # fmt: skip
 
 _UNKNOWN: Mapping[Asked, Reaction] = {
     Asked.FETCH: Reaction(Action.STOP, "source-refused"),
