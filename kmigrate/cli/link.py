@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from kmigrate.cli.amounts import byte_rate
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.exits import Exit
-from kmigrate.cli.options import PlanOnly, Yes
+from kmigrate.cli.options import Link, PlanOnly, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.tables import facts, links_table
@@ -18,7 +19,7 @@ from kmigrate.model.records import LinkRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
 
-__all__ = ["app", "create", "delete"]
+__all__ = ["app", "create", "delete", "throttle"]
 
 app = typer.Typer(name="link", help="Links: one source cluster to one target cluster.", no_args_is_help=True)
 
@@ -91,6 +92,7 @@ async def show(call: Call, name: Name = None) -> Answer:
                 ("source id", link.source.cluster_id or "not contacted yet"),
                 ("target", f"{link.target.name} ({link.target.bootstrap})"),
                 ("target id", link.target.cluster_id),
+                ("throttle", f"{link.throttle:,} bytes/s" if link.throttle else "off"),
                 ("topics", ", ".join(f"{t.topic} ({t.phase})" for t in topics) or "none"),
                 ("groups", ", ".join(f"{g.group} ({g.phase})" for g in groups) or "none"),
             ]
@@ -106,6 +108,24 @@ async def check(call: Call, name: Name = None) -> Answer:
         plan = await verbs.check_link(estate, name)
         bad = any(f.level == "refuse" for f in plan.findings)
         return Answer(plan.as_json(), plan_view(plan), Exit.REFUSED if bad else Exit.OK)
+
+
+@command(app, "throttle")
+async def throttle(
+    call: Call,
+    rate: Annotated[
+        str | None, typer.Argument(metavar="RATE", help="Bytes a second: 500kB, 10MB, 1GiB, a number; or off.")
+    ] = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Limit how fast a link's mirror reads; a running one follows at once.
+
+    Topics in a promote are not held back.
+    """
+    bytes_s = byte_rate(call.required(rate, "RATE", "bytes a second, or off"))
+    async with call.estate() as estate:
+        return plan_answer(await verbs.throttle_link(estate, call.link(link), bytes_s, plan=plan))
 
 
 @command(app, "delete")
@@ -127,4 +147,5 @@ def _as_json(link: LinkRecord) -> dict[str, object]:
         "source": dataclasses.asdict(link.source),
         "target": dataclasses.asdict(link.target),
         "created_ms": link.created_ms,
+        "throttle": link.throttle,
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
+import platform
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group
 
+from kmigrate.cli.amounts import offset_range
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics
@@ -23,7 +26,7 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.status import snapshot
 
-__all__ = ["app", "mirror"]
+__all__ = ["app", "mirror", "pause", "resume"]
 
 app = typer.Typer(name="topic", help="Mirrored topics.", no_args_is_help=True)
 
@@ -83,6 +86,40 @@ def _check_offsets(offsets: str) -> None:
         )
 
 
+@command(app, "pause")
+async def pause(call: Call, topics: Topics = None, link: Link = None, plan: PlanOnly = False) -> Answer:
+    """Hold topics back; a running mirror follows at once."""
+    topics = call.required_list(topics, "TOPIC", "the topics to pause")
+    async with call.estate() as estate:
+        return plan_answer(await verbs.pause_topics(estate, call.link(link), topics, plan=plan))
+
+
+@command(app, "resume")
+async def resume(
+    call: Call,
+    topics: Topics = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="This stopped partition alone.")] = None,
+    accept_loss: Annotated[
+        str | None, typer.Option("--accept-loss", metavar="FROM..TO", help="Give up exactly the offsets named as lost.")
+    ] = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Let paused topics and stopped partitions go on where that is safe.
+
+    An accepted loss is a hole on the target, so that later offsets stay identical, and stays in the state log.
+    """
+    topics = call.required_list(topics, "TOPIC", "the topics to resume")
+    lost = None if accept_loss is None else offset_range(accept_loss)
+    who = f"{getpass.getuser()}@{platform.node()}"
+    async with call.estate() as estate:
+        return plan_answer(
+            await verbs.resume_topics(
+                estate, call.link(link), topics, partition=partition, accept_loss=lost, who=who, plan=plan
+            )
+        )
+
+
 @command(app, "list")
 async def list_topics(call: Call, link: Link = None) -> Answer:
     """List the mirrored topics and their phases."""
@@ -121,6 +158,7 @@ def _facts(record: TopicRecord) -> Any:
             ("phase", phase_text(record.phase)),
             ("from", record.start),
             ("offsets", record.offsets),
+            *([("paused", "yes")] if record.paused else []),
             *([("reason", record.reason)] if record.reason else []),
             *([("fence to flip", f"{record.promoted_ms - record.fenced_ms} ms")] if record.promoted_ms else []),
         ]

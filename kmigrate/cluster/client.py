@@ -59,6 +59,8 @@ class TopicInfo:
     name: str
     topic_id: UUID | None
     partitions: Mapping[int, PartitionInfo]
+    error: int = 0
+    """What the broker said instead of a layout: 29 where we may not even see the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class ClusterClient:
                         )
                         for p in topic.partitions
                     },
+                    0 if topic.partitions else code_of(topic.error_code),
                 )
             brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers}
             self.metadata = Metadata(

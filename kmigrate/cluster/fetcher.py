@@ -35,7 +35,7 @@ class FetchSession:
         self._client = client
         self._node = node
         self._purpose = purpose
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._connection: object = None
         self._forget()
 
@@ -64,7 +64,7 @@ class FetchSession:
                 encode_fetch(
                     send,
                     max_wait_ms=max_wait_ms,
-                    max_bytes=self._max_bytes,
+                    max_bytes=self.max_bytes,
                     read_committed=True,
                     session_id=session,
                     session_epoch=epoch,

@@ -3,6 +3,9 @@
 Readers queue what they fetch in lanes, writers gather one batch of each lane into a request (A2) and keep a few
 requests in flight. Everything that decides is in `lane`; between two awaits a lane belongs to one task alone.
 
+What an error means is in `reactions`. It holds back the partition that was answered and no other: readers and
+writers go round a partition that waits, and whatever has to be asked about it is asked by a task of its own.
+
 Back-pressure in three sentences: a lane with more than `backlog_bytes` unacknowledged is left out of the next
 fetch; the fetch then waits briefly only, so that it is taken in again soon; what is in flight to the target is
 bounded by the requests in flight and their size.
@@ -21,18 +24,21 @@ from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
 from kmigrate.mirror.mending import Mender
+from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.throttle import Throttle
 from kmigrate.model.records import CopyIdentity
+from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.net.clock import now_ms, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import (
     PRODUCE,
     PRODUCE_VERSION,
     FetchedPartition,
     FetchPartition,
-    decode_produce,
+    ProduceAnswer,
+    decode_throttled_produce,
     encode_produce,
 )
 
@@ -61,6 +67,9 @@ class MirroredTopic:
     """The source topic's own policy says that a log cleaner works on it."""
     urgent: bool = False
     """In a promote: every partition's answer is asked for, idle or not, and progress told at once (AL-76)."""
+    paused: bool = False
+    stops: Mapping[int, PartitionStop] = field(default_factory=dict)
+    losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
 
 
 class Copier:
@@ -92,7 +101,10 @@ class Copier:
         self._moved = asyncio.Event()
         self._look_now = asyncio.Event()
         self._may_write_compacted = may_fill
-        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set)
+        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set, self._check_anew)
+        self._throttle = Throttle()
+        self._held: dict[int, float] = {}
+        """Target brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
         self._tasks = TaskOwner(self._on_failure)
         self._readers: set[int] = set()
         self._writers: set[int] = set()
@@ -107,25 +119,42 @@ class Copier:
         for key in [key for key in self.lanes if key[0] not in wanted]:
             self.lanes.pop(key).stop("no longer mirrored")
         for topic in wanted.values():
-            for partition, start in topic.starts.items():
-                lane = self.lanes.get((topic.topic, partition))
-                if lane is None:
-                    lane = Lane(
-                        topic.topic,
-                        partition,
-                        producer_id=self._identity.data_id,
-                        epoch=self._identity.data_epoch,
-                        hole_limit=self._settings.hole_limit,
-                        log_start=start,
-                    )
-                    self.lanes[lane.key] = lane
-                lane.compacted = lane.compacted or topic.compacted
-                lane.barrier = topic.barriers.get(partition)
-                lane.urgent = topic.urgent
-        if wanted.keys() != self._topics.keys():
-            self._look_now.set()
+            self._place(topic)
         self._topics = wanted
         self._wake()
+
+    def _place(self, topic: MirroredTopic) -> None:
+        """A lane for each partition of a topic, as the state log wants it; a resumed one begins anew."""
+        for partition, start in topic.starts.items():
+            key, stop = (topic.topic, partition), topic.stops.get(partition)
+            lane = self.lanes.get(key)
+            if lane is not None and lane.recorded and stop is None and lane.at_rest:
+                lane = None
+            if lane is None:
+                lane = Lane(
+                    topic.topic,
+                    partition,
+                    producer_id=self._identity.data_id,
+                    epoch=self._identity.data_epoch,
+                    hole_limit=self._settings.hole_limit,
+                    log_start=start,
+                )
+                self.lanes[key] = lane
+                self._look_now.set()
+            if stop is not None:
+                lane.stop(stop.text, (stop.first, stop.last))
+                lane.recorded = True
+            lane.compacted = lane.compacted or topic.compacted
+            lane.barrier = topic.barriers.get(partition)
+            lane.urgent = topic.urgent
+            lane.paused = topic.paused
+            lane.losses = topic.losses.get(partition, ())
+
+    def limit(self, rate: int) -> None:
+        """Read at most `rate` bytes a second from now on, all partitions together; 0 is no limit."""
+        if rate != self._throttle.rate:
+            self._throttle.limit(rate, monotonic())
+            self._wake()
 
     async def run(self) -> None:
         """Copy until cancelled; raises only what no retry can mend."""
@@ -157,9 +186,9 @@ class Copier:
         event, self._moved = self._moved, asyncio.Event()
         event.set()
 
-    async def _wait(self, event: asyncio.Event) -> None:
+    async def _wait(self, event: asyncio.Event, most_s: float = _LOOK_S) -> None:
         try:
-            async with asyncio.timeout(_LOOK_S):
+            async with asyncio.timeout(most_s):
                 await event.wait()
         except TimeoutError:
             return
@@ -177,6 +206,7 @@ class Copier:
         self.added = {}
         for topic in self._topics.values():
             self._check_topic(topic)
+            self._place(topic)
         for lane in list(self.lanes.values()):
             self._staff(self._source.leader(*lane.key), self._readers, self._read)
             self._staff(self._target.leader(*lane.key), self._writers, self._write)
@@ -195,18 +225,36 @@ class Copier:
             self._tasks.start(work(node))
 
     def _check_topic(self, topic: MirroredTopic) -> None:
-        for client, topic_id in ((self._source, topic.source_topic_id), (self._target, topic.target_topic_id)):
-            info = client.metadata.topics.get(topic.topic)
-            if info is not None and topic_id and info.topic_id and str(info.topic_id) != topic_id:
-                problem = (
-                    f"topic-recreated: {topic.topic} on {client.settings.name} is another topic than the one "
-                    f"mirrored (id {info.topic_id}, was {topic_id})"
-                )
-                for partition in topic.starts:
-                    self.lanes[(topic.topic, partition)].stop(problem)
+        """Whether both clusters still show the topic that is mirrored: by its id, not by its name."""
+        lanes = [self.lanes[(topic.topic, partition)] for partition in topic.starts]
+        for asked, client, topic_id in (
+            (Asked.FETCH, self._source, topic.source_topic_id),
+            (Asked.PRODUCE, self._target, topic.target_topic_id),
+        ):
+            info, name = client.metadata.topics.get(topic.topic), client.settings.name
+            trouble = ""
+            if info is None and client.metadata.brokers:
+                trouble = f"{reaction_to(asked, Found.GONE).ref}: cluster {name} has no topic {topic.topic} now"
+            elif info is not None and info.error:
+                trouble = told(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
+            elif info is not None and topic_id and info.topic_id and str(info.topic_id) != topic_id:
+                for lane in lanes:
+                    lane.stop(
+                        f"{reaction_to(asked, Found.RECREATED).ref}: {topic.topic} on {name} is another topic than "
+                        f"the one mirrored (id {info.topic_id}, was {topic_id})"
+                    )
+            for lane in lanes:
+                lane.layout_trouble[asked] = trouble
         info = self._source.metadata.topics.get(topic.topic)
         if info is not None and len(info.partitions) > len(topic.starts):
             self.added[topic.topic] = len(info.partitions)
+
+    async def _check_anew(self, client: ClusterClient, name: str) -> None:
+        """Look at one topic now; raises Unreachable."""
+        await client.refresh([name])
+        topic = self._topics.get(name)
+        if topic is not None:
+            self._check_topic(topic)
 
     def _attend(self, lane: Lane) -> None:
         """Start what a lane needs beside being read and written: its recovery, or a hole."""
@@ -237,13 +285,21 @@ class Copier:
         """Fetch from one source leader for ever."""
         settings = self._settings
         session = FetchSession(self._source, node, "mirror-read", max_bytes=settings.fetch_max_bytes)
+        slowed = False
         while True:
             moved = self._moved
             reading = [lane for lane in self.lanes.values() if self._source.leader(*lane.key) == node and lane.reads]
-            chosen = [lane for lane in reading if lane.queued_bytes < settings.backlog_bytes]
+            now = monotonic()
+            owed = self._throttle.wait_s(now)
+            chosen = [
+                lane
+                for lane in reading
+                if lane.queued_bytes < settings.backlog_bytes and lane.read_after <= now and (not owed or lane.urgent)
+            ]
             if not chosen:
-                await self._wait(moved)
+                await self._wait(moved, min([_LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
                 continue
+            session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
             full = any(lane.urgent for lane in chosen)
             waits = len(chosen) == len(reading) and not full
             wanted = {
@@ -251,7 +307,7 @@ class Copier:
                     lane.topic,
                     lane.partition,
                     lane.read_at,
-                    settings.partition_max_bytes,
+                    self._throttle.most(settings.partition_max_bytes),
                     last_fetched_epoch=lane.leader_epoch,
                 )
                 for lane in chosen
@@ -265,63 +321,70 @@ class Copier:
                 self._look_now.set()
                 await sleep(0.1)
                 continue
-            pause = await self._take(wanted, answer.partitions)
-            if answer.error or pause:
-                await sleep(0.05)
+            size = self._take(wanted, answer.partitions)
+            self._throttle.charge(size, monotonic(), exempt=bool(owed))
+            if answer.throttle_ms or slowed:
+                slowed = answer.throttle_ms > 0
+                for lane in chosen:
+                    lane.slow(Asked.FETCH, node, answer.throttle_ms)
+            if answer.error or slowed:
+                await sleep(max(answer.throttle_ms / 1000, 0.05))
 
-    async def _take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> bool:
-        """Give each partition's answer to its lane; True where one must be asked again after a pause."""
-        pause = False
+    def _take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
+        """Give each partition's answer to its lane; the bytes that were read."""
+        size = 0
         now = now_ms()
         for part in parts:
+            size += len(part.records)
             key = (part.topic, part.partition)
             lane, asked = self.lanes.get(key), wanted.get(key)
-            if lane is None or asked is None:
+            if lane is None or asked is None or lane.stopped:
                 continue
             if part.diverging is not None:
-                lane.stop(
-                    f"source-truncated: the source was cut to offset {part.diverging[1]}; offsets up to "
-                    f"{asked.offset - 1} had been read (an unclean leader election)"
-                )
-            elif part.error == Code.OFFSET_OUT_OF_RANGE:
-                await self._out_of_range(lane, asked.offset)
-                pause = True
+                lane.cut(part.diverging[1])
             elif part.error:
-                pause = True
-                self._source_error(lane, part.error)
+                self._source_error(lane, asked.offset, part.error)
             else:
                 lane.take(asked.offset, part, now)
             self._attend(lane)
             self._on_move(lane)
         self._wake()
-        return pause
+        return size
 
-    def _source_error(self, lane: Lane, error: int) -> None:
-        if row(error).retriable:
-            lane.trouble = f"source: {row(error).name}"
+    def _source_error(self, lane: Lane, asked: int, error: int) -> None:
+        reaction = reaction_to(Asked.FETCH, error)
+        trouble = told(reaction, error, f"reading offset {asked} was refused")
+        if reaction.action is Action.STOP:
+            lane.stop(trouble)
+            return
+        lane.read_failed(trouble, monotonic(), named=bool(reaction.ref))
+        if reaction.action is Action.LOOK:
+            lane.looking = True
+            self._tasks.start(self._look_at(lane, asked), f"look-{lane.key}")
+        elif reaction.action is Action.REFRESH:
             self._look_now.set()
-        else:
-            lane.stop(f"source-refused: offset {lane.read_at} cannot be read: {row(error).name} ({error})")
 
-    async def _out_of_range(self, lane: Lane, asked: int) -> None:
-        """The offset to be read next is not on the source: name what is lost, never jump (W7, W8)."""
+    async def _look_at(self, lane: Lane, asked: int) -> None:
+        """The source does not know the offset to be read, or the topic: name what is lost, never jump (W7, W8)."""
         try:
+            await self._check_anew(self._source, lane.topic)
+            if lane.stopped or self._source.leader(*lane.key) < 0:
+                return
             start = (await self._source.list_offsets({lane.key: EARLIEST}))[lane.key]
             end = (await self._source.list_offsets({lane.key: LATEST}, replica_id=LOG_END))[lane.key]
-        except Unreachable as error:
-            self.trouble = error.what
+        except Failed as error:
+            lane.reading_trouble = f"{error.ref}: {error.what}"
             return
-        if start.error or end.error:
-            self._look_now.set()
-        elif asked < start.offset <= lane.position:
-            lane.read_at = lane.position
-        elif asked < start.offset:
-            lane.stop(
-                f"source-range-lost: offsets {asked} to {start.offset - 1} were deleted on the source "
-                "before they were copied"
-            )
-        elif asked > end.offset:
-            lane.stop(f"source-shorter: the source ends at {end.offset}, the copy stands at {asked}")
+        else:
+            if start.error or end.error:
+                self._look_now.set()
+            elif asked < start.offset:
+                lane.deleted(asked, start.offset)
+            elif asked > end.offset:
+                lane.cut(end.offset)
+        finally:
+            lane.looking = False
+            self._after(lane)
 
     # writing
 
@@ -340,11 +403,17 @@ class Copier:
                 self._look_now.set()
                 await sleep(0.1)
                 continue
-            batches = self._gather(node, connection) if len(in_flight) < self._settings.in_flight else []
+            held = self._held.get(node)
+            if held is not None and held > monotonic():
+                await sleep(held - monotonic())
+                continue
+            # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
+            most = self._settings.in_flight if held is None else 1
+            batches = self._gather(node, connection) if len(in_flight) < most else []
             if not batches:
                 await self._wait(moved)
                 continue
-            self._send(connection, batches, in_flight)
+            self._send(node, connection, batches, in_flight)
             await connection.drain()
 
     def _gather(self, node: int, connection: BrokerConnection) -> list[Sent]:
@@ -369,7 +438,7 @@ class Copier:
         return out
 
     def _send(
-        self, connection: BrokerConnection, batches: list[Sent], in_flight: set[asyncio.Future[bytearray]]
+        self, node: int, connection: BrokerConnection, batches: list[Sent], in_flight: set[asyncio.Future[bytearray]]
     ) -> None:
         body = encode_produce(
             [(sent.lane.topic, sent.lane.partition, sent.step.view) for sent in batches],
@@ -382,17 +451,18 @@ class Copier:
         def answered(done: asyncio.Future[bytearray]) -> None:
             overdue.cancel()
             in_flight.discard(done)
-            self._answered(batches, done)
+            self._answered(node, batches, done)
 
         future.add_done_callback(answered)
 
-    def _answered(self, batches: list[Sent], done: asyncio.Future[bytearray]) -> None:
+    def _answered(self, node: int, batches: list[Sent], done: asyncio.Future[bytearray]) -> None:
         """Hand a Produce answer, or its absence, to the lanes."""
         failure = done.exception() if not done.cancelled() else Unreachable("cancelled", "the copier was closed")
-        answers = {}
+        answers: dict[Key, ProduceAnswer] = {}
         if failure is None:
             try:
-                answers = decode_produce(done.result())
+                answers, throttle_ms = decode_throttled_produce(done.result())
+                self._hold(node, batches, throttle_ms)
             except KmigrateError as error:
                 failure = error
         for sent in batches:
@@ -403,6 +473,20 @@ class Copier:
                 # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
                 repeated = answer.log_append_time >= 0
                 sent.lane.answered(sent.step, answer.error, answer.base_offset, repeated=repeated)
-                if answer.error and row(answer.error).refresh:
+                if answer.error and reaction_to(Asked.PRODUCE, answer.error).action is Action.REFRESH:
                     self._look_now.set()
             self._after(sent.lane)
+
+    def _hold(self, node: int, batches: list[Sent], throttle_ms: int) -> None:
+        """Send nothing to a broker for as long as its quota asks for, and say so."""
+        if throttle_ms:
+            self._held[node] = monotonic() + throttle_ms / 1000
+        elif self._held.pop(node, None) is None:
+            return
+        for sent in batches:
+            sent.lane.slow(Asked.PRODUCE, node, throttle_ms)
+
+
+def _until(lanes: Iterable[Lane], now: float) -> list[float]:
+    """How long each lane that rests after an error goes on resting."""
+    return [lane.read_after - now for lane in lanes if lane.read_after > now]

@@ -26,6 +26,7 @@ from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.stops import StopKeeper
 from kmigrate.mirror.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
@@ -68,6 +69,7 @@ class MirrorEngine:
         self._instance = instance
         self._settings = settings
         self._lease = Lease(log, link_name, instance, settings.lease_s)
+        self._stops = StopKeeper(log, link_name)
         self._maker = TopicMaker(source, target, source_admin, target_admin)
         self._copier: Copier | None = None
         self._working: dict[str, asyncio.Task[Any]] = {}
@@ -141,6 +143,7 @@ class MirrorEngine:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(copier.run())
+                group.create_task(self._stops.run(copier.lanes))
                 group.create_task(
                     self._follow(copier, Aligner(self._target, link.copy, self._settings), work)
                 )
@@ -185,6 +188,8 @@ class MirrorEngine:
         for topic in [topic for topic in self._rechecking if topic not in copying]:
             self._rechecking.pop(topic).cancel()
         copier.assign(mirrored)
+        link = state.link(self._link)
+        copier.limit(link.throttle if link is not None else 0)
         self._applied = state.epoch
         self._at_once = self._at_once or any(topic.urgent for topic in mirrored)
         self._speak.set()
@@ -340,6 +345,9 @@ def _mirrored(record: TopicRecord) -> MirroredTopic:
         barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
         compacted="compact" in record.restore_configs.get("cleanup.policy", ""),
         urgent=record.phase in _PROMOTING,
+        paused=record.paused,
+        stops=record.stops,
+        losses=record.losses,
     )
 
 

@@ -34,6 +34,11 @@ class HoleMaker:
         self._one_transaction = asyncio.Lock()
         self.filler = filler
 
+    @property
+    def portion(self) -> int:
+        """How much of a long hole is made at once: about a second's worth, so that the lease is looked at between."""
+        return 25_000 if self.filler is HoleFiller.MARKERS else 500
+
     async def make(self, topic: str, partition: int, count: int) -> int:
         """Append `count` control records; the broker's error code. Raises Unreachable where the outcome is unknown."""
         while count and self.filler is HoleFiller.MARKERS:

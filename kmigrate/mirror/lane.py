@@ -1,6 +1,6 @@
 """One mirrored partition as a machine: what may be sent now, and what each answer means. Pure.
 
-    LOST ──recovered──▶ PRIMING ──ack──▶ PIPING ◀──▶ FILLING        any ──stop──▶ STOPPED (for good, by name)
+    LOST ──recovered──▶ PRIMING ──ack──▶ PIPING ◀──▶ FILLING        any ──stop──▶ STOPPED (by name, see `reactions`)
       ▲___________________│________________│____________│
             error, unknown outcome, 45: once nothing is unanswered, the target's tail is read again
 
@@ -15,6 +15,8 @@ G  Where a log cleaner works, two reads of the source may disagree on what is a 
    long may then append a record that the log's owner has made a hole of, one place too late. So such a lane sends one
    batch at a time and under the lease only, and whenever its own append was not the one that was stored, the target's
    last batch is compared with the source (`doubtful`) before anything else is believed.
+H  What the source has lost (W7) is dropped where it was only read, and named where the target holds it already. A
+   hole is made over offsets that were deleted unread only where a person has accepted exactly that loss.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
+from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, pause_s, reaction_to, remedy_of, told
 from kmigrate.mirror.steps import Append, Hole, Step, read_steps
 from kmigrate.model.records import PartitionProgress
-from kmigrate.protocol.codes import Code, row
+from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.protocol.hot import FetchedPartition
 from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, next_sequence, stamp
 
@@ -38,10 +41,6 @@ class LaneState(Enum):
     PIPING = "piping"
     FILLING = "filling"
     STOPPED = "stopped"
-
-
-_UNKNOWN_OUTCOME = frozenset({Code.REQUEST_TIMED_OUT, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
-_READ_TAIL_AGAIN = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.DUPLICATE_SEQUENCE_NUMBER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,27 @@ class Lane:
         self.urgent = False
         """In a promote: progress must be told at once."""
         self.problem = ""
+        self.lost = (-1, -1)
+        """The source offsets that the problem is about, both included."""
+        self.recorded = False
+        """The state log holds this stop; only once it no longer does, a person has resumed the partition."""
         self.trouble = ""
         """What is being retried now; cleared by the next success."""
+        self.reading_trouble = ""
+        """The same for reading."""
+        self.paused = False
+        self.losses: tuple[AcceptedLoss, ...] = ()
+        self.looking = False
+        """A task looks what became of the topic or of the offset to be read: nothing is read meanwhile."""
+        self.layout_trouble: dict[Asked, str] = {}
+        """What a look at the topic on either cluster has shown."""
+        self.read_after = 0.0
+        """When the source may be asked again after an error, on the monotonic clock."""
+        self.failures = 0
+        """Appends or holes refused in a row; `write_pause_s` is the wait that follows from it."""
+        self._read_failures = 0
+        self._slowed: dict[Asked, str] = {}
+        self._cut: int | None = None
         self.unknown = False
         """Whether something was sent whose outcome is not known: the tail must settle before it is believed."""
         self.compacted = False
@@ -104,12 +122,15 @@ class Lane:
     @property
     def reads(self) -> bool:
         """Whether this lane has a position to read the source from."""
-        return self.state is not LaneState.STOPPED and self.read_at >= 0
+        held = self.paused or self.looking or self._cut is not None
+        return self.state is not LaneState.STOPPED and self.read_at >= 0 and not held
 
     def take(self, asked: int, answer: FetchedPartition, now_ms: int) -> None:
         """Queue what a read_committed answer to a fetch at `asked` holds; an outdated answer is ignored."""
-        if self.state is LaneState.STOPPED or asked != self.read_at:
+        if self.state is LaneState.STOPPED or self._cut is not None or asked != self.read_at:
             return
+        self._read_failures = 0
+        self.reading_trouble = ""
         self.source_end = answer.high_watermark
         self.stable_end = answer.last_stable_offset
         if self._live_from < 0:
@@ -158,12 +179,56 @@ class Lane:
         if isinstance(step, Append):
             self.queued_bytes += len(step.view)
 
-    def _push_end(self, problem: str) -> None:
+    def slow(self, asked: Asked, node: int, throttle_ms: int) -> None:
+        """A broker asks for a rest because our quota there is used up, or no longer does."""
+        ref = reaction_to(asked, Found.THROTTLED).ref
+        self._slowed[asked] = f"{ref}: broker {node} asks for rests of {throttle_ms} ms" if throttle_ms else ""
+
+    @property
+    def at_rest(self) -> bool:
+        """Stopped with nothing of this lane under way, so that another may take its place."""
+        return self.stopped and not self.busy and not self._sent
+
+    def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
+        """The source did not give this partition's records: it alone is asked again later."""
+        self._read_failures += 1
+        self.reading_trouble = trouble
+        self.read_after = now + pause_s(self._read_failures, named=named)
+
+    def deleted(self, asked: int, start: int) -> None:
+        """The source's log begins at `start`, beyond the offset to be read: a hole if that loss is accepted (H)."""
+        if self.stopped or asked != self.read_at:
+            return
+        at = max(asked, self.position)  # from `asked` to `position` the target has its holes already
+        if at >= start:
+            self.read_at = at
+            return
+        accepted = next((loss for loss in self.losses if loss.covers(at, at)), None)
+        if accepted is None:
+            self._push_end(
+                f"{_why(Found.RANGE_DELETED)}: offsets {at} to {start - 1} were deleted on the source "
+                "before they were copied",
+                (at, start - 1),
+            )
+            return
+        self.read_at = min(start, accepted.last + 1)
+        self._push(Hole(at, self.read_at))
+
+    def cut(self, end: int) -> None:
+        """The source's log was cut to `end` (W7): what was read is forgotten, the target's tail says what it holds."""
+        if self.stopped:
+            return
+        self._cut = end if self._cut is None else min(self._cut, end)
+        self._queue.clear()
+        self._lose(f"the source was cut to offset {end}")
+
+    def _push_end(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
         """Stop reading; what was read before the problem is still copied."""
         self.problem = problem
+        self.lost = lost
         self.read_at = -1
         if not self._queue and not self._sent:
-            self.stop(problem)
+            self.stop(problem, lost)
 
     # writing to the target
 
@@ -176,6 +241,8 @@ class Lane:
             if self.state is LaneState.PIPING:
                 self.state = LaneState.PRIMING
         limit = in_flight if self.state is LaneState.PIPING else 1
+        if self.paused:
+            return None
         if self.state not in (LaneState.PRIMING, LaneState.PIPING) or len(self._sent) >= limit or not self._queue:
             return None
         step = self._queue[0]
@@ -213,7 +280,8 @@ class Lane:
             return
         if error == 0 and base_offset != step.start:
             self.stop(
-                f"diverged: the batch for offset {step.start} was stored or found at {base_offset} on the target"
+                f"{reaction_to(Asked.PRODUCE, Found.OTHER_OFFSET).ref}: the batch for offset {step.start} was stored "
+                f"or found at {base_offset} on the target"
             )
         elif error == 0 and repeated and self.compacted:
             self._failed.append(step)
@@ -223,6 +291,7 @@ class Lane:
             self.position = step.end
             self.queued_bytes -= len(step.view)
             self.trouble = ""
+            self.failures = 0
             self._end_if_done()
         elif error == 0:
             self._failed.append(step)  # stored, but behind a failure: the tail decides
@@ -237,15 +306,25 @@ class Lane:
             self._sent.remove(step)
 
     def _refused(self, step: Append, error: int) -> None:
-        if error in _READ_TAIL_AGAIN:
-            self._lose("another copier was faster")
-        elif error in _UNKNOWN_OUTCOME:
-            self.unknown = True
-            self._lose(row(error).name)
-        elif row(error).retriable and error != Code.CORRUPT_MESSAGE:
-            self._lose(row(error).name)
-        else:
-            self.stop(f"target-refused: offset {step.start} was refused with {row(error).name} ({error})")
+        reaction = reaction_to(Asked.PRODUCE, error)
+        text = told(reaction, error, f"offset {step.start} was refused")
+        if reaction.action is Action.STOP:
+            self.stop(text)
+            return
+        self.unknown = self.unknown or reaction.action is Action.SETTLE
+        if self.state is not LaneState.LOST:
+            self._count(reaction)
+            self._lose(text)
+
+    def _count(self, reaction: Reaction) -> None:
+        """Named trouble waits for somebody to mend it: each vain try makes the next one wait longer."""
+        if reaction.ref:
+            self.failures += 1
+
+    @property
+    def write_pause_s(self) -> float:
+        """How long to wait before the tail is read for another try."""
+        return pause_s(self.failures, named=True)
 
     def unanswered(self, step: Append, why: str) -> None:
         """No answer came: whether the append was stored is unknown."""
@@ -253,7 +332,7 @@ class Lane:
         if self.state is LaneState.STOPPED:
             return
         self._failed.append(step)
-        self.unknown = True
+        self.unknown = self.unknown or reaction_to(Asked.PRODUCE, Found.NO_ANSWER).action is Action.SETTLE
         self._lose(why)
 
     def _lose(self, why: str) -> None:
@@ -277,6 +356,10 @@ class Lane:
         """
         if self.state is not LaneState.LOST:
             return
+        if self._cut is not None:
+            self._after_cut(position)
+            if self.stopped:
+                return
         known: list[Step] = sorted(self._failed, key=lambda step: step.start)
         known += self._queue
         self._failed = []
@@ -299,12 +382,33 @@ class Lane:
         self.queued_bytes = 0
         self.read_at = offset
         self.problem = ""
+        self.lost = (-1, -1)
+
+    def _after_cut(self, position: int) -> None:
+        """Where the target holds nothing of what the source lost, the copy goes on by itself; else it is named (H)."""
+        end = self._cut
+        self._cut = None
+        self._failed = []
+        self.read_at, self.leader_epoch = -1, -1
+        assert end is not None
+        if position <= end:
+            return
+        if any(loss.covers(end, position - 1) for loss in self.losses):
+            self.reading_trouble = f"{_why(Found.CUT)}: waits until the source, which ends at {end}, reaches {position}"
+            return
+        self.stop(
+            f"{_why(Found.CUT)}: the source was cut to offset {end} (an unclean leader election); offsets {end} to "
+            f"{position - 1} are on the target as they were before",
+            (end, position - 1),
+        )
 
     # holes
 
     def hole_due(self) -> Hole | None:
         """The hole to be filled now, clipped at the barrier."""
-        if self.state not in (LaneState.PRIMING, LaneState.PIPING) or self._sent or self.busy or not self._queue:
+        if self.paused or self._sent or self.busy or not self._queue:
+            return None
+        if self.state not in (LaneState.PRIMING, LaneState.PIPING):
             return None
         step = self._queue[0]
         if not isinstance(step, Hole):
@@ -326,7 +430,18 @@ class Lane:
         self.position = self._next = end
         self.state = LaneState.PRIMING
         self.trouble = ""
+        self.failures = 0
         self._end_if_done()
+
+    def fill_refused(self, hole: Hole, error: int) -> None:
+        """The broker's word on a hole; how many of its markers were written only the log's end can say."""
+        reaction = reaction_to(Asked.MARKERS, error)
+        text = told(reaction, error, f"the hole at offset {hole.start} was refused")
+        if reaction.action is Action.STOP:
+            self.stop(text)
+            return
+        self._count(reaction)
+        self.fill_failed(text, unknown=reaction.action is Action.SETTLE)
 
     def fill_failed(self, why: str, *, unknown: bool) -> None:
         self.unknown = self.unknown or unknown
@@ -336,15 +451,25 @@ class Lane:
 
     def _end_if_done(self) -> None:
         if self.problem and not self._queue and not self._sent:
-            self.stop(self.problem)
+            self.stop(self.problem, self.lost)
 
-    def stop(self, problem: str) -> None:
-        """Stop for good; the first problem is the one that is told."""
+    def stop(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
+        """Stand still until a person resumes; the first problem is the one that is told."""
         if self.state is not LaneState.STOPPED:
             self.problem = problem
+            self.lost = lost
             self.state = LaneState.STOPPED
             self._queue.clear()
             self.queued_bytes = 0
+
+    def record(self, now_ms: int) -> PartitionStop:
+        """This stop as the state log keeps it."""
+        ref, _, what = self.problem.partition(": ")
+        return PartitionStop(ref, what, remedy_of(self.problem), *self.lost, at_ms=now_ms)
+
+    def _troubles(self) -> str:
+        known = (*self.layout_trouble.values(), self.trouble, self.reading_trouble, *self._slowed.values())
+        return "; ".join(dict.fromkeys(trouble for trouble in known if trouble))
 
     @property
     def at_barrier(self) -> int:
@@ -367,4 +492,9 @@ class Lane:
             direct_id=self._direct[0],
             direct_offset=self._direct[1],
             direct_ms=self._direct[2],
+            trouble="" if self.stopped else self._troubles(),
         )
+
+
+def _why(found: Found) -> str:
+    return reaction_to(Asked.FETCH, found).ref

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.records.batch import Batch, check_crc
 from kmigrate.records.merge import Stretch, merge, pieces
@@ -116,8 +117,9 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
     """Whether reading may go on at this batch: what lies between is no gap, or one that can be filled."""
     at = reading.next_offset
     if base_offset - at > hole_limit:
+        ref = reaction_to(Asked.FETCH, Found.GAP).ref
         reading.problem = (
-            f"large-gap: the source has no offsets {at} to {base_offset - 1} (compaction); "
+            f"{ref}: the source has no offsets {at} to {base_offset - 1} (compaction); "
             f"gaps of more than {hole_limit} are not filled"
         )
         return False
@@ -133,7 +135,8 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
         runs = merge(stretch)
     except ProtocolViolation:
         for batch in stretch.batches:
-            _take(reading, batch, False, hole_limit)
+            if not reading.problem:
+                _take(reading, batch, False, hole_limit)
         return
     if not _reaches(reading, first.base_offset, hole_limit):
         return
@@ -152,7 +155,8 @@ def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> 
     if not _reaches(reading, batch.base_offset, hole_limit):
         return
     if not check_crc(batch.view):
-        reading.problem = f"corrupt-source-batch: the batch at offset {batch.base_offset} does not fit its CRC"
+        ref = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
+        reading.problem = f"{ref}: the batch at offset {batch.base_offset} does not fit its CRC"
         return
     if batch.is_control or is_aborted:
         if not batch.is_control:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
-from kmigrate.errors import Refused, Unreachable
+from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
@@ -113,6 +113,14 @@ class TopicMaker:
                 f"cluster {self._source.settings.name} has no topic {topic}",
                 still_true="nothing was created on the target",
                 next_step="check the name; the mirror goes on by itself once the topic exists",
+            )
+        if info.error:
+            raise BrokerRefused(
+                "source-denied",
+                f"cluster {self._source.settings.name} does not show topic {topic}: {row(info.error).name}",
+                code=info.error,
+                still_true="nothing was created on the target",
+                next_step="give the source's principal the rights to DESCRIBE and READ this topic",
             )
         await self._target.refresh([topic])
         replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)

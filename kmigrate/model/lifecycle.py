@@ -7,7 +7,8 @@ Two rules:
    of the state log and by nothing else: no local timer ever leaves a fence.
 
     initialising → aligning → mirroring → promote-pending → fencing → fenced → promoted
-                                  ↑____________|_______________|_________|   (un-fence: back, with a reason)
+        ↑______________________|  ↑____________|_______________|_________|   (un-fence: back, with a reason)
+         (anew: the target topic is gone or empty)
 
 Deliberately left out: soak, reverse mirror and rollback after `promoted`; follow mode of groups.
 """
@@ -47,6 +48,8 @@ class TopicEvent(StrEnum):
     """The target topic exists and its start offsets are decided (mirror)."""
     ALIGNED = "aligned"
     """Every partition's log start is where its first record will be (mirror)."""
+    ANEW = "anew"
+    """The target topic is gone or empty: a person asked to copy from the start again (CLI)."""
     PROMOTE_ASKED = "promote-asked"
     """A person or a playbook asked for promotion (CLI)."""
     FENCE = "fence"
@@ -64,7 +67,7 @@ _T, _E = TopicPhase, TopicEvent
 TOPIC_TRANSITIONS: dict[TopicPhase, dict[TopicEvent, TopicPhase]] = {
     _T.INITIALISING: {_E.CREATED: _T.ALIGNING},
     _T.ALIGNING: {_E.ALIGNED: _T.MIRRORING},
-    _T.MIRRORING: {_E.PROMOTE_ASKED: _T.PROMOTE_PENDING},
+    _T.MIRRORING: {_E.PROMOTE_ASKED: _T.PROMOTE_PENDING, _E.ANEW: _T.INITIALISING},
     _T.PROMOTE_PENDING: {_E.FENCE: _T.FENCING, _E.UNFENCE: _T.MIRRORING},
     _T.FENCING: {_E.BARRIER: _T.FENCED, _E.UNFENCE: _T.MIRRORING},
     _T.FENCED: {_E.FLIP: _T.PROMOTED, _E.UNFENCE: _T.MIRRORING},

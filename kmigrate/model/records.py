@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.stops import AcceptedLoss, PartitionStop
 
 __all__ = [
     "KINDS",
@@ -102,6 +103,8 @@ class LinkRecord:
     copy: CopyIdentity | None = None
     restore_expiration: str | None = None
     """The target's `producer.id.expiration.ms` default before it was raised ('' where it was unset)."""
+    throttle: int = 0
+    """Most bytes a second that the mirror reads from the source; 0 is no limit."""
 
     @property
     def key(self) -> str:
@@ -157,6 +160,11 @@ class TopicRecord:
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
     fenced_ms: int = 0
     promoted_ms: int = 0
+    paused: bool = False
+    """A person holds the copy back; all else goes on."""
+    stops: Mapping[int, PartitionStop] = field(default_factory=dict)
+    """Partitions that the mirror has stopped; only `topic resume` takes one out."""
+    losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -256,6 +264,8 @@ class PartitionProgress:
     direct_offset: int = -1
     direct_ms: int = 0
     """When that batch was seen here, ms since the epoch."""
+    trouble: str = ""
+    """What is being tried again, or waited for, without anybody's help; or ''."""
 
 
 @dataclass(frozen=True, slots=True)

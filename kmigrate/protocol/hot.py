@@ -30,6 +30,7 @@ __all__ = [
     "ProduceAnswer",
     "decode_fetch",
     "decode_produce",
+    "decode_throttled_produce",
     "encode_fetch",
     "encode_produce",
 ]
@@ -77,6 +78,11 @@ def encode_produce(
 
 def decode_produce(frame: bytearray) -> dict[tuple[str, int], ProduceAnswer]:
     """Answers of a Produce 9 response by topic and partition."""
+    return decode_throttled_produce(frame)[0]
+
+
+def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], ProduceAnswer], int]:
+    """The answers, and for how many ms the broker asks not to be sent to: a quota is used up (KIP-219)."""
     try:
         at = response_body_offset(frame, flexible=True)
         out: dict[tuple[str, int], ProduceAnswer] = {}
@@ -95,8 +101,9 @@ def decode_produce(frame: bytearray) -> dict[tuple[str, int], ProduceAnswer]:
                 at = skip_tags(frame, at)
                 out[(topic or "", partition)] = ProduceAnswer(error, base, append_time, message)
             at = skip_tags(frame, at)
-        skip_tags(frame, at + _I32.size)  # behind the throttle time
-        return out
+        (throttle_ms,) = _I32.unpack_from(frame, at)
+        skip_tags(frame, at + _I32.size)
+        return out, throttle_ms
     except struct.error as short:
         raise ProtocolViolation("short-produce-answer", str(short)) from None
 

@@ -60,6 +60,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
     "link create": {"name": _NEEDED, "source": _NEEDED, "target": _NAME},
     "link check": {"name": _NAME},
     "link delete": {"name": _NEEDED},
+    "link throttle": {"rate": Field("a rate as a text: 10MB, or off", _is_text, required=True), "link": _NAME},
     "topic mirror": {
         "topics": _NAMES,
         "from": Field("earliest, latest, ISO-8601 or ms since the epoch as a text", _is_text),
@@ -67,6 +68,13 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "link": _NAME,
         "timeout": _SECONDS,
         "no-wait": _SWITCH,
+    },
+    "topic pause": {"topics": _NAMES, "link": _NAME},
+    "topic resume": {
+        "topics": _NAMES,
+        "partition": Field("a partition number", _is_count),
+        "accept-loss": Field("FROM..TO as a text", _is_text),
+        "link": _NAME,
     },
     "group mirror": {"groups": _NAMES, "link": _NAME},
     "group promote": {"groups": _NAMES, "link": _NAME, "timeout": _SECONDS, "no-wait": _SWITCH},
@@ -112,7 +120,7 @@ class RunStep:
         words = [self.verb]
         for key, value in self.options.items():
             shown = " ".join(value) if isinstance(value, list) else str(value)
-            words.append(shown if key in ("topics", "groups", "name") else f"--{key} {shown}")
+            words.append(shown if key in ("topics", "groups", "name", "rate") else f"--{key} {shown}")
         return " ".join(words)
 
 

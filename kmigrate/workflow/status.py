@@ -21,6 +21,7 @@ from kmigrate.model.records import (
     RouterRecord,
     TopicRecord,
 )
+from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 
@@ -41,6 +42,10 @@ class PartitionStatus:
     problem: str
     hold_ms: float
     """Longest time a request was held at the last fence, −1 where none was."""
+    trouble: str = ""
+    """What the mirror tries again or waits for; nobody has to do anything, or somebody outside kmigrate."""
+    stop: PartitionStop | None = None
+    losses: tuple[AcceptedLoss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class TopicStatus:
     offsets: str
     """identical: every partition's target log lies within the source's, offset for offset; else unknown."""
     partitions: tuple[PartitionStatus, ...]
+    paused: bool = False
 
     @property
     def lag(self) -> int:
@@ -78,6 +84,8 @@ class LinkStatus:
     target: str
     trouble: str
     """Why the source could not be asked, or ''."""
+    throttle: int = 0
+    """Bytes a second; 0 is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,7 @@ async def snapshot(estate: Estate) -> Snapshot:
             await source.refresh([r.topic for r in records])
         except KmigrateError as error:
             trouble, source = error.what, None
-        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble))
+        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, link.throttle))
         keys = [(r.topic, p) for r in records for p in range(r.partitions)]
         await estate.target.refresh([r.topic for r in records])
         mine = await _bounds(estate.target, keys)
@@ -177,6 +185,7 @@ def _topic_status(
         source_end, target_end = theirs[1][key].offset, mine[1][key].offset
         lag = -1 if source_end < 0 or target_end < 0 else max(0, source_end - target_end)
         seen = progress.get(partition)
+        stop = record.stops.get(partition)
         rows.append(
             PartitionStatus(
                 partition,
@@ -185,12 +194,22 @@ def _topic_status(
                 mine[0][key].offset,
                 target_end,
                 0 if record.phase is TopicPhase.PROMOTED else lag,
-                seen.problem if seen else "",
+                stop.text if stop else seen.problem if seen else "",
                 holds.get(partition, -1.0),
+                seen.trouble if seen and not stop else "",
+                stop,
+                record.losses.get(partition, ()),
             )
         )
     return TopicStatus(
-        record.link, record.topic, record.phase, record.since_ms, record.reason, _offsets(record, rows), tuple(rows)
+        record.link,
+        record.topic,
+        record.phase,
+        record.since_ms,
+        record.reason,
+        _offsets(record, rows),
+        tuple(rows),
+        record.paused,
     )
 
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kmigrate.cli.views.tables import phase_text, table
-from kmigrate.workflow.status import GroupStatus, Snapshot, TopicStatus
+from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]
 
@@ -15,6 +15,8 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
     parts: list[RenderableType] = [_processes(shot)]
     for link in shot.links:
         line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
+        if link.throttle:
+            line.append(f"  at most {link.throttle:,} bytes/s", style="yellow")
         if link.trouble:
             line.append(f"  {link.trouble}", style="red")
         parts.append(line)
@@ -51,7 +53,7 @@ def _topics(shot: Snapshot) -> RenderableType:
     for topic in shot.topics:
         made.add_row(
             topic.topic,
-            phase_text(topic.phase),
+            Text.assemble(phase_text(topic.phase), (", paused", "yellow") if topic.paused else ""),
             str(len(topic.partitions)),
             _total([p.source_end for p in topic.partitions]),
             _total([p.target_end for p in topic.partitions]),
@@ -63,13 +65,30 @@ def _topics(shot: Snapshot) -> RenderableType:
 
 
 def _note(topic: TopicStatus) -> Text:
-    problems = [f"partition {p.partition}: {p.problem}" for p in topic.partitions if p.problem]
+    problems = [f"partition {p.partition}: {_problem(topic, p)}" for p in topic.partitions if p.problem]
     if problems:
         return Text("; ".join(problems), style="red")
+    troubles = [f"partition {p.partition}: {p.trouble}" for p in topic.partitions if p.trouble]
+    if troubles:
+        return Text("; ".join(troubles), style="yellow")
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
     if topic.reason:
         return Text(topic.reason, style="yellow")
+    losses = [f"partition {p.partition}: {_losses(p)}" for p in topic.partitions if p.losses]
+    if losses:
+        return Text("; ".join(losses), style="dim")
     return Text(f"held {held:.1f} ms" if held >= 0 else "", style="dim")
+
+
+def _problem(topic: TopicStatus, part: PartitionStatus) -> str:
+    """What stopped a partition, and the way on."""
+    way = f"; {part.stop.way_on(topic.topic, part.partition)}" if part.stop else ""
+    return f"{part.problem}{way}"
+
+
+def _losses(part: PartitionStatus) -> str:
+    named = ", ".join(f"{each.first}..{each.last} ({each.cause}, by {each.who})" for each in part.losses)
+    return f"accepted as lost: {named}" if named else ""
 
 
 def topic_detail(topic: TopicStatus) -> RenderableType:
@@ -82,7 +101,7 @@ def topic_detail(topic: TopicStatus) -> RenderableType:
             f"{_figure(p.target_start)} … {_figure(p.target_end)}",
             _figure(p.lag),
             f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
-            Text(p.problem, style="red"),
+            Text.assemble((_problem(topic, p), "red"), (p.trouble, "yellow"), (_losses(p), "dim")),
         )
     return made
 

@@ -7,7 +7,15 @@ whose effect stands already changes nothing and succeeds.
 from __future__ import annotations
 
 from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups
-from kmigrate.workflow.verbs.links import check_link, create_link, delete_link, forget_router, resolve_link
+from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
+from kmigrate.workflow.verbs.links import (
+    check_link,
+    create_link,
+    delete_link,
+    forget_router,
+    resolve_link,
+    throttle_link,
+)
 from kmigrate.workflow.verbs.topics import mirror_topics, promote_topics
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
@@ -18,9 +26,12 @@ __all__ = [
     "forget_router",
     "mirror_groups",
     "mirror_topics",
+    "pause_topics",
     "promote_groups",
     "promote_topics",
     "resolve_link",
+    "resume_topics",
+    "throttle_link",
     "wait_groups",
     "wait_topics",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import Refused, Unreachable, UsageError
@@ -18,7 +19,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 
-__all__ = ["check_link", "create_link", "delete_link", "forget_router", "mirror_runs", "resolve_link"]
+__all__ = ["check_link", "create_link", "delete_link", "forget_router", "mirror_runs", "resolve_link", "throttle_link"]
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -90,6 +91,24 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
     if plan:
         return made
     await estate.log.append(lambda state: None if state.link(name) else wanted)
+    return made.done()
+
+
+async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bool = False) -> Plan:
+    """Write the link's limit in bytes a second (0: none); a running mirror follows at once."""
+    link = resolve_link(estate.log.state, name)
+    if link.throttle == rate:
+        return Plan.of("link throttle", [], [Finding("ok", "same-rate", f"link {link.name} has that limit")]).done()
+    change = f"read at most {rate} bytes a second" if rate else "lift the limit"
+    made = Plan.of("link throttle", [f"{change} for link {link.name}"])
+    if plan:
+        return made
+
+    def decide(state: State) -> LinkRecord | None:
+        now = state.link(link.name)
+        return None if now is None or now.throttle == rate else replace(now, throttle=rate)
+
+    await estate.log.append(decide)
     return made.done()
 
 

@@ -208,6 +208,15 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
             f"topic {topic} is {record.phase}" + (f": {record.reason}" if record.reason else ""),
             "wait until it is mirroring: kmigrate status --watch",
         )
+    if record.paused:
+        return Finding("refuse", "topic-paused", f"topic {topic} is paused", f"kmigrate topic resume {topic}")
+    for partition, stop in sorted(record.stops.items()):
+        return Finding(
+            "refuse",
+            "partition-stopped",
+            f"partition {partition} of {topic} has stopped: {stop.text}",
+            stop.way_on(topic, partition),
+        )
     return None
 
 

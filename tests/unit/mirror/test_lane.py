@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kmigrate.mirror.lane import Lane, LaneState, Sent
 from kmigrate.mirror.steps import Hole
+from kmigrate.model.stops import AcceptedLoss, Remedy
 from kmigrate.protocol.codes import Code
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
 
@@ -209,6 +210,111 @@ def test_direct_batches_count_as_live_only_when_they_were_not_there_at_the_start
     assert (told.direct_id, told.direct_offset, told.direct_ms) == (9, 0, 0)
     it.take(1, fetched(batch(1, 1, producer=9), high_watermark=2), 1_234)
     assert it.progress().direct_ms == 1_234
+
+
+def test_a_paused_lane_reads_writes_and_fills_nothing_and_goes_on_where_it_was() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1, producer=7, attributes=MARKER))
+    it.paused = True
+    assert not it.reads
+    assert it.send_next(CONNECTION, 5) is None
+    assert it.hole_due() is None
+    it.paused = False
+    assert it.reads
+    it.answered(send(it).step, 0, 0)
+    assert it.hole_due() == Hole(1, 2)
+
+
+def test_what_was_read_before_a_deleted_range_is_copied_first_and_the_range_is_exact() -> None:
+    it = lane(0, 0, batch(0, 5))
+    it.deleted(5, 40)
+    assert it.progress().problem.startswith("source-range-lost: offsets 5 to 39 were deleted")
+    it.answered(send(it).step, 0, 0)
+    assert it.state is LaneState.STOPPED
+    assert (it.record(9).lost, it.record(9).at_ms, it.record(9).remedy) == ("5..39", 9, Remedy.ACCEPT_LOSS)
+
+
+def test_an_accepted_loss_becomes_a_hole_however_large_and_what_was_lost_since_is_named() -> None:
+    it = lane(5, 100)
+    it.losses = (AcceptedLoss(5, 1_000_004, "source-range-lost", 1, "me"),)
+    it.deleted(5, 1_000_020)
+    hole = it.hole_due()
+    assert hole == Hole(5, 1_000_005)
+    assert it.read_at == 1_000_005
+    it.fill()
+    it.filled(25_005)
+    assert it.hole_due() == Hole(25_005, 1_000_005), "a long hole is made part by part"
+    it.fill()
+    it.filled(1_000_005)
+    it.deleted(1_000_005, 1_000_020)
+    assert it.lost == (1_000_005, 1_000_019)
+
+
+def test_an_accepted_loss_is_only_made_a_hole_where_the_source_has_it_no_longer() -> None:
+    it = lane(5, 100)
+    it.losses = (AcceptedLoss(5, 39, "source-range-lost", 1, "me"),)
+    it.deleted(5, 20)
+    assert it.hole_due() == Hole(5, 20)
+    assert it.read_at == 20
+
+
+def test_offsets_whose_holes_the_target_has_already_are_not_lost() -> None:
+    it = Lane("t", 0, producer_id=7, epoch=0, hole_limit=100)
+    it.recovered(10, 1, 4)
+    it.deleted(4, 10)
+    assert it.read_at == 10
+    assert not it.progress().problem
+    it.deleted(10, 12)
+    assert it.lost == (10, 11)
+
+
+def test_a_source_that_lost_only_what_was_read_is_read_again_and_nothing_of_it_is_written() -> None:
+    it = lane(0, 0, *(batch(n, 1) for n in range(9)))
+    sent = send(it)
+    it.cut(4)
+    assert not it.reads
+    assert it.send_next(CONNECTION, 5) is None
+    it.answered(sent.step, 0, 0)
+    assert it.must_recover
+    it.take(9, fetched(batch(9, 1)), 5)
+    it.recovered(1, 1, 1)
+    assert (it.read_at, it.leader_epoch) == (1, -1)
+    assert it.reads
+    assert it.send_next(CONNECTION, 5) is None
+
+
+def test_a_source_that_lost_what_the_target_holds_stops_by_name_unless_that_was_accepted() -> None:
+    for losses, stops in (((), True), ((AcceptedLoss(30, 49, "source-truncated", 1, "me"),), False)):
+        it = lane(50, 100)
+        it.losses = losses
+        it.cut(30)
+        it.recovered(50, 100, 50)
+        assert it.stopped == stops
+        assert (it.lost == (30, 49)) == stops
+    assert it.read_at == 50
+    assert "reaches 50" in it.progress().trouble
+
+
+def test_a_lane_is_at_rest_only_when_nothing_of_it_is_under_way() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1))
+    sent = send(it)
+    it.stop("any: reason")
+    assert not it.at_rest
+    it.answered(sent.step, 0, 0)
+    assert it.at_rest
+    it.busy = True
+    assert not it.at_rest
+
+
+def test_a_success_ends_the_slow_tries() -> None:
+    it = lane(0, 0, batch(0, 1))
+    pauses = []
+    for _ in range(3):
+        it.answered(send(it).step, Code.TOPIC_AUTHORIZATION_FAILED, -1)
+        pauses.append(it.write_pause_s)
+        it.recovered(0, 0, 0)
+    assert pauses == [0.25, 0.5, 1.0]
+    it.answered(send(it).step, 0, 0)
+    assert it.write_pause_s == 0.0
 
 
 # Two copiers of one id against a broker that keeps M1's rules, with answers lost: the log comes out once.

@@ -31,6 +31,7 @@ from kmigrate.model.records import (
     decode_record,
     encode_record,
 )
+from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 
 _MARK = ProducerMark(7, 0, 41)
 _RECORDS: list[Record] = [
@@ -48,6 +49,9 @@ _RECORDS: list[Record] = [
         terms=PromoteTerms(1),
         fence_epoch=9,
         barrier={0: PartitionBarrier(10, 3)},
+        paused=True,
+        stops={1: PartitionStop("source-range-lost", "gone", Remedy.ACCEPT_LOSS, 5, 9, 7)},
+        losses={0: (AcceptedLoss(1, 3, "source-range-lost", 7, "me@here"),)},
     ),
     GroupRecord("l", "g", GroupPhase.PROMOTED, 1, written={"t": {0: 5}}),
     BarrierRecord("l", "t", 0, 9, {0: (_MARK,)}),
@@ -82,6 +86,14 @@ def test_a_field_of_a_later_version_is_ignored(record: Record) -> None:
 def test_an_unknown_or_broken_record_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(StateLogBroken):
         decode_record(data)
+
+
+def test_a_record_of_an_earlier_version_reads_as_nothing_held_back() -> None:
+    written = encode_record(TopicRecord("l", "t", TopicPhase.MIRRORING, 1))
+    old = {key: value for key, value in written.items() if key not in ("paused", "stops", "losses")}
+    read = decode_record(old)
+    assert isinstance(read, TopicRecord)
+    assert (read.paused, read.stops, read.losses) == (False, {}, {})
 
 
 @given(st.dictionaries(st.integers(0, 10_000), st.integers(0, 2**62), max_size=20))

@@ -1,0 +1,42 @@
+"""Amounts as a person types them: a rate in bytes a second, a range of offsets."""
+
+from __future__ import annotations
+
+import re
+
+from kmigrate.errors import UsageError
+
+__all__ = ["byte_rate", "offset_range"]
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(i?)(?:B(?:/s)?)?")
+_POWERS = {"": 0, "k": 1, "M": 2, "G": 3}
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def byte_rate(text: str) -> int:
+    """Bytes a second; 0 for `off`."""
+    if text == "off":
+        return 0
+    found = _RATE.fullmatch(text.replace("K", "k"))
+    rate = round(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]]) if found else 0
+    if rate < 1:
+        raise UsageError(
+            "bad-rate",
+            f"{text}: not a rate",
+            still_true="nothing was changed",
+            next_step="expected: bytes a second as 500kB, 10MB, 1GiB or a number; or off",
+        )
+    return rate
+
+
+def offset_range(text: str) -> tuple[int, int]:
+    """First and last offset, both included."""
+    found = _RANGE.fullmatch(text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise UsageError(
+            "bad-range",
+            f"--accept-loss {text}: not a range of offsets",
+            still_true="nothing was changed",
+            next_step="expected: FROM..TO as status names it, both included, for example 120..180",
+        )
+    return int(found[1]), int(found[2])

@@ -1,0 +1,64 @@
+"""Writes into the topics' records which partitions have stopped, so that no restart goes on over a stop in silence.
+
+The lease owner alone does it. Until a stop is written the lane itself holds it; a process that dies in between is
+followed by one that finds the same in both logs, or compares the last batch (`mending`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from kmigrate.errors import KmigrateError, StateLogBroken
+from kmigrate.mirror.lane import Lane
+from kmigrate.model.records import TopicRecord
+from kmigrate.model.state import State
+from kmigrate.model.stops import PartitionStop
+from kmigrate.net.clock import now_ms, sleep
+from kmigrate.state.log import StateLog
+
+__all__ = ["StopKeeper"]
+
+_LOOK_S = 0.25
+_RETRY_S = 1.0
+
+
+class StopKeeper:
+    """Keeps the records of one link's topics in step with the lanes that have stopped."""
+
+    def __init__(self, log: StateLog, link: str) -> None:
+        self._log = log
+        self._link = link
+        self.trouble = ""
+
+    async def run(self, lanes: Mapping[tuple[str, int], Lane]) -> None:
+        """For ever; a state log that cannot be written now is tried again."""
+        while True:
+            unsaid: dict[str, list[Lane]] = {}
+            for lane in lanes.values():
+                if lane.stopped and not lane.recorded:
+                    unsaid.setdefault(lane.topic, []).append(lane)
+            for topic, stopped in unsaid.items():
+                try:
+                    await self._write(topic, stopped)
+                    self.trouble = ""
+                except StateLogBroken:
+                    raise
+                except KmigrateError as error:
+                    self.trouble = f"{error.ref}: {error.what}"
+                    await sleep(_RETRY_S)
+            await sleep(_LOOK_S)
+
+    async def _write(self, topic: str, stopped: Iterable[Lane]) -> None:
+        now = now_ms()
+        stops: dict[int, PartitionStop] = {lane.partition: lane.record(now) for lane in stopped}
+
+        def decide(state: State) -> TopicRecord | None:
+            record = state.topic(self._link, topic)
+            if record is None or stops.keys() <= record.stops.keys():
+                return None
+            return replace(record, stops={**stops, **record.stops})
+
+        await self._log.append(decide)
+        for lane in stopped:
+            lane.recorded = True

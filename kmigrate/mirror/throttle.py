@@ -1,0 +1,52 @@
+"""A link's limit in bytes a second: a bucket that every reader of the link draws from after it has read. Pure.
+
+The limit is on reading, because that spares the source, the network and the target at once. What an answer brings
+is known only afterwards, so the bucket goes into debt, and nobody reads on before it is paid; `most` keeps single
+answers small enough for that to be smooth. Partitions in a promote are exempt from waiting: their producers are held
+at the fence, and a limit meant to spare clients must not lengthen their pause. What they read is charged all the
+same, but never so much that the others wait for longer than a second.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Throttle"]
+
+_BURST_S = 0.25
+_LEAST = 64 << 10
+_EXEMPT_DEBT_S = 1.0
+
+
+class Throttle:
+    """`rate` 0 is no limit. Times are seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self.rate = 0
+        self._level = 0.0
+        self._at = 0.0
+
+    def limit(self, rate: int, now: float) -> None:
+        """A new rate from now on; debts of the old one are forgotten."""
+        if rate != self.rate:
+            self.rate = rate
+            self._level, self._at = rate * _BURST_S, now
+
+    def _fill(self, now: float) -> None:
+        self._level = min(self._level + (now - self._at) * self.rate, self.rate * _BURST_S)
+        self._at = now
+
+    def charge(self, size: int, now: float, *, exempt: bool = False) -> None:
+        if self.rate:
+            self._fill(now)
+            least = min(self._level, -_EXEMPT_DEBT_S * self.rate)
+            self._level = max(self._level - size, least) if exempt else self._level - size
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until reading may go on."""
+        if not self.rate:
+            return 0.0
+        self._fill(now)
+        return max(0.0, -self._level / self.rate)
+
+    def most(self, size: int) -> int:
+        """How many bytes one answer should have at most, `size` being so without a limit."""
+        return min(size, max(_LEAST, int(self.rate * _BURST_S))) if self.rate else size

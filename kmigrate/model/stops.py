@@ -1,0 +1,70 @@
+"""Why a mirrored partition stands still, and what a person may do about it.
+
+A stop is written into the topic's record, so that neither a restarted mirror nor another process goes on over it
+in silence; only `topic resume` takes it out again. An accepted loss stays in the record as long as the copy it
+belongs to: who gave which offsets up, when, and why they were gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["AcceptedLoss", "PartitionStop", "Remedy"]
+
+
+class Remedy(StrEnum):
+    """How a stopped partition gets on again."""
+
+    AGAIN = "again"
+    """`topic resume`: both logs are read anew, and what is still wrong stops it again."""
+    ACCEPT_LOSS = "accept-loss"
+    """`topic resume --accept-loss` with exactly the offsets that the stop names."""
+    ANEW = "anew"
+    """The target holds what it should not: delete the target topic, then `topic resume` copies it from its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStop:
+    """One stopped partition."""
+
+    ref: str
+    what: str
+    remedy: Remedy = Remedy.AGAIN
+    first: int = -1
+    last: int = -1
+    """The offsets that are lost, both included; −1 where nothing is."""
+    at_ms: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"{self.ref}: {self.what}"
+
+    @property
+    def lost(self) -> str:
+        """The lost offsets as `--accept-loss` takes them, or ''."""
+        return f"{self.first}..{self.last}" if self.first >= 0 else ""
+
+    def way_on(self, topic: str, partition: int) -> str:
+        """The command that helps, as a person types it."""
+        match self.remedy:
+            case Remedy.AGAIN:
+                return f"mend the cause, then: kmigrate topic resume {topic} --partition {partition}"
+            case Remedy.ACCEPT_LOSS:
+                return f"kmigrate topic resume {topic} --partition {partition} --accept-loss {self.lost}"
+            case Remedy.ANEW:
+                return f"delete topic {topic} on the target, then: kmigrate topic resume {topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """Source offsets that a person gave up: they are a hole on the target, or what it held before the source's cut."""
+
+    first: int
+    last: int
+    cause: str
+    at_ms: int
+    who: str
+
+    def covers(self, first: int, last: int) -> bool:
+        return self.first <= first and last <= self.last

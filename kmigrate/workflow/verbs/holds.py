@@ -1,0 +1,248 @@
+"""Verbs that hold a topic's copy back and let it go on: pause, resume, and the loss that a person accepts.
+
+Resume never hides anything: what a stop names as lost has to be repeated exactly, offset by offset, and stays in
+the topic's record with the name of whoever accepted it. Where the target holds something wrong only a copy from the
+start helps, and that begins only once the target topic is gone or empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END
+from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.records import LinkRecord, Record, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.links import mirror_runs, resolve_link
+
+__all__ = ["pause_topics", "resume_topics"]
+
+_BEFORE_PROMOTE = (TopicPhase.INITIALISING, TopicPhase.ALIGNING, TopicPhase.MIRRORING)
+
+
+async def pause_topics(estate: Estate, link_name: str | None, topics: Sequence[str], *, plan: bool = False) -> Plan:
+    """Write the intent to hold topics back: reading, writing and filling rest until `topic resume`."""
+    link = resolve_link(estate.log.state, link_name)
+    found: list[Finding] = []
+    new: list[TopicRecord] = []
+    for topic in dict.fromkeys(topics):
+        record = estate.log.state.topic(link.name, topic)
+        if record is None:
+            found.append(_not_mirrored(topic))
+        elif record.phase is TopicPhase.PROMOTED:
+            found.append(Finding("refuse", "already-promoted", f"topic {topic} is promoted: nothing is copied now"))
+        elif record.phase not in _BEFORE_PROMOTE:
+            found.append(
+                Finding(
+                    "refuse",
+                    "promote-under-way",
+                    f"topic {topic} is {record.phase}: its producers wait for the copy",
+                    "wait until the promote has ended: kmigrate status --watch",
+                )
+            )
+        elif record.paused:
+            found.append(Finding("ok", "already-paused", f"topic {topic} is paused already"))
+        else:
+            new.append(record)
+    made = Plan.of("topic pause", [f"pause {record.topic}" for record in new], found)
+    made.refuse()
+    if plan:
+        return made
+    for record in new:
+        await _write(estate, record, replace(record, paused=True))
+    return made.done()
+
+
+@dataclass(slots=True)
+class _Resumption:
+    """What becomes of one topic's record, and what was said about it."""
+
+    record: TopicRecord
+    changes: list[str] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+    """Refusals of what cannot be resumed this way."""
+
+
+async def resume_topics(
+    estate: Estate,
+    link_name: str | None,
+    topics: Sequence[str],
+    *,
+    partition: int | None = None,
+    accept_loss: tuple[int, int] | None = None,
+    who: str = "",
+    plan: bool = False,
+) -> Plan:
+    """Let paused topics and stopped partitions go on where that is safe; refuse by name where it is not.
+
+    A call without `partition` does what can be done and only warns of the rest, unless there is nothing to do.
+    """
+    if accept_loss is not None and (partition is None or len(topics) != 1):
+        raise UsageError(
+            "loss-of-what",
+            "--accept-loss is about one partition of one topic",
+            still_true="nothing was changed",
+            next_step="kmigrate topic resume TOPIC --partition P --accept-loss FROM..TO",
+        )
+    link = resolve_link(estate.log.state, link_name)
+    found: list[Finding] = []
+    changes: list[str] = []
+    pairs: list[tuple[TopicRecord, TopicRecord]] = []
+    for topic in dict.fromkeys(topics):
+        record = estate.log.state.topic(link.name, topic)
+        if record is None:
+            found.append(_not_mirrored(topic))
+            continue
+        if record.phase is TopicPhase.PROMOTED:
+            found.append(Finding("ok", "already-promoted", f"topic {topic} is promoted: nothing is copied now"))
+            continue
+        done = await _resume(estate, link, record, partition, accept_loss, who)
+        found += [_warned(each) for each in done.left] if done.changes else done.left
+        changes += done.changes
+        if done.changes:
+            pairs.append((record, done.record))
+    if changes and not mirror_runs(estate, link.name):
+        found.append(Finding("warn", "no-mirror", "no mirror is running", "kmigrate run"))
+    made = Plan.of("topic resume", changes, found)
+    made.refuse()
+    if plan:
+        return made
+    for before, after in pairs:
+        await _write(estate, before, after)
+    return made.done()
+
+
+async def _resume(
+    estate: Estate,
+    link: LinkRecord,
+    record: TopicRecord,
+    partition: int | None,
+    accept_loss: tuple[int, int] | None,
+    who: str,
+) -> _Resumption:
+    made = _Resumption(record)
+    if partition is not None and partition not in range(record.partitions):
+        made.left.append(
+            Finding("refuse", "unknown-partition", f"topic {record.topic} has {record.partitions} partitions, from 0")
+        )
+        return made
+    if partition is None and any(stop.remedy is Remedy.ANEW for stop in record.stops.values()):
+        await _anew(estate, made)
+        if made.record.phase is TopicPhase.INITIALISING:
+            return made
+    if partition is None and record.paused:
+        made.record = replace(made.record, paused=False)
+        made.changes.append(f"resume {record.topic}")
+    for number, stop in sorted(record.stops.items()):
+        if partition in (None, number):
+            await _one(estate, link, made, number, stop, accept_loss, who)
+    if partition is not None and partition not in record.stops:
+        made.left.append(Finding("ok", "not-stopped", f"partition {partition} of {record.topic} is not stopped"))
+    elif not made.changes and not made.left:
+        made.left.append(Finding("ok", "not-paused", f"topic {record.topic} is not paused and nothing has stopped"))
+    return made
+
+
+async def _one(
+    estate: Estate,
+    link: LinkRecord,
+    made: _Resumption,
+    partition: int,
+    stop: PartitionStop,
+    accept_loss: tuple[int, int] | None,
+    who: str,
+) -> None:
+    """One stopped partition: resumed, or a refusal that says what would do."""
+    topic = made.record.topic
+    name = f"partition {partition} of {topic}"
+    if stop.remedy is Remedy.ACCEPT_LOSS:
+        stop = await _as_it_is_now(estate, link, topic, partition, stop)
+    refusal = _refusal(name, stop, accept_loss, stop.way_on(topic, partition))
+    if refusal is not None:
+        made.left.append(refusal)
+        return
+    losses = dict(made.record.losses)
+    if accept_loss is not None:
+        loss = AcceptedLoss(stop.first, stop.last, stop.ref, now_ms(), who)
+        losses[partition] = (*losses.get(partition, ()), loss)
+        made.changes.append(f"accept the loss of offsets {stop.lost} of {name}")
+    made.changes.append(f"resume {name}")
+    left = {number: each for number, each in made.record.stops.items() if number != partition}
+    made.record = replace(made.record, stops=left, losses=losses)
+
+
+def _refusal(name: str, stop: PartitionStop, accept_loss: tuple[int, int] | None, way_on: str) -> Finding | None:
+    match stop.remedy:
+        case Remedy.ANEW:
+            return Finding("refuse", "resume-unsafe", f"{name}: {stop.what}; it has to be copied anew", way_on)
+        case Remedy.AGAIN if accept_loss is not None:
+            return Finding("refuse", "nothing-lost", f"{name} has lost nothing: {stop.what}", way_on)
+        case Remedy.ACCEPT_LOSS if accept_loss is None:
+            return Finding("refuse", "loss-not-accepted", f"{name} has lost {stop.lost}: {stop.what}", way_on)
+        case Remedy.ACCEPT_LOSS if accept_loss != (stop.first, stop.last):
+            return Finding("refuse", "other-range", f"{name} has lost {stop.lost}, no other offsets", way_on)
+        case _:
+            return None
+
+
+def _warned(finding: Finding) -> Finding:
+    return replace(finding, level="warn") if finding.level == "refuse" else finding
+
+
+async def _as_it_is_now(
+    estate: Estate, link: LinkRecord, topic: str, partition: int, stop: PartitionStop
+) -> PartitionStop:
+    """The stop with what the source has deleted since; as it was where the source cannot be asked."""
+    try:
+        source, _ = await estate.source(link)
+        start = (await source.list_offsets({(topic, partition): EARLIEST}))[(topic, partition)]
+    except KmigrateError:
+        return stop
+    return stop if start.error else replace(stop, last=max(stop.last, start.offset - 1))
+
+
+async def _anew(estate: Estate, made: _Resumption) -> None:
+    """A copy from the start, where the target topic is gone or was never written."""
+    record = made.record
+    info = await estate.target.topic(record.topic)
+    if info is not None:
+        keys = [(record.topic, partition) for partition in info.partitions]
+        ends = await estate.target.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
+        if not keys or any(end.error or end.offset > 0 for end in ends.values()):
+            return
+    phase = advance_topic(record.phase, TopicEvent.ANEW)
+    made.record = replace(
+        record, phase=phase, since_ms=now_ms(), reason="", paused=False, stops={}, losses={}, starts={}
+    )
+    made.changes.append(f"mirror {record.topic} anew from {record.start}")
+
+
+def _not_mirrored(topic: str) -> Finding:
+    return Finding(
+        "refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", f"kmigrate topic mirror {topic}"
+    )
+
+
+async def _write(estate: Estate, before: TopicRecord, after: TopicRecord) -> None:
+    """Write over exactly the record that was judged."""
+
+    def decide(state: State) -> Record | None:
+        now = state.records.get(before.key)
+        if now == after:
+            return None
+        if now != before:
+            raise Refused(
+                "changed-meanwhile",
+                f"topic {before.topic} changed while it was looked at",
+                still_true="nothing was changed by this call",
+                next_step="repeat it",
+            )
+        return after
+
+    await estate.log.append(decide)
