@@ -5,7 +5,8 @@ append (a record that readers see) or of a hole (an offset that no reader sees: 
 compaction gaps between batches and inside them), and what can be neither ends the reading with a named problem.
 
 A batch goes as it is wherever a broker takes it so; one that is thinned, carries broker times or is wanted from
-its inside only goes as the batches that `rewrite` makes of it.
+its inside only goes as the batches that `rewrite` makes of it, and messages of magic 0 and 1 as those that
+`old_messages` makes of them.
 
 Aborted data (W9, A11): an answer may list *later* transactions of the same producer, so an entry counts only
 from its first offset to that producer's next control batch; the list is sorted first.
@@ -18,8 +19,9 @@ from dataclasses import dataclass, field
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.routes import DIRECT_LIMIT
-from kmigrate.records.batch import Batch, check_crc, walk
-from kmigrate.records.rewrite import needs_rewriting, rewrite
+from kmigrate.records.batch import Batch, check_crc
+from kmigrate.records.old_messages import OldMessages, walk_all
+from kmigrate.records.rewrite import Run, needs_rewriting, rewrite
 
 __all__ = ["Append", "Hole", "Reading", "Step", "read_steps"]
 
@@ -95,8 +97,8 @@ def read_steps(
     reading = Reading(read_at, leader_epoch)
     filter_ = _Aborted(aborted)
     try:
-        for batch in walk(records):
-            is_aborted = filter_.covers(batch)
+        for batch in walk_all(records):
+            is_aborted = not isinstance(batch, OldMessages) and filter_.covers(batch)
             if batch.next_offset <= reading.next_offset:
                 continue
             _take(reading, batch, is_aborted, hole_limit)
@@ -107,7 +109,7 @@ def read_steps(
     return reading
 
 
-def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> None:
+def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int) -> None:
     at = reading.next_offset
     if batch.base_offset - at > hole_limit:
         reading.problem = (
@@ -117,6 +119,13 @@ def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> 
         return
     if batch.base_offset > at:
         reading.compacted = True
+    if isinstance(batch, OldMessages):
+        # They belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
+        reading.direct = (-1, batch.base_offset)
+        _copy(reading, _converted(batch.runs(at)), at, batch.next_offset)
+        reading.compacted = reading.compacted or batch.has_gaps
+        reading.next_offset, reading.leader_epoch = batch.next_offset, -1
+        return
     if not check_crc(batch.view):
         reading.problem = f"corrupt-source-batch: the batch at offset {batch.base_offset} does not fit its CRC"
         return
@@ -126,23 +135,32 @@ def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> 
         reading.hole(at, batch.next_offset)
     else:
         _note_direct(reading, batch)
-        for append in _appends(batch, at):
-            if append.start > at:
-                reading.hole(at, append.start)
-            reading.steps.append(append)
-            at = append.end
-        if at < batch.next_offset:
-            reading.hole(at, batch.next_offset)
+        _copy(reading, _appends(batch, at), at, batch.next_offset)
         reading.compacted = reading.compacted or batch.count != batch.last_offset_delta + 1
     reading.next_offset = batch.next_offset
     reading.leader_epoch = batch.leader_epoch
+
+
+def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
+    """The appends from `at` on, and holes for what is not among them up to `end`."""
+    for append in appends:
+        if append.start > at:
+            reading.hole(at, append.start)
+        reading.steps.append(append)
+        at = append.end
+    if at < end:
+        reading.hole(at, end)
 
 
 def _appends(batch: Batch, start: int) -> list[Append]:
     """What a data batch is appended as, from `start` on."""
     if batch.base_offset >= start and not needs_rewriting(batch):
         return [Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)]
-    return [Append(run.start, run.end, run.view, run.max_timestamp) for run in rewrite(batch, start)]
+    return _converted(rewrite(batch, start))
+
+
+def _converted(runs: list[Run]) -> list[Append]:
+    return [Append(run.start, run.end, run.view, run.max_timestamp) for run in runs]
 
 
 def _note_direct(reading: Reading, batch: Batch) -> None:

@@ -1,0 +1,232 @@
+"""A source of Kafka 2.8.2 with its ZooKeeper: message formats 0 and 1, and everything else that must work there."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from tests.integration.mirror_world import (
+    Seen,
+    assert_identical,
+    bounds,
+    engine_running,
+    link_between,
+    produce,
+    read_all,
+    transactions,
+)
+from tests.integration.test_mirror_batches import COMPACTED, wait_until_cleaned
+
+MakeTopic = Callable[..., None]
+SetConfig = Callable[[KafkaCluster, str, dict[str, str]], None]
+Names = Callable[[str], str]
+
+OLD_VERSION = "2.8.2"
+MAGIC_0, MAGIC_1 = "0.9.0", "0.10.0"
+CODECS = ("none", "gzip", "snappy", "lz4")
+FOR_EVER = {"retention.ms": "-1"}
+NO_TIME = ((0, 0), (1, -1))
+"""How librdkafka tells that a record has no time: read from magic 0, and from magic 2 with time −1."""
+
+
+@pytest.fixture(scope="module")
+def old_source() -> Iterator[KafkaCluster]:
+    root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
+    busy_cleaner = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "100"}
+    cluster = KafkaCluster.create(ClusterSpec("old", OLD_VERSION, config=busy_cleaner), root)
+    try:
+        cluster.start()
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def write(bootstrap: str, topic: str, codec: str, *, first: int = 0, count: int = 200) -> None:
+    """Records with and without key and value, some dozens a batch, at times that differ within a batch."""
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 30})
+    for number in range(first, first + count):
+        producer.produce(
+            topic,
+            None if number % 7 == 3 else f"value-{number}-{'x' * (number % 90)}".encode(),
+            None if number % 5 == 2 else f"key-{number}".encode(),
+            timestamp=1_500_000_000_000 + (number * 7919) % 5_000,
+        )
+        if number % 90 == 89:
+            producer.flush(30)
+    assert producer.flush(30) == 0
+
+
+def told(records: list[Seen]) -> list[tuple[object, ...]]:
+    """What a reader was given, with one word for a missing time and one for missing headers."""
+    return [(*r[:3], r[3] or [], "none" if r[4] in NO_TIME else r[4][1]) for r in records]
+
+
+def magics(cluster: KafkaCluster, topic: str) -> set[str]:
+    """Message formats in a source partition's log, as the broker's own DumpLogSegments reads them."""
+    logs = sorted((cluster.brokers[1].folder / "data" / f"{topic}-0").glob("*.log"))
+    command = [
+        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka', OLD_VERSION)}/*",
+        "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, logs)),
+    ]  # fmt: skip
+    dumped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return {word for line in dumped.splitlines() for a, word in zip(line.split(), line.split()[1:]) if a == "magic:"}
+
+
+def read_by_java(cluster: KafkaCluster, topic: str) -> list[str]:
+    """One line a record from Java's console consumer: time, offset, key and value."""
+    names = ("print.timestamp", "print.offset", "print.key", "print.value")
+    command = [
+        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap,
+        "--topic", topic, "--partition", "0", "--offset", "earliest", "--timeout-ms", "4000",
+    ]  # fmt: skip
+    for name in names:
+        command += ["--formatter-property", f"{name}=true"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return [line.replace("NO_TIMESTAMP", "CreateTime:-1") for line in ran.stdout.splitlines() if "Offset:" in line]
+
+
+def mirror_all(source: KafkaCluster, target: KafkaCluster, link: str, topics: list[str]) -> None:
+    """Mirror these topics to the end of each, and see that none of them has a problem."""
+
+    async def scene() -> None:
+        async with link_between(source, target, link) as world, engine_running(world):
+            for topic in topics:
+                await world.mirror(topic)
+            for topic in topics:
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+            assert not [p.problem for topic in topics for p in world.progress(topic).values() if p.problem]
+
+    asyncio.run(scene())
+
+
+def test_messages_of_formats_0_and_1_in_every_codec_come_out_as_their_readers_saw_them(
+    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topics: dict[str, str] = {}
+    for version in (MAGIC_0, MAGIC_1):
+        for codec in CODECS:
+            topics[topic := unique_name(f"format-{version}-{codec}")] = version
+            make_topic(old_source, topic, config={"message.format.version": version, **FOR_EVER})
+            write(old_source.bootstrap, topic, codec)
+    stamped = unique_name("stamped")
+    config = {"message.format.version": MAGIC_1, "message.timestamp.type": "LogAppendTime"}
+    make_topic(old_source, stamped, config=config)
+    for number, codec in enumerate(CODECS):
+        write(old_source.bootstrap, stamped, codec, first=200 * number)
+    mirror_all(old_source, target, unique_name("link"), [*topics, stamped])
+    for topic, version in topics.items():
+        if topic.startswith(f"format-{MAGIC_0}-lz4"):
+            continue
+        wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
+        assert told(found) == told(wanted)
+        assert len(found) == 200
+        assert {row[4] == "none" for row in told(wanted)} == {version == MAGIC_0}
+    wanted, found = (read_all(each.bootstrap, stamped)[0] for each in (old_source, target))
+    assert told(found) == told(wanted)
+    assert len(found) == 800
+    for topic in (next(t for t in topics if t.startswith(f"format-{MAGIC_0}-lz4")), stamped):
+        lines = read_by_java(target, topic)
+        assert [line.replace("LogAppendTime", "CreateTime") for line in read_by_java(old_source, topic)] == lines
+        assert len(lines) in (200, 800)
+    assert [magics(old_source, topic) for topic in (next(iter(topics)), stamped)] == [{"0"}, {"1"}]
+
+
+def test_a_log_whose_format_was_raised_twice_is_one_log_on_the_target(
+    old_source: KafkaCluster,
+    target: KafkaCluster,
+    make_topic: MakeTopic,
+    set_topic_config: SetConfig,
+    unique_name: Names,
+) -> None:
+    topic = unique_name("raised")
+    make_topic(old_source, topic, config={"message.format.version": MAGIC_0, **FOR_EVER})
+    write(old_source.bootstrap, topic, "gzip")
+    for number, version in enumerate((MAGIC_1, "2.8"), 1):
+        set_topic_config(old_source, topic, {"message.format.version": version})
+        write(old_source.bootstrap, topic, "none", first=200 * number)
+    assert magics(old_source, topic) == {"0", "1", "2"}
+    mirror_all(old_source, target, unique_name("link"), [topic])
+    wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
+    assert told(found) == told(wanted)
+    assert len(found) == 600
+
+
+def test_compacted_old_logs_come_out_with_their_holes(
+    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topics = {codec: unique_name(f"thin-old-{codec}") for codec in ("none", "snappy")}
+    for (codec, topic), version in zip(topics.items(), (MAGIC_1, MAGIC_0), strict=True):
+        make_topic(old_source, topic, config={**COMPACTED, "message.format.version": version})
+        write_keyed_without_headers(old_source.bootstrap, topic, codec)
+    for topic in topics.values():
+        wait_until_cleaned(old_source.bootstrap, topic, 1_500)
+    mirror_all(old_source, target, unique_name("link"), list(topics.values()))
+    for topic in topics.values():
+        wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
+        assert told(found) == told(wanted)
+        assert bounds(old_source.bootstrap, topic) == bounds(target.bootstrap, topic)
+        assert 200 < len(found) < 1_500
+
+
+def write_keyed_without_headers(bootstrap: str, topic: str, codec: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 12})
+    for number in range(2_000):
+        key = f"once-{number}" if number % 5 == 0 else f"often-{number % 13}"
+        producer.produce(topic, None if number % 11 == 0 else b"v" * 60 + str(number).encode(), key.encode())
+        if number % 500 == 0:
+            producer.flush(30)
+    assert producer.flush(30) == 0
+
+
+def test_a_mirror_begins_inside_a_compressed_message(
+    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topics = [unique_name(f"inside-{version}") for version in (MAGIC_0, MAGIC_1)]
+    for topic, version in zip(topics, (MAGIC_0, MAGIC_1), strict=True):
+        make_topic(old_source, topic, config={"message.format.version": version, **FOR_EVER})
+        write(old_source.bootstrap, topic, "gzip")
+        admin = AdminClient({"bootstrap.servers": old_source.bootstrap})
+        for deleted in admin.delete_records([TopicPartition(topic, 0, 47)]).values():
+            deleted.result(30)
+    mirror_all(old_source, target, unique_name("link"), topics)
+    for topic in topics:
+        wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
+        assert told(found) == told(wanted)
+        assert [found[0][0], len(found)] == [47, 153]
+
+
+def test_transactions_of_a_2_8_source_are_copied_through_a_kill_of_its_broker(
+    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("transactions")
+    make_topic(old_source, topic, 2)
+    produce(old_source.bootstrap, topic, 500, partitions=2)
+    transactions(old_source.bootstrap, topic, 20, name=unique_name("txn"), partitions=2)
+
+    async def scene() -> None:
+        async with link_between(old_source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.in_phase(topic, TopicPhase.MIRRORING)
+            await asyncio.to_thread(old_source.restart, 1)
+            await asyncio.to_thread(old_source.wait_ready)
+            await asyncio.to_thread(produce, old_source.bootstrap, topic, 500, partitions=2, first=500)
+            await world.caught_up(topic)
+            assert_identical(world, topic, at_least=1_080)
+
+    asyncio.run(scene())
