@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,14 +57,15 @@ def old_source() -> Iterator[KafkaCluster]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def write(bootstrap: str, topic: str, codec: str, *, first: int = 0, count: int = 200) -> None:
-    """Records with and without key and value, some dozens a batch, at times that differ within a batch."""
+def write(bootstrap: str, topic: str, codec: str, *, partition: int = 0, first: int = 0) -> None:
+    """200 records with and without key and value, some dozens a batch, at times that differ within a batch."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 30})
-    for number in range(first, first + count):
+    for number in range(first, first + 200):
         producer.produce(
             topic,
             None if number % 7 == 3 else f"value-{number}-{'x' * (number % 90)}".encode(),
             None if number % 5 == 2 else f"key-{number}".encode(),
+            partition,
             timestamp=1_500_000_000_000 + (number * 7919) % 5_000,
         )
         if number % 90 == 89:
@@ -83,21 +86,22 @@ def magics(cluster: KafkaCluster, topic: str) -> set[str]:
         "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, logs)),
     ]  # fmt: skip
     dumped = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    return {word for line in dumped.splitlines() for a, word in zip(line.split(), line.split()[1:]) if a == "magic:"}
+    return set(re.findall(r"\bmagic: (\d)", dumped))
 
 
-def read_by_java(cluster: KafkaCluster, topic: str) -> list[str]:
-    """One line a record from Java's console consumer: time, offset, key and value."""
-    names = ("print.timestamp", "print.offset", "print.key", "print.value")
+def read_by_java(cluster: KafkaCluster, topic: str, count: int) -> list[str]:
+    """One line a record from Java's console consumer: time, partition, offset, key and value."""
     command = [
         str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
         "org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap,
-        "--topic", topic, "--partition", "0", "--offset", "earliest", "--timeout-ms", "4000",
+        "--topic", topic, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000",
     ]  # fmt: skip
-    for name in names:
-        command += ["--formatter-property", f"{name}=true"]
+    for name in ("timestamp", "partition", "offset", "key", "value"):
+        command += ["--formatter-property", f"print.{name}=true"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return [line.replace("NO_TIMESTAMP", "CreateTime:-1") for line in ran.stdout.splitlines() if "Offset:" in line]
+    lines = [line.replace("NO_TIMESTAMP", "CreateTime:-1") for line in ran.stdout.splitlines() if "Offset:" in line]
+    assert len(lines) == count, ran.stderr
+    return sorted(lines)
 
 
 def mirror_all(source: KafkaCluster, target: KafkaCluster, link: str, topics: list[str]) -> None:
@@ -118,33 +122,27 @@ def mirror_all(source: KafkaCluster, target: KafkaCluster, link: str, topics: li
 def test_messages_of_formats_0_and_1_in_every_codec_come_out_as_their_readers_saw_them(
     old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    topics: dict[str, str] = {}
-    for version in (MAGIC_0, MAGIC_1):
-        for codec in CODECS:
-            topics[topic := unique_name(f"format-{version}-{codec}")] = version
-            make_topic(old_source, topic, config={"message.format.version": version, **FOR_EVER})
-            write(old_source.bootstrap, topic, codec)
-    stamped = unique_name("stamped")
-    config = {"message.format.version": MAGIC_1, "message.timestamp.type": "LogAppendTime"}
-    make_topic(old_source, stamped, config=config)
-    for number, codec in enumerate(CODECS):
-        write(old_source.bootstrap, stamped, codec, first=200 * number)
-    mirror_all(old_source, target, unique_name("link"), [*topics, stamped])
-    for topic, version in topics.items():
-        if topic.startswith(f"format-{MAGIC_0}-lz4"):
-            continue
-        wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
-        assert told(found) == told(wanted)
-        assert len(found) == 200
-        assert {row[4] == "none" for row in told(wanted)} == {version == MAGIC_0}
-    wanted, found = (read_all(each.bootstrap, stamped)[0] for each in (old_source, target))
-    assert told(found) == told(wanted)
-    assert len(found) == 800
-    for topic in (next(t for t in topics if t.startswith(f"format-{MAGIC_0}-lz4")), stamped):
-        lines = read_by_java(target, topic)
-        assert [line.replace("LogAppendTime", "CreateTime") for line in read_by_java(old_source, topic)] == lines
-        assert len(lines) in (200, 800)
-    assert [magics(old_source, topic) for topic in (next(iter(topics)), stamped)] == [{"0"}, {"1"}]
+    format_0, format_1, stamped = (unique_name(stem) for stem in ("format-0", "format-1", "stamped"))
+    configs = {
+        format_0: {"message.format.version": MAGIC_0},
+        format_1: {"message.format.version": MAGIC_1},
+        stamped: {"message.format.version": MAGIC_1, "message.timestamp.type": "LogAppendTime"},
+    }
+    for topic, config in configs.items():
+        make_topic(old_source, topic, len(CODECS), config={**config, **FOR_EVER})
+        for partition, codec in enumerate(CODECS):
+            write(old_source.bootstrap, topic, codec, partition=partition)
+    mirror_all(old_source, target, unique_name("link"), list(configs))
+    for topic in configs:
+        wanted, found = (read_all(each.bootstrap, topic) for each in (old_source, target))
+        for partition in range(len(CODECS)):
+            assert told(found[partition]) == told(wanted[partition])
+            assert len(found[partition]) == 200
+            assert {row[4] == "none" for row in told(wanted[partition])} == {topic == format_0}
+    with ThreadPoolExecutor() as threads:
+        theirs, ours = threads.map(lambda each: read_by_java(each, format_0, 800), (old_source, target))
+    assert ours == theirs
+    assert [magics(old_source, topic) for topic in (format_0, stamped)] == [{"0"}, {"1"}]
 
 
 def test_a_log_whose_format_was_raised_twice_is_one_log_on_the_target(

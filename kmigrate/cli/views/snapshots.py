@@ -6,9 +6,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kmigrate.cli.views.tables import phase_text, table
-from kmigrate.workflow.status import GroupStatus, Snapshot, TopicStatus
+from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]
+
+
+_USUAL_MS = 2_000
+"""Transactions that are open for less are everyday and not worth a word."""
 
 
 def snapshot_view(shot: Snapshot) -> RenderableType:
@@ -57,22 +61,27 @@ def _topics(shot: Snapshot) -> RenderableType:
             _total([p.target_end for p in topic.partitions]),
             _figure(topic.lag),
             topic.offsets,
-            _note(topic),
+            _note(topic, shot.at_ms),
         )
     return made
 
 
-def _note(topic: TopicStatus) -> Text:
+def _note(topic: TopicStatus, now_ms: int) -> Text:
     problems = [f"partition {p.partition}: {p.problem}" for p in topic.partitions if p.problem]
     if problems:
         return Text("; ".join(problems), style="red")
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
-    if topic.reason:
-        return Text(topic.reason, style="yellow")
+    waits = [
+        f"partition {p.partition} {p.waits_for.told(now_ms)}"
+        for p in topic.partitions
+        if p.waits_for is not None and p.waits_for.open_ms(now_ms) > _USUAL_MS
+    ]
+    if reasons := [*([topic.reason] if topic.reason else []), *waits]:
+        return Text("; ".join(reasons), style="yellow")
     return Text(f"held {held:.1f} ms" if held >= 0 else "", style="dim")
 
 
-def topic_detail(topic: TopicStatus) -> RenderableType:
+def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
     """One topic, partition by partition."""
     made = table("partition", "source", "target", "lag", "held", "problem", right=("partition", "lag", "held"))
     for p in topic.partitions:
@@ -82,9 +91,15 @@ def topic_detail(topic: TopicStatus) -> RenderableType:
             f"{_figure(p.target_start)} … {_figure(p.target_end)}",
             _figure(p.lag),
             f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
-            Text(p.problem, style="red"),
+            _problem(p, now_ms),
         )
     return made
+
+
+def _problem(partition: PartitionStatus, now_ms: int) -> Text:
+    if partition.problem or partition.waits_for is None:
+        return Text(partition.problem, style="red")
+    return Text(partition.waits_for.told(now_ms), style="yellow")
 
 
 def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
