@@ -7,18 +7,24 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.transactions import open_transactions
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from tests.integration.migration import Migration, usual_clients
 from tests.integration.mirror_world import (
     Seen,
     assert_identical,
@@ -27,6 +33,7 @@ from tests.integration.mirror_world import (
     link_between,
     produce,
     read_all,
+    settings_of,
     transactions,
 )
 from tests.integration.test_mirror_batches import COMPACTED, wait_until_cleaned
@@ -69,6 +76,17 @@ def write(bootstrap: str, topic: str, codec: str, *, partition: int = 0, first: 
             timestamp=1_500_000_000_000 + (number * 7919) % 5_000,
         )
         if number % 90 == 89:
+            producer.flush(30)
+    assert producer.flush(30) == 0
+
+
+def write_keyed(bootstrap: str, topic: str, codec: str) -> None:
+    """Few keys and some tombstones, a dozen records a batch, for a log cleaner to thin."""
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 12})
+    for number in range(2_000):
+        key = f"once-{number}" if number % 5 == 0 else f"often-{number % 13}"
+        producer.produce(topic, None if number % 11 == 0 else b"v" * 60 + str(number).encode(), key.encode())
+        if number % 500 == 0:
             producer.flush(30)
     assert producer.flush(30) == 0
 
@@ -119,91 +137,97 @@ def mirror_all(source: KafkaCluster, target: KafkaCluster, link: str, topics: li
     asyncio.run(scene())
 
 
-def test_messages_of_formats_0_and_1_in_every_codec_come_out_as_their_readers_saw_them(
-    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
-) -> None:
-    format_0, format_1, stamped = (unique_name(stem) for stem in ("format-0", "format-1", "stamped"))
-    configs = {
-        format_0: {"message.format.version": MAGIC_0},
-        format_1: {"message.format.version": MAGIC_1},
-        stamped: {"message.format.version": MAGIC_1, "message.timestamp.type": "LogAppendTime"},
+@dataclass(frozen=True)
+class Copied:
+    """Topics of old formats, all mirrored to their ends."""
+
+    format_0: str
+    format_1: str
+    stamped: str
+    raised: str
+    thinned: tuple[str, str]
+    inside: tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def copied(
+    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, set_topic_config: SetConfig
+) -> Copied:
+    """Written and mirrored at once: most of the time goes into starting things and into waiting for the cleaner."""
+    era = f"old-{uuid4().hex[:6]}"
+    names = Copied(
+        *(f"{era}-{stem}" for stem in ("format-0", "format-1", "stamped", "raised")),
+        thinned=(f"{era}-thinned-0", f"{era}-thinned-1"),
+        inside=(f"{era}-inside-0", f"{era}-inside-1"),
+    )
+    at = old_source.bootstrap
+    for topic, codec, version in zip(names.thinned, ("snappy", "none"), (MAGIC_0, MAGIC_1), strict=True):
+        make_topic(old_source, topic, config={**COMPACTED, "message.format.version": version})
+        write_keyed(at, topic, codec)
+    formats = {
+        names.format_0: {"message.format.version": MAGIC_0},
+        names.format_1: {"message.format.version": MAGIC_1},
+        names.stamped: {"message.format.version": MAGIC_1, "message.timestamp.type": "LogAppendTime"},
     }
-    for topic, config in configs.items():
+    for topic, config in formats.items():
         make_topic(old_source, topic, len(CODECS), config={**config, **FOR_EVER})
         for partition, codec in enumerate(CODECS):
-            write(old_source.bootstrap, topic, codec, partition=partition)
-    mirror_all(old_source, target, unique_name("link"), list(configs))
-    for topic in configs:
+            write(at, topic, codec, partition=partition)
+    make_topic(old_source, names.raised, config={"message.format.version": MAGIC_0, **FOR_EVER})
+    write(at, names.raised, "gzip")
+    for number, version in enumerate((MAGIC_1, "2.8"), 1):
+        set_topic_config(old_source, names.raised, {"message.format.version": version})
+        write(at, names.raised, "none", first=200 * number)
+    for topic, version in zip(names.inside, (MAGIC_0, MAGIC_1), strict=True):
+        make_topic(old_source, topic, config={"message.format.version": version, **FOR_EVER})
+        write(at, topic, "gzip")
+        admin = AdminClient({"bootstrap.servers": at})
+        for deleted in admin.delete_records([TopicPartition(topic, 0, 47)]).values():
+            deleted.result(30)
+    for topic in names.thinned:
+        wait_until_cleaned(at, topic, 1_500)
+    mirror_all(old_source, target, f"{era}-link", [*formats, names.raised, *names.thinned, *names.inside])
+    return names
+
+
+def test_messages_of_formats_0_and_1_in_every_codec_come_out_as_their_readers_saw_them(
+    old_source: KafkaCluster, target: KafkaCluster, copied: Copied
+) -> None:
+    for topic in (copied.format_0, copied.format_1, copied.stamped):
         wanted, found = (read_all(each.bootstrap, topic) for each in (old_source, target))
         for partition in range(len(CODECS)):
             assert told(found[partition]) == told(wanted[partition])
             assert len(found[partition]) == 200
-            assert {row[4] == "none" for row in told(wanted[partition])} == {topic == format_0}
+            assert {row[4] == "none" for row in told(wanted[partition])} == {topic == copied.format_0}
     with ThreadPoolExecutor() as threads:
-        theirs, ours = threads.map(lambda each: read_by_java(each, format_0, 800), (old_source, target))
+        theirs, ours = threads.map(lambda each: read_by_java(each, copied.format_0, 800), (old_source, target))
     assert ours == theirs
-    assert [magics(old_source, topic) for topic in (format_0, stamped)] == [{"0"}, {"1"}]
+    assert [magics(old_source, topic) for topic in (copied.format_0, copied.stamped)] == [{"0"}, {"1"}]
 
 
 def test_a_log_whose_format_was_raised_twice_is_one_log_on_the_target(
-    old_source: KafkaCluster,
-    target: KafkaCluster,
-    make_topic: MakeTopic,
-    set_topic_config: SetConfig,
-    unique_name: Names,
+    old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
-    topic = unique_name("raised")
-    make_topic(old_source, topic, config={"message.format.version": MAGIC_0, **FOR_EVER})
-    write(old_source.bootstrap, topic, "gzip")
-    for number, version in enumerate((MAGIC_1, "2.8"), 1):
-        set_topic_config(old_source, topic, {"message.format.version": version})
-        write(old_source.bootstrap, topic, "none", first=200 * number)
-    assert magics(old_source, topic) == {"0", "1", "2"}
-    mirror_all(old_source, target, unique_name("link"), [topic])
-    wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
+    assert magics(old_source, copied.raised) == {"0", "1", "2"}
+    wanted, found = (read_all(each.bootstrap, copied.raised)[0] for each in (old_source, target))
     assert told(found) == told(wanted)
     assert len(found) == 600
 
 
 def test_compacted_old_logs_come_out_with_their_holes(
-    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+    old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
-    topics = {codec: unique_name(f"thin-old-{codec}") for codec in ("none", "snappy")}
-    for (codec, topic), version in zip(topics.items(), (MAGIC_1, MAGIC_0), strict=True):
-        make_topic(old_source, topic, config={**COMPACTED, "message.format.version": version})
-        write_keyed_without_headers(old_source.bootstrap, topic, codec)
-    for topic in topics.values():
-        wait_until_cleaned(old_source.bootstrap, topic, 1_500)
-    mirror_all(old_source, target, unique_name("link"), list(topics.values()))
-    for topic in topics.values():
+    for topic in copied.thinned:
         wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
         assert told(found) == told(wanted)
         assert bounds(old_source.bootstrap, topic) == bounds(target.bootstrap, topic)
         assert 200 < len(found) < 1_500
 
 
-def write_keyed_without_headers(bootstrap: str, topic: str, codec: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 12})
-    for number in range(2_000):
-        key = f"once-{number}" if number % 5 == 0 else f"often-{number % 13}"
-        producer.produce(topic, None if number % 11 == 0 else b"v" * 60 + str(number).encode(), key.encode())
-        if number % 500 == 0:
-            producer.flush(30)
-    assert producer.flush(30) == 0
-
-
 def test_a_mirror_begins_inside_a_compressed_message(
-    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+    old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
-    topics = [unique_name(f"inside-{version}") for version in (MAGIC_0, MAGIC_1)]
-    for topic, version in zip(topics, (MAGIC_0, MAGIC_1), strict=True):
-        make_topic(old_source, topic, config={"message.format.version": version, **FOR_EVER})
-        write(old_source.bootstrap, topic, "gzip")
-        admin = AdminClient({"bootstrap.servers": old_source.bootstrap})
-        for deleted in admin.delete_records([TopicPartition(topic, 0, 47)]).values():
-            deleted.result(30)
-    mirror_all(old_source, target, unique_name("link"), topics)
-    for topic in topics:
+    for topic in copied.inside:
         wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
         assert told(found) == told(wanted)
         assert [found[0][0], len(found)] == [47, 153]
@@ -216,6 +240,7 @@ def test_transactions_of_a_2_8_source_are_copied_through_a_kill_of_its_broker(
     make_topic(old_source, topic, 2)
     produce(old_source.bootstrap, topic, 500, partitions=2)
     transactions(old_source.bootstrap, topic, 20, name=unique_name("txn"), partitions=2)
+    writer = Producer({"bootstrap.servers": old_source.bootstrap, "transactional.id": unique_name("slow")})
 
     async def scene() -> None:
         async with link_between(old_source, target, unique_name("link")) as world, engine_running(world):
@@ -223,8 +248,51 @@ def test_transactions_of_a_2_8_source_are_copied_through_a_kill_of_its_broker(
             await world.in_phase(topic, TopicPhase.MIRRORING)
             await asyncio.to_thread(old_source.restart, 1)
             await asyncio.to_thread(old_source.wait_ready)
+            await asyncio.to_thread(writer.init_transactions, 30)
             await asyncio.to_thread(produce, old_source.bootstrap, topic, 500, partitions=2, first=500)
             await world.caught_up(topic)
             assert_identical(world, topic, at_least=1_080)
+            writer.begin_transaction()
+            writer.produce(topic, b"not yet", partition=0)
+            assert await asyncio.to_thread(writer.flush, 30) == 0
+            async with ClusterClient(settings_of("source", old_source.bootstrap)) as client:
+                end = bounds(old_source.bootstrap, topic)[0][1]
+                waits = (await open_transactions(client, [(topic, 0), (topic, 1)])).pop((topic, 0))
+                assert (waits.offset, waits.transactional_id, waits.hanging) == (end - 1, "", False)
+                assert f"of producer {waits.producer_id}, open for at least " in waits.told(waits.last_write_ms)
+            await asyncio.to_thread(writer.abort_transaction, 30)
+            await world.caught_up(topic)
 
     asyncio.run(scene())
+
+
+@pytest.mark.timeout(240)
+def test_a_live_migration_from_2_8_ends_clean(
+    old_source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], unique_name: Names, tmp_path: Path
+) -> None:
+    topic, group = unique_name("orders"), unique_name("billing")
+    settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
+    run = Migration(old_source, own_cluster(), tmp_path / "run", settings)
+    try:
+        run.make_topic(topic, 3)
+        traffic = run.run_clients(usual_clients(topic, group))
+        run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        run.start("mirror", "router", "controller")
+        run.make_topic(f"{topic}-old", 1, **{"message.format.version": MAGIC_1})
+        warned = run.does("topic", "mirror", topic, f"{topic}-old", "--plan")["findings"]
+        assert [(f["level"], f["ref"]) for f in warned] == [("warn", "old-message-format")]
+        lacks = {f["ref"] for f in run.does("doctor")["cluster source"] if f["level"] == "warn"}
+        assert lacks == {"describe-transactions", "kip-848"}
+        run.does("topic", "mirror", topic)
+        run.does("group", "mirror", group)
+        traffic.roll("all", run.routers)
+        run.does("group", "promote", group, "--yes")
+        run.does("promote", topic, "--yes")
+        time.sleep(2)
+        status = run.does("status")
+        assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")], status
+        verdict = run.judge(topic)
+        assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+        assert verdict.acked > 500
+    finally:
+        run.stop()
