@@ -138,7 +138,7 @@ def _groups(data: memoryview) -> Iterator[OldMessages]:
     size = 0
     for message in _messages(data):
         codec = message.attributes & CODEC_MASK
-        if plain and (codec or size > _GROUP_BYTES):
+        if plain and (codec or size > _GROUP_BYTES or message.offset <= plain[-1].offset):
             yield OldMessages(tuple(plain), 0)
             plain, size = [], 0
         if codec:
