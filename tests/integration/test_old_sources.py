@@ -16,14 +16,17 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 
+from kmigrate.cli.probes import probe_cluster
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import open_transactions
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.workflow import verbs
+from kmigrate.workflow.estate import Estate
 from tests.integration.migration import Migration, usual_clients
 from tests.integration.mirror_world import (
     Seen,
@@ -89,6 +92,16 @@ def write_keyed(bootstrap: str, topic: str, codec: str) -> None:
         if number % 500 == 0:
             producer.flush(30)
     assert producer.flush(30) == 0
+
+
+def read_both(source: KafkaCluster, target: KafkaCluster, *topics: str) -> Iterator[tuple[list[Seen], list[Seen]]]:
+    """What readers of the source and of the target are given, partition by partition."""
+    with ThreadPoolExecutor() as threads:
+        asked = [(cluster.bootstrap, topic) for topic in topics for cluster in (source, target)]
+        read = list(threads.map(lambda each: read_all(*each), asked))
+    for theirs, ours in zip(read[::2], read[1::2], strict=True):
+        assert theirs.keys() == ours.keys()
+        yield from ((theirs[partition], ours[partition]) for partition in theirs)
 
 
 def told(records: list[Seen]) -> list[tuple[object, ...]]:
@@ -194,11 +207,10 @@ def test_messages_of_formats_0_and_1_in_every_codec_come_out_as_their_readers_sa
     old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
     for topic in (copied.format_0, copied.format_1, copied.stamped):
-        wanted, found = (read_all(each.bootstrap, topic) for each in (old_source, target))
-        for partition in range(len(CODECS)):
-            assert told(found[partition]) == told(wanted[partition])
-            assert len(found[partition]) == 200
-            assert {row[4] == "none" for row in told(wanted[partition])} == {topic == copied.format_0}
+        for wanted, found in read_both(old_source, target, topic):
+            assert told(found) == told(wanted)
+            assert len(found) == 200
+            assert {row[4] == "none" for row in told(wanted)} == {topic == copied.format_0}
     with ThreadPoolExecutor() as threads:
         theirs, ours = threads.map(lambda each: read_by_java(each, copied.format_0, 800), (old_source, target))
     assert ours == theirs
@@ -209,7 +221,7 @@ def test_a_log_whose_format_was_raised_twice_is_one_log_on_the_target(
     old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
     assert magics(old_source, copied.raised) == {"0", "1", "2"}
-    wanted, found = (read_all(each.bootstrap, copied.raised)[0] for each in (old_source, target))
+    ((wanted, found),) = read_both(old_source, target, copied.raised)
     assert told(found) == told(wanted)
     assert len(found) == 600
 
@@ -217,18 +229,15 @@ def test_a_log_whose_format_was_raised_twice_is_one_log_on_the_target(
 def test_compacted_old_logs_come_out_with_their_holes(
     old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
-    for topic in copied.thinned:
-        wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
+    for wanted, found in read_both(old_source, target, *copied.thinned):
         assert told(found) == told(wanted)
-        assert bounds(old_source.bootstrap, topic) == bounds(target.bootstrap, topic)
         assert 200 < len(found) < 1_500
 
 
 def test_a_mirror_begins_inside_a_compressed_message(
     old_source: KafkaCluster, target: KafkaCluster, copied: Copied
 ) -> None:
-    for topic in copied.inside:
-        wanted, found = (read_all(each.bootstrap, topic)[0] for each in (old_source, target))
+    for wanted, found in read_both(old_source, target, *copied.inside):
         assert told(found) == told(wanted)
         assert [found[0][0], len(found)] == [47, 153]
 
@@ -266,6 +275,27 @@ def test_transactions_of_a_2_8_source_are_copied_through_a_kill_of_its_broker(
     asyncio.run(scene())
 
 
+def test_what_a_2_8_source_lacks_and_what_an_old_topic_means_is_said_beforehand(
+    old_source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    known = {"source": settings_of("source", old_source.bootstrap), "target": settings_of("target", target.bootstrap)}
+    old, new = unique_name("old"), unique_name("new")
+    make_topic(old_source, old, config={"message.format.version": MAGIC_1})
+    make_topic(old_source, new)
+
+    async def scene() -> None:
+        lacks = {f.ref for f in await probe_cluster(known["source"]) if f.level == "warn"}
+        assert lacks == {"describe-transactions", "kip-848"}
+        async with link_between(old_source, target, link := unique_name("link")):
+            async with await Estate.open(known.__getitem__, "target") as estate:
+                plan = await verbs.mirror_topics(estate, link, [old, new], "earliest", "auto", plan=True)
+        (found,) = plan.findings
+        assert (found.level, found.ref) == ("warn", "old-message-format")
+        assert found.what.startswith(f"topic {old} is written in message format 0.10")
+
+    asyncio.run(scene())
+
+
 @pytest.mark.timeout(240)
 def test_a_live_migration_from_2_8_ends_clean(
     old_source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], unique_name: Names, tmp_path: Path
@@ -274,15 +304,10 @@ def test_a_live_migration_from_2_8_ends_clean(
     settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
     run = Migration(old_source, own_cluster(), tmp_path / "run", settings)
     try:
-        run.make_topic(topic, 3)
+        run.make_topic(topic, 3, **{"message.timestamp.difference.max.ms": "7200000", "max.message.bytes": "500000"})
         traffic = run.run_clients(usual_clients(topic, group))
         run.does("link", "create", "blue", "--source", "source", "--target", "target")
         run.start("mirror", "router", "controller")
-        run.make_topic(f"{topic}-old", 1, **{"message.format.version": MAGIC_1})
-        warned = run.does("topic", "mirror", topic, f"{topic}-old", "--plan")["findings"]
-        assert [(f["level"], f["ref"]) for f in warned] == [("warn", "old-message-format")]
-        lacks = {f["ref"] for f in run.does("doctor")["cluster source"] if f["level"] == "warn"}
-        assert lacks == {"describe-transactions", "kip-848"}
         run.does("topic", "mirror", topic)
         run.does("group", "mirror", group)
         traffic.roll("all", run.routers)
@@ -291,6 +316,12 @@ def test_a_live_migration_from_2_8_ends_clean(
         time.sleep(2)
         status = run.does("status")
         assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")], status
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        admin = AdminClient({"bootstrap.servers": run.target.bootstrap})
+        configs = admin.describe_configs([resource])[resource].result(30)
+        own = {k: e.value for k, e in configs.items() if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
+        limits = {f"message.timestamp.{which}.max.ms": "7200000" for which in ("after", "before")}
+        assert own == {**limits, "max.message.bytes": "500000"}
         verdict = run.judge(topic)
         assert verdict.clean, f"{verdict.named}\n{run.logs()}"
         assert verdict.acked > 500
