@@ -78,7 +78,7 @@ def _notes(configs: dict[str, str]) -> list[str]:
     if "compact" in configs.get("cleanup.policy", ""):
         notes.append("compacted: large gaps between offsets stop a partition in this version")
     if configs.get("message.timestamp.type") == "LogAppendTime":
-        notes.append("LogAppendTime: its batches stop a partition in this version")
+        notes.append("LogAppendTime: copied with the times that readers see, batch by batch anew (slower)")
     return notes
 
 

@@ -20,6 +20,7 @@ __all__ = ["probe_cluster"]
 _SECONDS = 12.0
 _NO_TOPIC = "__kmigrate_probe.no-such-topic"
 _DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
+_DESCRIBE_TRANSACTIONS = 65
 _SECURITY_DISABLED = 54
 _CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS, _ALTER_CONFIGS = 68, 18, 44
 
@@ -57,6 +58,14 @@ async def _probe(client: ClusterClient) -> list[Finding]:
             "describe-producers",
             "DescribeProducers: writers that pass the router by are seen at once",
             "no DescribeProducers (Kafka < 2.8): promote cannot prove that nobody writes past the router",
+        )
+    )
+    found.append(
+        _either(
+            _DESCRIBE_TRANSACTIONS in apis,
+            "describe-transactions",
+            "DescribeTransactions: an open transaction that the mirror waits for is named",
+            "no DescribeTransactions (Kafka < 3.0): an open transaction is known by its producer id only",
         )
     )
     found.append(await _markers(client, apis))

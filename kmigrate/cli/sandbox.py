@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -29,6 +30,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.client_specs import demo_clients
 from kmigrate.sandbox.estate import DEFAULT_FOLDER, Sandbox, SandboxStatus
 from kmigrate.sandbox.jars import JarProgress
+from kmigrate.sandbox.kafka import SOURCE_VERSION
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
 from kmigrate.sandbox.traffic import Client, Traffic
@@ -76,6 +78,9 @@ def up(
     call: Call,
     folder: Folder = None,
     brokers: Annotated[int, typer.Option("--brokers", help="Brokers a side: 1 or 3.")] = 1,
+    source_version: Annotated[
+        str, typer.Option("--source-version", help="Kafka of the source; 2.8.2 comes with a ZooKeeper.")
+    ] = SOURCE_VERSION,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and take the brokers down with this process.")
     ] = False,
@@ -83,8 +88,10 @@ def up(
     """Start a source and a target cluster; returns when both take clients."""
     if brokers not in (1, 3):
         raise UsageError("bad-broker-count", f"--brokers {brokers}", next_step="expected: 1 or 3")
+    if not re.fullmatch(r"\d+\.\d+\.\d+", source_version):
+        raise UsageError("bad-version", f"--source-version {source_version}", next_step="expected: a release, 2.8.2")
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
-    sandbox = _start(call, chosen, brokers, detached=not foreground)
+    sandbox = _start(call, chosen, brokers, source_version, detached=not foreground)
     config = chosen / CONFIG_FILE
     config.write_text(
         config_text(sandbox.source.bootstrap, sandbox.target.bootstrap, free_ports(1)[0]), encoding="utf-8"
@@ -102,7 +109,7 @@ def up(
     return None
 
 
-def _start(call: Call, folder: Path, brokers: int, *, detached: bool) -> Sandbox:
+def _start(call: Call, folder: Path, brokers: int, source_version: str, *, detached: bool) -> Sandbox:
     """Start the brokers with a bar for downloads, and with SIGTERM as an end that cleans up."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     bar = Progress(
@@ -125,7 +132,9 @@ def _start(call: Call, folder: Path, brokers: int, *, detached: bool) -> Sandbox
     with bar:
         if call.out.err.is_terminal:
             call.out.err.print(Text("starting brokers …", style="dim"))
-        return Sandbox.up(folder, brokers=brokers, detached=detached, on_progress=on_progress)
+        return Sandbox.up(
+            folder, brokers=brokers, source_version=source_version, detached=detached, on_progress=on_progress
+        )
 
 
 def _as_interrupt(*_: object) -> None:

@@ -147,7 +147,8 @@ async def show(
         shot = await snapshot(estate)
         status = next(each for each in shot.topics if (each.link, each.topic) == (record.link, topic))
         live: dict[str, Any] = next(t for t in shot.as_json()["topics"] if t["topic"] == topic)
-        return Answer({**encode_record(record), "status": live}, Group(_facts(record), topic_detail(status)))
+        view = Group(_facts(record), topic_detail(status, shot.at_ms))
+        return Answer({**encode_record(record), "status": live}, view)
 
 
 def _facts(record: TopicRecord) -> Any:

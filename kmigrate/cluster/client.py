@@ -31,6 +31,7 @@ __all__ = [
     "ProducerState",
     "TopicInfo",
     "code_of",
+    "millis_of",
 ]
 
 HIGH_WATERMARK, LOG_END = -1, -2
@@ -362,9 +363,7 @@ class ClusterClient:
                                 int(p.producer_id),
                                 int(p.producer_epoch),
                                 int(p.last_sequence),
-                                int(p.last_timestamp)
-                                if isinstance(p.last_timestamp, int)
-                                else _millis(p.last_timestamp),
+                                millis_of(p.last_timestamp),
                                 int(p.current_txn_start_offset),
                             )
                             for p in part.active_producers
@@ -488,7 +487,10 @@ def _ms(value: int) -> dt.timedelta:
     return dt.timedelta(milliseconds=value)
 
 
-def _millis(value: Any) -> int:
+def millis_of(value: Any) -> int:
+    """A time of kio, which has some of them as numbers, in ms since the epoch; −1 for none."""
+    if isinstance(value, int):
+        return value
     return -1 if value is None else round(value.timestamp() * 1000)
 
 

@@ -7,7 +7,7 @@ from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import FetchPartition
-from kmigrate.records.batch import walk
+from kmigrate.records.old_messages import OldMessages, walk_all
 
 __all__ = ["find_batch"]
 
@@ -33,11 +33,13 @@ async def find_batch(
             if answer.error:
                 raise Unreachable("log-unreadable", f"{topic}-{partition} at {at}: {row(answer.error).name}")
             before = at
-            for batch in walk(answer.records):
+            for batch in walk_all(answer.records):
+                at = max(at, batch.next_offset)
+                if isinstance(batch, OldMessages):  # without producer, so never the one that is looked for
+                    continue
                 named = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
                 if named == (producer_id, epoch, sequence) and not batch.is_control:
                     return batch.base_offset
-                at = max(at, batch.next_offset)
             if at == before:
                 break
         upper = max(first.offset, end.offset - window)

@@ -26,6 +26,7 @@ from kmigrate.mirror.lane import Lane, Sent
 from kmigrate.mirror.mending import Mender
 from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Append
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -50,6 +51,8 @@ _OLD_MS = 20 * 86_400_000
 """Records older than this may outlive the broker's producer state even where its expiration is raised to the
 24.8 days that an int allows (W1): they go one at a time."""
 _PRODUCE_TIMEOUT_S = 30.0
+_REQUEST_HEAD = 64 << 10
+"""More than a request has beside its batches."""
 
 Key = tuple[str, int]
 
@@ -85,6 +88,7 @@ class Copier:
         *,
         may_fill: Callable[[], bool] = lambda: True,
         pipelining: bool = True,
+        request_limit: int = 100 << 20,
         on_move: Callable[[Lane], None] = lambda lane: None,
     ) -> None:
         self._source = source
@@ -92,6 +96,7 @@ class Copier:
         self._identity = identity
         self._settings = settings
         self._in_flight = settings.in_flight if pipelining else 1
+        self._request_limit = request_limit - _REQUEST_HEAD
         self._on_move = on_move
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes: dict[Key, Lane] = {}
@@ -426,6 +431,9 @@ class Copier:
                 continue
             if lane.compacted and not self._may_write_compacted():
                 continue
+            if lane.head is not None and size + len(lane.head.view) > self._request_limit:
+                self._refuse_too_large(lane, lane.head)
+                continue
             careful = lane.compacted or now - lane.head_timestamp > _OLD_MS
             sent = lane.send_next(connection, 1 if careful else self._in_flight)
             if sent is None:
@@ -436,6 +444,14 @@ class Copier:
             if size >= self._settings.request_max_bytes:
                 break
         return out
+
+    def _refuse_too_large(self, lane: Lane, head: Append) -> None:
+        """A broker closes the connection on a larger request without a word; what fits alone goes with the next."""
+        if len(head.view) > self._request_limit:
+            lane.stop(
+                f"batch-too-large: the batch at offset {head.start} has {len(head.view):,} bytes; the target takes "
+                f"requests of up to {self._request_limit + _REQUEST_HEAD:,} (socket.request.max.bytes)"
+            )
 
     def _send(
         self, node: int, connection: BrokerConnection, batches: list[Sent], in_flight: set[asyncio.Future[bytearray]]

@@ -273,6 +273,11 @@ class Lane:
         """Newest record time of the next append; decides how bold sending may be (V6)."""
         return self._queue[0].max_timestamp if self._queue and isinstance(self._queue[0], Append) else 0
 
+    @property
+    def head(self) -> Append | None:
+        """The next append, None where a hole or nothing comes next."""
+        return self._queue[0] if self._queue and isinstance(self._queue[0], Append) else None
+
     def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
         """The broker's word on one append, in the order they were sent; `repeated`: it held that batch already."""
         self._settle(step)

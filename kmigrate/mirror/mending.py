@@ -20,7 +20,8 @@ from kmigrate.model.records import CopyIdentity
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchPartition
-from kmigrate.records.batch import Batch, walk
+from kmigrate.records.batch import Batch
+from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import contents
 
 __all__ = ["Mender"]
@@ -99,9 +100,9 @@ class Mender:
             return
         ours = await self._batches(self._target, lane, tail.data_end - 1, tail.data_end)
         first = min((batch.base_offset for batch in ours), default=tail.data_end)
-        copied = {offset: record for batch in ours for offset, record in contents(batch).items()}
+        copied = {offset: record for batch in ours for offset, record in _contents(batch).items()}
         for batch in await self._batches(self._source, lane, first, tail.data_end):
-            for offset, record in contents(batch).items():
+            for offset, record in _contents(batch).items():
                 if any(loss.covers(offset, offset) for loss in lane.losses):
                     continue
                 if first <= offset < tail.data_end and copied.get(offset) != record:
@@ -113,9 +114,9 @@ class Mender:
                         next_step="delete the target topic and mirror it again, before any client reads it",
                     )
 
-    async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch]:
+    async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch | OldMessages]:
         """The data batches that hold offsets start … end − 1; raises Unreachable."""
-        found: list[Batch] = []
+        found: list[Batch | OldMessages] = []
         at = start
         while at < end:
             answer = await fetch_one(
@@ -126,10 +127,10 @@ class Mender:
             if answer.error:
                 await client.refresh([lane.topic])
                 raise Unreachable("tail-unreadable", f"{lane.topic}-{lane.partition}: {row(answer.error).name}")
-            batches = [batch for batch in walk(answer.records) if batch.next_offset > at]
+            batches = [batch for batch in walk_all(answer.records) if batch.next_offset > at]
             if not batches:
                 return found
-            found += [batch for batch in batches if not batch.is_control and batch.base_offset < end]
+            found += [batch for batch in batches if not _is_control(batch) and batch.base_offset < end]
             at = batches[-1].next_offset
         return found
 
@@ -176,3 +177,11 @@ class Mender:
             lane.filled(end)
         else:
             lane.fill_failed("the target's log moved", unknown=True)
+
+
+def _contents(batch: Batch | OldMessages) -> dict[int, tuple[int, bytes]]:
+    return batch.contents() if isinstance(batch, OldMessages) else contents(batch)
+
+
+def _is_control(batch: Batch | OldMessages) -> bool:
+    return not isinstance(batch, OldMessages) and batch.is_control

@@ -5,8 +5,8 @@ append (a record that readers see) or of a hole (an offset that no reader sees: 
 compaction gaps between batches and inside them), and what can be neither ends the reading with a named problem.
 
 A batch goes as it is wherever a broker takes it so; one that is thinned, carries broker times or is wanted from
-its inside only goes as the batches that `rewrite` makes of it. Many small ones in a row go as the few that `merge`
-makes of them.
+its inside only goes as the batches that `rewrite` makes of it, and messages of magic 0 and 1 as those that
+`old_messages` makes of them. Many small ones in a row go as the few that `merge` makes of them.
 
 Aborted data (W9, A11): an answer may list *later* transactions of the same producer, so an entry counts only
 from its first offset to that producer's next control batch; the list is sorted first.
@@ -22,7 +22,8 @@ from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.records.batch import Batch, check_crc
 from kmigrate.records.merge import Stretch, merge, pieces
-from kmigrate.records.rewrite import needs_rewriting, rewrite
+from kmigrate.records.old_messages import OldMessages, walk_all
+from kmigrate.records.rewrite import Run, needs_rewriting, rewrite
 
 __all__ = ["Append", "Hole", "Reading", "Step", "read_steps"]
 
@@ -99,11 +100,11 @@ def read_steps(
     reading = Reading(read_at, leader_epoch)
     filter_ = _Aborted(aborted)
     try:
-        for piece in pieces(records, read_at, barrier):
+        for piece in pieces(walk_all(records), read_at, barrier):
             if isinstance(piece, Stretch):
                 _take_stretch(reading, piece, hole_limit)
             else:
-                is_aborted = filter_.covers(piece)
+                is_aborted = not isinstance(piece, OldMessages) and filter_.covers(piece)
                 if piece.next_offset > reading.next_offset:
                     _take(reading, piece, is_aborted, hole_limit)
             if reading.problem:
@@ -130,7 +131,6 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
 
 def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
     """Plain small batches, merged; one by one where a batch is not what its header says, as it always went then."""
-    first, last = stretch.batches[0], stretch.batches[-1]
     try:
         runs = merge(stretch)
     except ProtocolViolation:
@@ -138,21 +138,27 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
             if not reading.problem:
                 _take(reading, batch, False, hole_limit)
         return
+    first, last = stretch.batches[0], stretch.batches[-1]
     if not _reaches(reading, first.base_offset, hole_limit):
         return
-    if first.base_offset > reading.next_offset:
-        reading.hole(reading.next_offset, first.base_offset)
-    reading.steps += [Append(run.start, run.end, run.view, run.max_timestamp) for run in runs]
     newest = next((batch for batch in reversed(stretch.batches) if batch.producer_id < DIRECT_LIMIT), None)
     if newest is not None:
         _note_direct(reading, newest)
+    _copy(reading, _converted(runs), reading.next_offset, last.next_offset)
     reading.next_offset = last.next_offset
     reading.leader_epoch = last.leader_epoch
 
 
-def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> None:
+def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int) -> None:
     at = reading.next_offset
     if not _reaches(reading, batch.base_offset, hole_limit):
+        return
+    if isinstance(batch, OldMessages):
+        # They belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
+        reading.direct = (-1, batch.base_offset)
+        _copy(reading, _converted(batch.runs(at)), at, batch.next_offset)
+        reading.compacted = reading.compacted or batch.has_gaps
+        reading.next_offset, reading.leader_epoch = batch.next_offset, -1
         return
     if not check_crc(batch.view):
         ref = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
@@ -164,23 +170,32 @@ def _take(reading: Reading, batch: Batch, is_aborted: bool, hole_limit: int) -> 
         reading.hole(at, batch.next_offset)
     else:
         _note_direct(reading, batch)
-        for append in _appends(batch, at):
-            if append.start > at:
-                reading.hole(at, append.start)
-            reading.steps.append(append)
-            at = append.end
-        if at < batch.next_offset:
-            reading.hole(at, batch.next_offset)
+        _copy(reading, _appends(batch, at), at, batch.next_offset)
         reading.compacted = reading.compacted or batch.count != batch.last_offset_delta + 1
     reading.next_offset = batch.next_offset
     reading.leader_epoch = batch.leader_epoch
+
+
+def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
+    """The appends from `at` on, and holes for what is not among them up to `end`."""
+    for append in appends:
+        if append.start > at:
+            reading.hole(at, append.start)
+        reading.steps.append(append)
+        at = append.end
+    if at < end:
+        reading.hole(at, end)
 
 
 def _appends(batch: Batch, start: int) -> list[Append]:
     """What a data batch is appended as, from `start` on."""
     if batch.base_offset >= start and not needs_rewriting(batch):
         return [Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)]
-    return [Append(run.start, run.end, run.view, run.max_timestamp) for run in rewrite(batch, start)]
+    return _converted(rewrite(batch, start))
+
+
+def _converted(runs: list[Run]) -> list[Append]:
+    return [Append(run.start, run.end, run.view, run.max_timestamp) for run in runs]
 
 
 def _note_direct(reading: Reading, batch: Batch) -> None:

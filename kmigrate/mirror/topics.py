@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.records import TopicRecord
@@ -21,6 +21,10 @@ __all__ = ["Prepared", "TopicMaker", "target_configs"]
 
 _MIN_SEGMENT = 1 << 20
 """Kafka 4 refuses smaller segments (A15)."""
+_ROOM = 96 << 20
+"""Batches may be larger than the source's limits are today, and no batch is larger than its segment (A6)."""
+_DIFFERENCE = "message.timestamp.difference.max.ms"
+"""Both time limits in one, until Kafka 4.0."""
 
 _COPIED = frozenset(
     {
@@ -49,7 +53,7 @@ _FOR_EVER = str((1 << 63) - 1)
 _WHILE_MIRRORING = {
     "cleanup.policy": "delete",
     "compression.type": "producer",
-    "max.message.bytes": str(96 << 20),
+    "max.message.bytes": str(_ROOM),
     "message.timestamp.after.max.ms": _FOR_EVER,
     "message.timestamp.before.max.ms": _FOR_EVER,
     "message.timestamp.type": "CreateTime",
@@ -72,12 +76,18 @@ def target_configs(own: Mapping[str, str], replicas: int) -> Configs:
     copied = {key: value for key, value in own.items() if key in _COPIED}
     if "segment.bytes" in copied:
         copied["segment.bytes"] = str(max(int(copied["segment.bytes"]), _MIN_SEGMENT))
+    if _DIFFERENCE in own:
+        for key in ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms"):
+            copied.setdefault(key, own[_DIFFERENCE])
     if "min.insync.replicas" in copied:
         copied["min.insync.replicas"] = str(min(int(copied["min.insync.replicas"]), replicas))
+    relaxed = dict(_WHILE_MIRRORING)
+    if int(copied.get("segment.bytes", _ROOM)) < _ROOM:
+        relaxed["segment.bytes"] = str(_ROOM)
     return Configs(
-        now={**copied, **_WHILE_MIRRORING},
-        restore={key: copied[key] for key in sorted(_WHILE_MIRRORING) if key in copied},
-        drop=tuple(key for key in sorted(_WHILE_MIRRORING) if key not in copied),
+        now={**copied, **relaxed},
+        restore={key: copied[key] for key in sorted(relaxed) if key in copied},
+        drop=tuple(key for key in sorted(relaxed) if key not in copied),
     )
 
 
@@ -125,7 +135,9 @@ class TopicMaker:
         await self._target.refresh([topic])
         replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)
         told = (await self._source_admin.topic_configs([topic]))[topic]
-        configs = target_configs({key: entry.value for key, entry in told.items() if entry.own}, replicas)
+        own = {key: entry.value for key, entry in told.items() if entry.own}
+        own.update(await self._time_type(told))
+        configs = target_configs(own, replicas)
         existing = self._target.metadata.topics.get(topic)
         if existing is not None:
             await self._check_empty(existing, len(info.partitions))
@@ -140,6 +152,16 @@ class TopicMaker:
             starts=await self._starts(record, info),
             configs=configs,
         )
+
+    async def _time_type(self, told: Mapping[str, ConfigValue]) -> dict[str, str]:
+        """Whose times records carry, where the source's word for it is not the target's default."""
+        theirs = told.get("message.timestamp.type")
+        ours = await self._target_admin.broker_config(
+            next(iter(self._target.metadata.brokers)), "log.message.timestamp.type"
+        )
+        if theirs is None or ours is None or theirs.value == ours.value:
+            return {}
+        return {"message.timestamp.type": theirs.value}
 
     async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
         deadline = monotonic() + 30

@@ -3,7 +3,7 @@
 lost        a source record that the target does not hold
 duplicated  a target record whose content the source holds, and which has its own copy already
 reordered   a record on both sides that stands out of the shared order
-altered     a record in its place with another key, value, headers, timestamp or timestamp type
+altered     a record in its place with another key, value, headers or timestamp
 misplaced   a source record that the target holds in another partition only
 extra       a target record that the source never held
 shifted     a stretch of equal records at other offsets that no anomaly above explains, named once
@@ -59,7 +59,6 @@ class Fingerprint(NamedTuple):
     value: int | None
     headers: int | None
     timestamp: int
-    timestamp_type: int
 
 
 class Place(NamedTuple):
@@ -286,7 +285,7 @@ def _take_below(queue: deque[int], limit: int) -> list[int]:
 
 
 def _parts(source: Fingerprint, target: Fingerprint) -> tuple[str, ...]:
-    names = ("key", "value", "headers", "timestamp", "timestamp_type")
+    names = ("key", "value", "headers", "timestamp")
     return tuple(name for name in names if getattr(source, name) != getattr(target, name))
 
 

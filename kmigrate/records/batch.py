@@ -110,13 +110,18 @@ def next_sequence(sequence: int, count: int) -> int:
     return (sequence + count) % SEQUENCES
 
 
-def walk(data: memoryview) -> Iterator[Batch]:
-    """The batches of a records field, in order; a last one cut off by the byte limit is left out (A11)."""
+def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
+    """The batches of a records field, in order; a last one cut off by the byte limit is left out (A11).
+
+    With `until_old` a message of magic 0 or 1 ends the walk; without, it is an error.
+    """
     at = 0
     end = len(data)
     while at + HEADER_SIZE <= end:
         base, length = _PREFIX.unpack_from(data, at)
         if length < HEADER_SIZE - 12:
+            if data[at + 16] < 2 and until_old:
+                return
             if data[at + 16] < 2:
                 raise ProtocolViolation(
                     "old-message-format", f"the batch at offset {base} has message format {data[at + 16]}"
@@ -126,8 +131,11 @@ def walk(data: memoryview) -> Iterator[Batch]:
         if stop > end:
             return
         fields = _HEADER.unpack_from(data, at)
+        if fields[3] < 2 and until_old:
+            return
         if fields[3] != 2:
-            raise ProtocolViolation("old-message-format", f"the batch at offset {base} has message format {fields[3]}")
+            name = "old-message-format" if fields[3] < 2 else "unknown-message-format"
+            raise ProtocolViolation(name, f"the batch at offset {base} has message format {fields[3]}")
         base, _, epoch, _, _, attributes, delta, first, newest, producer, producer_epoch, sequence, count = fields
         yield Batch(
             base,

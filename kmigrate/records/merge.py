@@ -12,16 +12,17 @@ and so on, so that all batches share the cost of a step.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.records.batch import HEADER_SIZE, Batch, check_crc, walk
+from kmigrate.records.batch import HEADER_SIZE, Batch, check_crc
 from kmigrate.records.rewrite import Run
 
 __all__ = ["Stretch", "merge", "pieces"]
@@ -38,50 +39,53 @@ _FULL = 64 << 10
 _WIDEST_HEAD = 3 + 1 + 10 + 5
 """Bytes of a record's length (below 16 KiB), attributes, timestamp delta and offset delta."""
 
+_Other = TypeVar("_Other")
 _Ints = NDArray[np.int64]
 _Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Small plain batches in a row whose CRCs fit, offsets without a gap; `data` is all of them and nothing else."""
+    """Small plain batches in a row whose CRCs fit, offsets without a gap."""
 
-    data: memoryview
     batches: list[Batch]
 
 
-def pieces(data: memoryview, start: int, barrier: int | None = None) -> Iterator[Batch | Stretch]:
-    """What `walk` gives, but for long stretches of mergeable batches, each of which comes as one piece.
+def pieces(
+    walked: Iterable[Batch | _Other], start: int, barrier: int | None = None
+) -> Iterator[Batch | _Other | Stretch]:
+    """What was walked over, but long stretches of mergeable batches as one piece each.
 
     A batch that begins before offset `start` belongs to no stretch, and none goes on across `barrier`.
     """
     found: list[Batch] = []
-    at = began = 0
     try:
-        for batch in walk(data):
-            if found and (batch.base_offset != found[-1].next_offset or batch.base_offset == barrier):
-                yield from _as_pieces(data[began:at], found)
+        for each in walked:
+            if not isinstance(each, Batch):
+                yield from _as_pieces(found)
                 found = []
-            if not found:
-                began = at
-            at += len(batch.view)
-            if _is_mergeable(batch) and batch.base_offset >= start and check_crc(batch.view):
-                found.append(batch)
+                yield each
+                continue
+            if found and (each.base_offset != found[-1].next_offset or each.base_offset == barrier):
+                yield from _as_pieces(found)
+                found = []
+            if _is_mergeable(each) and each.base_offset >= start and check_crc(each.view):
+                found.append(each)
             else:
-                yield from _as_pieces(data[began:at], found)
+                yield from _as_pieces(found)
                 found = []
-                yield batch
+                yield each
     except ProtocolViolation:
-        yield from _as_pieces(data[began:at], found)
+        yield from _as_pieces(found)
         raise
-    yield from _as_pieces(data[began:at], found)
+    yield from _as_pieces(found)
 
 
-def _as_pieces(data: memoryview, found: list[Batch]) -> Iterator[Batch | Stretch]:
+def _as_pieces(found: list[Batch]) -> Iterator[Batch | Stretch]:
     if len(found) < _FEW:
         yield from found
     else:
-        yield Stretch(data, found)
+        yield Stretch(found)
 
 
 def _is_mergeable(batch: Batch) -> bool:
@@ -107,7 +111,9 @@ class _Records:
 def merge(stretch: Stretch) -> list[Run]:
     """The stretch's records as batches of about 64 KiB; raises ProtocolViolation where a batch belies its header."""
     batches = stretch.batches
-    records = _find(stretch)
+    # One copy of it all: slices of bytes are half as dear as views, which the garbage collector counts.
+    data = b"".join([batch.view for batch in batches])
+    records = _find(data, batches)
     bounds = _bounds(batches)
     counts = np.array([batch.count for batch in batches], np.int64)
     first = np.concatenate(([0], np.cumsum(counts)))
@@ -115,7 +121,6 @@ def merge(stretch: Stretch) -> list[Run]:
     base_times = np.repeat([batches[at].base_timestamp for at in bounds[:-1]], per_run)
     offsets = np.arange(first[-1]) - np.repeat(first[bounds[:-1]], per_run)
     heads = _heads(records, records.timestamps - base_times, offsets)
-    data = stretch.data.tobytes()  # slices of bytes are half as dear as views, which the garbage collector counts
     rests = [data[a:b] for a, b in zip(records.rest_at.tolist(), records.rest_end.tolist(), strict=True)]
     parts: list[bytes | memoryview] = [b""] * (2 * len(heads))
     parts[0::2] = heads
@@ -149,11 +154,11 @@ def _run(batches: list[Batch], payload: bytes) -> Run:
 # reading
 
 
-def _find(stretch: Stretch) -> _Records:
-    data = np.frombuffer(stretch.data, np.uint8)
-    sizes = np.array([len(batch.view) for batch in stretch.batches], np.int64)
-    counts = np.array([batch.count for batch in stretch.batches], np.int64)
-    base_times = np.array([batch.base_timestamp for batch in stretch.batches], np.int64)
+def _find(raw: bytes, batches: list[Batch]) -> _Records:
+    data = np.frombuffer(raw, np.uint8)
+    sizes = np.array([len(batch.view) for batch in batches], np.int64)
+    counts = np.array([batch.count for batch in batches], np.int64)
+    base_times = np.array([batch.base_timestamp for batch in batches], np.int64)
     limits = np.cumsum(sizes)
     at = limits - sizes + HEADER_SIZE
     numbers = np.cumsum(counts) - counts
@@ -178,7 +183,7 @@ def _find(stretch: Stretch) -> _Records:
         if (at != limits).any():
             raise IndexError
     except IndexError:
-        first = stretch.batches[0].base_offset
+        first = batches[0].base_offset
         raise ProtocolViolation(
             "odd-record", f"a batch at or after offset {first} does not hold the records that its header names"
         ) from None

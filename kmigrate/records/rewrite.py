@@ -12,7 +12,7 @@ copiers that meet the same batch send the same thing.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import cramjam
@@ -22,7 +22,7 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import zigzag
 from kmigrate.records.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Batch
 
-__all__ = ["Run", "contents", "decompress", "needs_rewriting", "rewrite"]
+__all__ = ["Record", "Run", "contents", "decompress", "needs_rewriting", "pack", "rewrite"]
 
 _TAIL = struct.Struct(">hiqqqhii")
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
@@ -43,11 +43,13 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class Record:
+    """One record of a batch that is being rewritten."""
+
     offset: int
     timestamp_delta: int
     attributes: int
-    rest: memoryview
+    rest: bytes | memoryview
     """Key, value and headers, lengths included."""
 
 
@@ -62,7 +64,7 @@ def rewrite(batch: Batch, start: int) -> list[Run]:
     Raises ProtocolViolation where the batch is not what its header says.
     """
     records = [record for record in _records(batch) if record.offset >= start]
-    runs: list[list[_Record]] = []
+    runs: list[list[Record]] = []
     for record in records:
         if runs and runs[-1][-1].offset + 1 == record.offset:
             runs[-1].append(record)
@@ -83,24 +85,34 @@ def contents(batch: Batch) -> dict[int, tuple[int, bytes]]:
     }
 
 
-def _run(batch: Batch, records: list[_Record]) -> Run:
+def _run(batch: Batch, records: list[Record]) -> Run:
     stamped = bool(batch.attributes & LOG_APPEND_TIME)
-    base = batch.max_timestamp if stamped else batch.base_timestamp
-    deltas = [0 if stamped else record.timestamp_delta for record in records]
+    return pack(
+        records,
+        [0 if stamped else record.timestamp_delta for record in records],
+        base_timestamp=batch.max_timestamp if stamped else batch.base_timestamp,
+        attributes=batch.attributes & ~LOG_APPEND_TIME,
+        leader_epoch=batch.leader_epoch,
+    )
+
+
+def pack(
+    records: Sequence[Record], deltas: Sequence[int], *, base_timestamp: int, attributes: int, leader_epoch: int
+) -> Run:
+    """A batch of records that stand in a row, with these timestamp deltas."""
     out: list[bytes | memoryview] = []
     for number, (record, delta) in enumerate(zip(records, deltas, strict=True)):
         head = bytes((record.attributes,)) + zigzag(delta) + zigzag(number)
         out += (zigzag(len(head) + len(record.rest)), head, record.rest)
-    attributes = batch.attributes & ~LOG_APPEND_TIME
-    max_timestamp = base + max(deltas)
-    payload = _compress(batch.codec, b"".join(out))
-    tail = _TAIL.pack(attributes, len(records) - 1, base, max_timestamp, -1, -1, -1, len(records)) + payload
-    head = struct.pack(">qiibI", 0, 9 + len(tail), batch.leader_epoch, 2, crc32c(tail))
+    max_timestamp = base_timestamp + max(deltas)
+    payload = _compress(attributes & CODEC_MASK, b"".join(out))
+    tail = _TAIL.pack(attributes, len(records) - 1, base_timestamp, max_timestamp, -1, -1, -1, len(records)) + payload
+    head = struct.pack(">qiibI", 0, 9 + len(tail), leader_epoch, 2, crc32c(tail))
     first = records[0].offset
     return Run(first, first + len(records), max_timestamp, memoryview(bytearray(head + tail)))
 
 
-def _records(batch: Batch) -> Iterator[_Record]:
+def _records(batch: Batch) -> Iterator[Record]:
     data = memoryview(decompress(batch.codec, batch.view[HEADER_SIZE:]))
     at = 0
     try:
@@ -112,7 +124,7 @@ def _records(batch: Batch) -> Iterator[_Record]:
             offset_delta, at = _varint(data, at)
             if at > end or end > len(data):
                 raise IndexError
-            yield _Record(batch.base_offset + offset_delta, timestamp_delta, attributes, data[at:end])
+            yield Record(batch.base_offset + offset_delta, timestamp_delta, attributes, data[at:end])
             at = end
     except IndexError:
         raise ProtocolViolation(

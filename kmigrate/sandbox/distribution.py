@@ -10,6 +10,7 @@ from pathlib import Path
 from kmigrate.errors import UsageError
 from kmigrate.sandbox.containers import engine_answers, kafka_image
 from kmigrate.sandbox.jars import OnProgress, ensure_jars
+from kmigrate.sandbox.zookeeper import needs_zookeeper
 
 __all__ = ["Distribution", "Image", "find_distribution"]
 
@@ -43,7 +44,7 @@ def find_distribution(version: str, on_progress: OnProgress | None = None) -> Di
             return distribution
     if own:
         return own[0]
-    if engine_answers():
+    if not needs_zookeeper(version) and engine_answers():  # there are no images of versions so old
         return Image(kafka_image(version), version)
     return Distribution(ensure_jars("kafka", version, on_progress), version)
 

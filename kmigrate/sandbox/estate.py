@@ -50,6 +50,13 @@ class ClusterStatus:
     bootstrap: str
     cluster_id: str
     brokers: tuple[BrokerStatus, ...]
+    zookeeper: BrokerStatus | None = None
+    """Node 0, where the version wants one."""
+
+    @property
+    def servers(self) -> tuple[BrokerStatus, ...]:
+        """All processes of the cluster."""
+        return self.brokers if self.zookeeper is None else (*self.brokers, self.zookeeper)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class SandboxStatus:
 
     @property
     def state(self) -> str:
-        alive = [broker.alive for cluster in self.clusters for broker in cluster.brokers]
+        alive = [server.alive for cluster in self.clusters for server in cluster.servers]
         if all(alive):
             return "running"
         return "partly" if any(alive) else "ended"
@@ -83,6 +90,7 @@ class Sandbox:
         folder: Path = DEFAULT_FOLDER,
         *,
         brokers: int = 1,
+        source_version: str = SOURCE_VERSION,
         detached: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Sandbox:
@@ -92,7 +100,7 @@ class Sandbox:
             _make_room(folder)
             data = Path(tempfile.mkdtemp(prefix="kmigrate-sandbox-"))
             specs = (
-                ClusterSpec("source", SOURCE_VERSION, brokers),
+                ClusterSpec("source", source_version, brokers),
                 ClusterSpec("target", TARGET_VERSION, brokers),
             )
             clusters: list[KafkaCluster] = []
@@ -108,6 +116,7 @@ class Sandbox:
                         cluster.launch()
                     sandbox.save()
                     list(threads.map(KafkaCluster.wait_ready, clusters))
+                    sandbox.save()  # with the cluster id that brokers with a ZooKeeper chose
             except BaseException:
                 for cluster in clusters:
                     cluster.stop()
@@ -161,8 +170,12 @@ def _status(cluster: KafkaCluster) -> ClusterStatus:
         BrokerStatus(each.node, each.port, each.process.pid if each.process else None, each.alive)
         for each in cluster.brokers.values()
     )
+    kept = cluster.zookeeper
+    zookeeper = None
+    if kept is not None:
+        zookeeper = BrokerStatus(0, kept.port, kept.process.pid if kept.process else None, kept.alive)
     return ClusterStatus(
-        cluster.spec.name, cluster.version, cluster.bootstrap, cluster.cluster_id, brokers
+        cluster.spec.name, cluster.version, cluster.bootstrap, cluster.cluster_id, brokers, zookeeper
     )
 
 

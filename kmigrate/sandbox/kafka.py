@@ -1,10 +1,11 @@
-"""A real Kafka cluster on this machine: KRaft brokers on loopback ports, data in one temporary folder.
+"""A real Kafka cluster on this machine: brokers on loopback ports, data in one temporary folder.
 
     KafkaCluster.create(spec, root) → start() → wait_ready() → … kill/pause/resume/restart … → stop()
 
 `create` writes one folder per broker (configuration, data, log file); `start` formats and launches all
 brokers at once and returns; `wait_ready` returns when every broker takes clients. Brokers are tied to
-this process (lifeline.py) unless `detached`, then whoever holds their identities ends them.
+this process (lifeline.py) unless `detached`, then whoever holds their identities ends them. Brokers of a
+version before KRaft get a ZooKeeper of their own, which comes and goes with them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, end_all, spawn_detached, spawn_tied
 from kmigrate.sandbox.properties import broker_properties
+from kmigrate.sandbox.zookeeper import ZooKeeper, needs_zookeeper
 
 __all__ = ["SOURCE_VERSION", "TARGET_VERSION", "Broker", "ClusterSpec", "KafkaCluster"]
 
@@ -97,8 +99,10 @@ class KafkaCluster:
     spec: ClusterSpec
     distribution: Distribution | Image
     cluster_id: str
+    """Chosen here; only with a ZooKeeper do the brokers choose it, and `wait_ready` learns it."""
     brokers: dict[int, Broker]
     detached: bool = False
+    zookeeper: ZooKeeper | None = None
 
     @classmethod
     def create(
@@ -106,12 +110,17 @@ class KafkaCluster:
     ) -> KafkaCluster:
         """Write the folders of a new cluster under `root`, and fetch its jars if they are missing."""
         distribution = find_distribution(spec.version, on_progress)
-        ports = free_ports(2 * spec.brokers)
+        ports = free_ports(2 * spec.brokers + 1)
         brokers = {
             node: Broker(node, ports[2 * node - 2], ports[2 * node - 1], root / f"{spec.name}-{node}")
             for node in range(1, spec.brokers + 1)
         }
-        cluster = cls(spec, distribution, _new_cluster_id(), brokers, detached)
+        zookeeper = None
+        if needs_zookeeper(distribution.version):
+            zookeeper = ZooKeeper(ports[-1], root / f"{spec.name}-zookeeper")
+            zookeeper.write()
+        cluster_id = _new_cluster_id() if zookeeper is None else ""
+        cluster = cls(spec, distribution, cluster_id, brokers, detached, zookeeper)
         for broker in brokers.values():
             broker.folder.mkdir(parents=True)
             properties = broker_properties(
@@ -119,6 +128,7 @@ class KafkaCluster:
                 {each.node: (each.port, each.controller_port) for each in brokers.values()},
                 broker.folder / "data",
                 spec.config,
+                zookeeper,
             )
             text = "".join(f"{key}={value}\n" for key, value in properties.items())
             broker.properties.write_text(text, encoding="utf-8")
@@ -144,7 +154,11 @@ class KafkaCluster:
             if saved["image"]
             else Distribution(Path(saved["jars"]), saved["version"])
         )
-        return cls(spec, distribution, saved["cluster_id"], brokers, saved["detached"])
+        zookeeper = None
+        if (kept := saved.get("zookeeper")) is not None:
+            folder = root / f"{spec.name}-zookeeper"
+            zookeeper = ZooKeeper(kept["port"], folder, _process_from_json(kept["process"]))
+        return cls(spec, distribution, saved["cluster_id"], brokers, saved["detached"], zookeeper)
 
     def as_json(self) -> dict[str, Any]:
         """All that another process needs to use, restart and end these brokers."""
@@ -168,6 +182,9 @@ class KafkaCluster:
                 }
                 for broker in self.brokers.values()
             ],
+            "zookeeper": None
+            if self.zookeeper is None
+            else {"port": self.zookeeper.port, "process": _process_as_json(self.zookeeper.process)},
         }
 
     @property
@@ -186,10 +203,13 @@ class KafkaCluster:
 
     def format(self) -> None:
         """Make empty logs that belong to this cluster."""
-        if isinstance(self.distribution, Distribution):  # a container formats its own
+        # A container formats its own; with a ZooKeeper nothing is formatted.
+        if isinstance(self.distribution, Distribution) and self.zookeeper is None:
             self._format(self.distribution)
 
     def launch(self) -> None:
+        if self.zookeeper is not None and isinstance(self.distribution, Distribution):
+            self.zookeeper.start(_java(self.distribution, "-Xmx128m"), self._spawn)
         for node in self.brokers:
             self._launch(node)
 
@@ -231,7 +251,9 @@ class KafkaCluster:
                     next_step="look into the broker's log, or try again on a less busy machine",
                 )
             try:
-                missing = set(self.brokers) - set(admin.list_topics(timeout=1).brokers)
+                seen = admin.list_topics(timeout=1)
+                missing = set(self.brokers) - set(seen.brokers)
+                self.cluster_id = self.cluster_id or seen.cluster_id or ""
             except KafkaException:  # not up yet, by design
                 missing = set(self.brokers)
             if missing:
@@ -265,9 +287,12 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """End all brokers and remove their folders: nothing of a sandbox is worth a clean shutdown."""
-        end_all(broker.process for broker in self.brokers.values() if broker.process is not None)
-        for broker in self.brokers.values():
-            shutil.rmtree(broker.folder, ignore_errors=True)
+        servers: list[Broker | ZooKeeper] = list(self.brokers.values())
+        if self.zookeeper is not None:
+            servers.append(self.zookeeper)
+        end_all(server.process for server in servers if server.process is not None)
+        for server in servers:
+            shutil.rmtree(server.folder, ignore_errors=True)
 
     def _process(self, node: int) -> BrokerProcess:
         process = self.brokers[node].process
@@ -282,14 +307,16 @@ class KafkaCluster:
                 self.distribution.name, broker.properties, self.cluster_id, detached=self.detached
             )
             return
+        if self.zookeeper is not None:
+            self.zookeeper.wait_forgotten(node)
         command = [*_java(self.distribution, *_JVM), "kafka.Kafka", str(broker.properties)]
+        broker.process = self._spawn(command, broker.log, broker.folder)
+
+    def _spawn(self, command: list[str], log: Path, folder: Path) -> BrokerProcess:
         environment = dict(os.environ)
         if self.detached:
-            broker.process = spawn_detached(command, log=broker.log, environment=environment)
-        else:
-            broker.process = spawn_tied(
-                command, log=broker.log, environment=environment, folder=broker.folder
-            )
+            return spawn_detached(command, log=log, environment=environment)
+        return spawn_tied(command, log=log, environment=environment, folder=folder)
 
     def _refuse_dead(self) -> None:
         for node, broker in self.brokers.items():

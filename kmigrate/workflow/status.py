@@ -9,6 +9,7 @@ from typing import Any
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import (
@@ -46,6 +47,8 @@ class PartitionStatus:
     """What the mirror tries again or waits for; nobody has to do anything, or somebody outside kmigrate."""
     stop: PartitionStop | None = None
     losses: tuple[AcceptedLoss, ...] = ()
+    waits_for: OpenTransaction | None = None
+    """The open transaction on the source that keeps the mirror from what comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +138,13 @@ async def snapshot(estate: Estate) -> Snapshot:
         except KmigrateError as error:
             trouble, source = error.what, None
         links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, link.throttle))
-        keys = [(r.topic, p) for r in records for p in range(r.partitions)]
+        keys = [key for record in records for key in _keys(record)]
         await estate.target.refresh([r.topic for r in records])
         mine = await _bounds(estate.target, keys)
         theirs = await _bounds(source, keys)
-        topics += [_topic_status(record, mine, theirs, mirrors, routers) for record in records]
+        mirrored = [key for r in records if r.phase is not TopicPhase.PROMOTED for key in _keys(r)]
+        waits = await _waits(source, mirrored, theirs)
+        topics += [_topic_status(record, mine, theirs, waits, mirrors, routers) for record in records]
         groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
     return Snapshot(
         now_ms(),
@@ -164,10 +169,30 @@ async def _bounds(client: ClusterClient | None, keys: list[tuple[str, int]]) -> 
     )
 
 
+def _keys(record: TopicRecord) -> list[tuple[str, int]]:
+    return [(record.topic, partition) for partition in range(record.partitions)]
+
+
+async def _waits(
+    client: ClusterClient | None, keys: list[tuple[str, int]], bounds: tuple[Offsets, Offsets]
+) -> Mapping[tuple[str, int], OpenTransaction]:
+    """Open transactions of partitions whose stable end lies before their end."""
+    if client is None or not keys:
+        return {}
+    try:
+        stable = await client.list_offsets(dict.fromkeys(keys, LATEST), read_committed=True)
+        return await open_transactions(
+            client, [key for key in keys if 0 <= stable[key].offset < bounds[1][key].offset]
+        )
+    except KmigrateError:  # the figures that matter are there; who is waited for is told by the next look
+        return {}
+
+
 def _topic_status(
     record: TopicRecord,
     mine: tuple[Offsets, Offsets],
     theirs: tuple[Offsets, Offsets],
+    waits: Mapping[tuple[str, int], OpenTransaction],
     mirrors: list[MirrorPresence],
     routers: list[RouterPresence],
 ) -> TopicStatus:
@@ -199,6 +224,7 @@ def _topic_status(
                 seen.trouble if seen and not stop else "",
                 stop,
                 record.losses.get(partition, ()),
+                waits.get(key),
             )
         )
     return TopicStatus(

@@ -29,6 +29,7 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.parity import verify_with
 from kmigrate.spark.session import spark_session
 from kmigrate.spark.source import KafkaOptions
+from tests.integration.mirror_world import read_all
 
 # The first test pays for two clusters, a Spark session and the whole comparison.
 pytestmark = pytest.mark.timeout(240)
@@ -103,6 +104,7 @@ TOPICS: dict[str, tuple[Log, Log]] = {
     # The null moved: the same names and bytes in the same order, joined differently.
     "altered-header-null": ({0: PAIRED}, {0: edited(PAIRED, 10, headers=[("a", None), ("b", b"x")])}),
     "log-append-time": ({0: BASE}, {0: BASE}),
+    "stamped-source": ({0: BASE}, {0: []}),  # the target's copy is written with the times that the source's broker gave
     "transactions": ({0: []}, {0: []}),  # written by transactions instead
 }
 
@@ -177,10 +179,13 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> ParityReport:
-    create(source, SOURCE_LOGS, {})
+    create(source, SOURCE_LOGS, {"stamped-source": {"message.timestamp.type": "LogAppendTime"}})
     create(target, TARGET_LOGS, {"log-append-time": {"message.timestamp.type": "LogAppendTime"}})
     produce(source, SOURCE_LOGS)
-    produce(target, TARGET_LOGS)
+    stamped = read_all(source.bootstrap, topic("stamped-source"))[0]
+    times = [seen[4][1] for seen in stamped]
+    copies = [replace(record, timestamp=time) for record, time in zip(BASE, times, strict=True)]
+    produce(target, {**TARGET_LOGS, "stamped-source": {0: copies}})
     produce_transactions(source, "transactions", b"aborted at the source")
     produce_transactions(target, "transactions", b"aborted at the target")
     ranges = ranges_of(source, SOURCE_LOGS)
@@ -265,8 +270,12 @@ def test_an_altered_record_is_named_with_the_part(report: ParityReport, change: 
 
 def test_a_target_that_stamps_its_own_time_alters_every_record(report: ParityReport) -> None:
     told = found(report, "log-append-time")
-    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp", "timestamp_type"))}
+    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp",))}
     assert row(report, "log-append-time") == (300, 300, False, 300)
+
+
+def test_broker_times_that_were_kept_are_equal_whosever_they_are_called(report: ParityReport) -> None:
+    assert row(report, "stamped-source") == (300, 300, True, 0)
 
 
 def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
@@ -328,6 +337,7 @@ from pathlib import Path
 from kmigrate.parity.plan import TopicRange
 from kmigrate.spark.parity import verify
 from kmigrate.spark.source import KafkaOptions
+from tests.integration.mirror_world import read_all
 given = json.loads(sys.argv[1])
 sides = [KafkaOptions(bootstrap) for bootstrap in given["sides"]]
 ranges = [TopicRange(given["topic"], 0, 0, 300)]

@@ -11,6 +11,10 @@ from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, Top
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]
 
 
+_USUAL_MS = 2_000
+"""Transactions that are open for less are everyday and not worth a word."""
+
+
 def snapshot_view(shot: Snapshot) -> RenderableType:
     parts: list[RenderableType] = [_processes(shot)]
     for link in shot.links:
@@ -59,12 +63,12 @@ def _topics(shot: Snapshot) -> RenderableType:
             _total([p.target_end for p in topic.partitions]),
             _figure(topic.lag),
             topic.offsets,
-            _note(topic),
+            _note(topic, shot.at_ms),
         )
     return made
 
 
-def _note(topic: TopicStatus) -> Text:
+def _note(topic: TopicStatus, now_ms: int) -> Text:
     problems = [f"partition {p.partition}: {_problem(topic, p)}" for p in topic.partitions if p.problem]
     if problems:
         return Text("; ".join(problems), style="red")
@@ -72,8 +76,13 @@ def _note(topic: TopicStatus) -> Text:
     if troubles:
         return Text("; ".join(troubles), style="yellow")
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
-    if topic.reason:
-        return Text(topic.reason, style="yellow")
+    waits = [
+        f"partition {p.partition} {p.waits_for.told(now_ms)}"
+        for p in topic.partitions
+        if p.waits_for is not None and p.waits_for.open_ms(now_ms) > _USUAL_MS
+    ]
+    if reasons := [*([topic.reason] if topic.reason else []), *waits]:
+        return Text("; ".join(reasons), style="yellow")
     losses = [f"partition {p.partition}: {_losses(p)}" for p in topic.partitions if p.losses]
     if losses:
         return Text("; ".join(losses), style="dim")
@@ -91,7 +100,15 @@ def _losses(part: PartitionStatus) -> str:
     return f"accepted as lost: {named}" if named else ""
 
 
-def topic_detail(topic: TopicStatus) -> RenderableType:
+def _state(topic: TopicStatus, part: PartitionStatus, now_ms: int) -> Text:
+    """Everything there is to say of one partition."""
+    if part.problem:
+        return Text(_problem(topic, part), style="red")
+    waits = part.waits_for.told(now_ms) if part.waits_for is not None else ""
+    return Text.assemble(("; ".join(said for said in (part.trouble, waits) if said), "yellow"), (_losses(part), "dim"))
+
+
+def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
     """One topic, partition by partition."""
     made = table("partition", "source", "target", "lag", "held", "problem", right=("partition", "lag", "held"))
     for p in topic.partitions:
@@ -101,7 +118,7 @@ def topic_detail(topic: TopicStatus) -> RenderableType:
             f"{_figure(p.target_start)} … {_figure(p.target_end)}",
             _figure(p.lag),
             f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
-            Text.assemble((_problem(topic, p), "red"), (p.trouble, "yellow"), (_losses(p), "dim")),
+            _state(topic, p, now_ms),
         )
     return made
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Refused, UsageError
 from kmigrate.model.ids import is_internal
@@ -25,6 +26,8 @@ from kmigrate.workflow.verbs.links import resolve_link
 
 __all__ = ["mirror_topics", "promote_topics"]
 
+_FIRST_WITH_PRODUCERS = (0, 11)
+"""The message format, magic 2, that has producer ids."""
 _UNDER_WAY = (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
 
 
@@ -37,8 +40,9 @@ async def mirror_topics(
         raise UsageError(
             "offsets-mode", f"--offsets {offsets} is not in this version: topics get identical offsets or are refused"
         )
-    source, _ = await estate.source(link)
+    source, source_admin = await estate.source(link)
     seen = (await source.refresh(topics)).topics
+    configs = await source_admin.topic_configs([topic for topic in dict.fromkeys(topics) if topic in seen])
     standing = (await estate.target.refresh(topics)).topics
     found: list[Finding] = []
     new: list[str] = []
@@ -50,7 +54,7 @@ async def mirror_topics(
         guards = _topic_guards(link, topic, owner, seen.get(topic))
         if not guards and topic in standing:
             guards = await _target_guards(estate.target, seen[topic], standing[topic])
-        found += guards
+        found += guards + _format_guards(topic, configs.get(topic, {}).get("message.format.version"))
         new.append(topic)
     made = Plan.of("topic mirror", [f"mirror {t} from {start}, identical offsets" for t in new], found)
     made.refuse()
@@ -96,6 +100,22 @@ def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info:
             )
         ]
     return []
+
+
+def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:
+    """A topic whose log has no place for producer ids: the mirror copies it, but a router cannot write to it (43)."""
+    numbers = re.match(r"(\d+)\.(\d+)", version.value) if version is not None else None
+    if numbers is None or (int(numbers[1]), int(numbers[2])) >= _FIRST_WITH_PRODUCERS:
+        return []
+    return [
+        Finding(
+            "warn",
+            "old-message-format",
+            f"topic {topic} is written in message format {numbers[0]}: it is mirrored, but what producers send through "
+            "a router is refused by the source (UNSUPPORTED_FOR_MESSAGE_FORMAT)",
+            f"set message.format.version of {topic} to the source's version before its producers are rolled",
+        )
+    ]
 
 
 async def _target_guards(target: ClusterClient, seen: TopicInfo, standing: TopicInfo) -> list[Finding]:

@@ -102,7 +102,8 @@ def test_a_small_gap_is_a_hole_and_a_large_one_stops_the_partition() -> None:
         (batch(0, 1, attributes=7 | LOG_APPEND_TIME), "unknown-codec"),
         (batch(0, 1, attributes=1 | LOG_APPEND_TIME), "bad-compression"),
         (batch(0, 5)[:-1] + b"\xff", "corrupt-source-batch"),
-        (batch(0, 5)[:16] + b"\x01" + batch(0, 5)[17:], "old-message-format"),
+        (batch(0, 5)[:16] + b"\x01" + batch(0, 5)[17:], "corrupt-source-batch"),
+        (batch(0, 5)[:16] + b"\x03" + batch(0, 5)[17:], "unknown-message-format"),
     ],
 )
 def test_what_cannot_be_copied_as_it_is_stops_with_its_name(data: bytes, problem: str) -> None:

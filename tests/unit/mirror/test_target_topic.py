@@ -23,7 +23,8 @@ def test_a_compacted_topic_is_compacted_again_only_at_promote() -> None:
 
 def test_values_that_the_target_cannot_take_are_bounded() -> None:
     made = target_configs({"segment.bytes": "1000", "min.insync.replicas": "2"}, 1)
-    assert made.now["segment.bytes"] == str(1 << 20)
+    assert made.restore["segment.bytes"] == str(1 << 20)
+    assert made.now["segment.bytes"] == made.now["max.message.bytes"]
     assert made.now["min.insync.replicas"] == "1"
 
 
@@ -32,3 +33,10 @@ def test_every_config_set_for_mirroring_is_either_restored_or_dropped() -> None:
     made = target_configs(own, 3)
     changed = {key for key, value in made.now.items() if own.get(key) != value}
     assert changed == set(made.restore) | set(made.drop)
+
+
+def test_the_one_time_limit_of_older_kafkas_becomes_the_two_of_newer_ones() -> None:
+    made = target_configs({"message.timestamp.difference.max.ms": "7", "message.timestamp.after.max.ms": "3"}, 1)
+    assert made.restore["message.timestamp.before.max.ms"] == "7"
+    assert made.restore["message.timestamp.after.max.ms"] == "3"
+    assert "message.timestamp.difference.max.ms" not in made.now

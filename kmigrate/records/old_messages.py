@@ -1,0 +1,267 @@
+"""Message sets of magic 0 and 1, as old brokers' logs hold them, and the batches they become.
+
+    offset  size  field
+         0     8  offset; of a wrapper the offset of its last message
+         8     4  message size (bytes after it)
+        12     4  CRC-32 of everything after it
+        16     1  magic (0 or 1)
+        17     1  attributes: 0-2 codec, 3 timestamp type (magic 1)
+        18     8  timestamp (magic 1 only)
+         …     4  key length (−1: null), then the key
+         …     4  value length (−1: null), then the value
+
+A message with a codec is a wrapper: its value is a message set of its own, of the same magic. Inner offsets are
+absolute in magic 0; in magic 1 they are relative, and the last one stands at the wrapper's offset (KIP-31). Where
+a magic 1 wrapper carries the broker's time, that is the time of all its messages (KIP-32); messages of magic 0
+have no time, readers see −1.
+
+A Fetch of any version that we speak gives the log's own format (seen on 2.8.2), and Produce takes only magic 2
+(A11). What a record becomes depends on that record alone; where batches are cut does not matter, since on the
+target offsets are sequences (M1).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.primitives import zigzag
+from kmigrate.records.batch import CODEC_MASK, LOG_APPEND_TIME, Batch, walk
+from kmigrate.records.rewrite import Record, Run, decompress, pack
+
+__all__ = ["OldMessages", "walk_all"]
+
+_PREFIX = struct.Struct(">qi")
+_HEAD = struct.Struct(">IBB")
+_MAGIC_AT = 16
+_SMALLEST = 14
+"""CRC, magic, attributes and two lengths: a message of magic 0 without key and value."""
+_GROUP_BYTES = 256 << 10
+"""Messages without a codec are taken together up to this size: a batch for each would cost the target 30 µs."""
+_NULL = zigzag(-1)
+_NO_HEADERS = b"\0"
+_LZ4 = 3
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    offset: int
+    magic: int
+    attributes: int
+    timestamp: int
+    key: memoryview | None
+    value: memoryview | None
+
+
+@dataclass(frozen=True)
+class OldMessages:
+    """Messages that are copied together: the ones of a wrapper, or plain ones in a row; never none."""
+
+    messages: tuple[_Message, ...]
+    codec: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.messages[0].offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.messages[-1].offset + 1
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a log cleaner took messages from between them."""
+        return len(self.messages) != self.next_offset - self.base_offset
+
+    @cached_property
+    def _rests(self) -> dict[int, bytes]:
+        return {message.offset: _rest(message) for message in self.messages}
+
+    def runs(self, start: int) -> list[Run]:
+        """The messages from offset `start` on, as batches without gaps."""
+        wanted = [message for message in self.messages if message.offset >= start]
+        cuts = [n for n, (a, b) in enumerate(pairwise(wanted), 1) if a.offset + 1 != b.offset]
+        return [self._run(wanted[a:b]) for a, b in pairwise([0, *cuts, len(wanted)]) if a < b]
+
+    def _run(self, messages: list[_Message]) -> Run:
+        base = messages[0].timestamp
+        return pack(
+            [Record(message.offset, 0, 0, self._rests[message.offset]) for message in messages],
+            [message.timestamp - base for message in messages],
+            base_timestamp=base,
+            attributes=self.codec,
+            leader_epoch=-1,
+        )
+
+    def contents(self) -> dict[int, tuple[int, bytes]]:
+        """What readers are given, by offset, in the shape of `rewrite.contents`."""
+        return {message.offset: (message.timestamp, self._rests[message.offset]) for message in self.messages}
+
+
+def walk_all(data: memoryview) -> Iterator[Batch | OldMessages]:
+    """What a records field holds, in order, of whatever format; a last entry cut off by the byte limit is left out.
+
+    A log whose format was raised holds several formats, each in a stretch of its own.
+    """
+    at = 0
+    while True:
+        for batch in walk(data[at:], until_old=True):
+            at += len(batch.view)
+            yield batch
+        end = _end_of_old(data, at)
+        if end == at:
+            return
+        yield from _groups(data[at:end])
+        at = end
+
+
+def _end_of_old(data: memoryview, at: int) -> int:
+    """End of the whole messages of magic 0 and 1 from `at` on."""
+    while at + _MAGIC_AT < len(data) and data[at + _MAGIC_AT] < 2:
+        offset, size = _PREFIX.unpack_from(data, at)
+        if size < _SMALLEST:
+            raise ProtocolViolation("bad-batch-length", f"the message at offset {offset} says length {size}")
+        if at + _PREFIX.size + size > len(data):
+            break
+        at += _PREFIX.size + size
+    return at
+
+
+def _groups(data: memoryview) -> Iterator[OldMessages]:
+    plain: list[_Message] = []
+    size = 0
+    for message in _messages(data):
+        codec = message.attributes & CODEC_MASK
+        if plain and (codec or size > _GROUP_BYTES or message.offset <= plain[-1].offset):
+            yield OldMessages(tuple(plain), 0)
+            plain, size = [], 0
+        if codec:
+            yield OldMessages(_unwrap(message), codec)
+        else:
+            plain.append(message)
+            size += len(message.key or b"") + len(message.value or b"")
+    if plain:
+        yield OldMessages(tuple(plain), 0)
+
+
+def _messages(data: memoryview) -> Iterator[_Message]:
+    """The messages of a whole message set, each checked against its CRC."""
+    at = 0
+    while at < len(data):
+        if at + _PREFIX.size > len(data):
+            raise ProtocolViolation("short-record", "a message set ends inside a message")
+        offset, size = _PREFIX.unpack_from(data, at)
+        at += _PREFIX.size
+        if size < _SMALLEST or at + size > len(data):
+            raise ProtocolViolation("short-record", f"the message at offset {offset} runs past its set")
+        yield _message(offset, data[at : at + size])
+        at += size
+
+
+def _message(offset: int, body: memoryview) -> _Message:
+    crc, magic, attributes = _HEAD.unpack_from(body)
+    if zlib.crc32(body[4:]) != crc:
+        raise ProtocolViolation("corrupt-source-batch", f"the message at offset {offset} does not fit its CRC")
+    if magic > 1:
+        raise ProtocolViolation("mixed-message-formats", f"the message at offset {offset} has message format {magic}")
+    try:
+        (timestamp,) = struct.unpack_from(">q", body, _HEAD.size) if magic else (-1,)
+        key, at = _field(body, _HEAD.size + 8 * magic)
+        value, at = _field(body, at)
+    except struct.error:
+        raise ProtocolViolation("short-record", f"the message at offset {offset} ends too early") from None
+    if at != len(body):
+        raise ProtocolViolation("surplus-bytes", f"the message at offset {offset} is longer than key and value")
+    return _Message(offset, magic, attributes, timestamp, key, value)
+
+
+def _field(body: memoryview, at: int) -> tuple[memoryview | None, int]:
+    (size,) = struct.unpack_from(">i", body, at)
+    at += 4
+    if size < 0:
+        return None, at
+    if at + size > len(body):
+        raise struct.error
+    return body[at : at + size], at + size
+
+
+def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
+    """The messages of a compressed one, with the offsets and times that readers see."""
+    at, codec = wrapper.offset, wrapper.attributes & CODEC_MASK
+    if wrapper.value is None:
+        raise ProtocolViolation("bad-compression", f"the compressed message at offset {at} has no value")
+    payload = _repaired(wrapper.value) if wrapper.magic == 0 and codec == _LZ4 else wrapper.value
+    inner = list(_messages(memoryview(decompress(codec, payload))))
+    if not inner or any(each.magic != wrapper.magic or each.attributes & CODEC_MASK for each in inner):
+        raise ProtocolViolation("bad-wrapper", f"the compressed message at offset {at} holds no plain message set")
+    # Some releases of librdkafka left 0 in a wrapper of magic 1; Kafka's readers take that as they find it, too.
+    shift = at - inner[-1].offset if wrapper.magic and at else 0
+    stamped = bool(wrapper.magic and wrapper.attributes & LOG_APPEND_TIME)
+    messages = tuple(
+        _Message(
+            each.offset + shift,
+            each.magic,
+            each.attributes,
+            wrapper.timestamp if stamped else each.timestamp,
+            each.key,
+            each.value,
+        )
+        for each in inner
+    )
+    if messages[0].offset < 0 or any(a.offset >= b.offset for a, b in pairwise(messages)):
+        raise ProtocolViolation("bad-wrapper", f"the offsets in the compressed message at offset {at} do not rise")
+    return messages
+
+
+def _rest(message: _Message) -> bytes:
+    """Key, value and no headers, as a record of magic 2 has them."""
+    out: list[bytes | memoryview] = []
+    for part in (message.key, message.value):
+        out += (_NULL,) if part is None else (zigzag(len(part)), part)
+    out.append(_NO_HEADERS)
+    return b"".join(out)
+
+
+# lz4 of magic 0
+
+
+def _repaired(frame: memoryview) -> memoryview:
+    """An lz4 frame whose header checksum is right: in magic 0 it covers the frame's magic, too (KAFKA-3160)."""
+    if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
+        return frame
+    flags = frame[4]
+    end = 6 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    if len(frame) <= end:
+        return frame
+    fixed = bytearray(frame)
+    fixed[end] = (_xxh32(bytes(frame[4:end])) >> 8) & 0xFF
+    return memoryview(fixed)
+
+
+_MASK = 0xFFFFFFFF
+
+
+def _xxh32(data: bytes) -> int:
+    """xxHash-32 with seed 0 of less than 16 bytes, which is all that a frame's header has."""
+    found = 374761393 + len(data)
+    at = 0
+    while at + 4 <= len(data):
+        found = _rotated(found + int.from_bytes(data[at : at + 4], "little") * 3266489917, 17) * 668265263
+        at += 4
+    for byte in data[at:]:
+        found = _rotated(found + byte * 374761393, 11) * 2654435761
+    found &= _MASK
+    found = ((found ^ (found >> 15)) * 2246822519) & _MASK
+    found = ((found ^ (found >> 13)) * 3266489917) & _MASK
+    return found ^ (found >> 16)
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= _MASK
+    return ((value << bits) | (value >> (32 - bits))) & _MASK

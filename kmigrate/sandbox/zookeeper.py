@@ -1,0 +1,94 @@
+"""The ZooKeeper that brokers older than KRaft keep their cluster in: one process beside them, from their own jars.
+
+A broker's registration lives as long as its ZooKeeper session. A killed broker is therefore registered for some
+seconds more, and a restart that meets the old registration ends at once: `wait_forgotten` is for that.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kmigrate.errors import WaitTimedOut
+from kmigrate.sandbox.processes import BrokerProcess
+
+__all__ = ["SESSION_MS", "ZooKeeper", "needs_zookeeper"]
+
+SESSION_MS = 4_000
+"""A broker that is silent for so long is given up; ZooKeeper allows 2 to 20 ticks."""
+_TICK_MS = 500
+_FIRST_KRAFT = (3, 3)
+"""The first release whose KRaft is for production; 2.8 has a preview of it only."""
+_LOOK_SECONDS = 0.1
+
+
+def needs_zookeeper(version: str) -> bool:
+    """Whether brokers of this Kafka version want a ZooKeeper."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
+    return tuple(numbers) < _FIRST_KRAFT
+
+
+@dataclass
+class ZooKeeper:
+    """One server, alone in its ensemble, on a loopback port."""
+
+    port: int
+    folder: Path
+    process: BrokerProcess | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "zookeeper.log"
+
+    @property
+    def configuration(self) -> Path:
+        return self.folder / "zoo.cfg"
+
+    def write(self) -> None:
+        """Make its folder and configuration."""
+        self.folder.mkdir(parents=True)
+        settings = {
+            "dataDir": self.folder / "data",
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "tickTime": _TICK_MS,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "dump",
+        }
+        self.configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+
+    def start(self, java: list[str], spawn: Callable[[list[str], Path, Path], BrokerProcess]) -> None:
+        """Launch it with the given start of a Java command; brokers wait for it by themselves."""
+        command = [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self.configuration)]
+        self.process = spawn(command, self.log, self.folder)
+
+    def wait_forgotten(self, node: int) -> None:
+        """Return once no broker of this id is registered."""
+        deadline = time.monotonic() + 10 * SESSION_MS / 1000
+        while f"/brokers/ids/{node}\n" in self._sessions():
+            if time.monotonic() > deadline:
+                raise WaitTimedOut("broker-still-registered", f"ZooKeeper goes on to hold broker {node} for alive")
+            time.sleep(_LOOK_SECONDS)
+
+    def _sessions(self) -> str:
+        """What ZooKeeper tells of its sessions; '' where it does not serve yet."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as asked:
+                asked.sendall(b"dump")
+                with asked.makefile(encoding="utf-8", errors="replace") as told:
+                    return told.read()
+        except OSError:
+            return ""

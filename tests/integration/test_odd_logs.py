@@ -1,0 +1,154 @@
+"""Odd source logs: records of any age, batches larger than the target's limits, empty partitions, open transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+
+from kmigrate.cli.views.snapshots import snapshot_view
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.status import Snapshot, TopicStatus, snapshot
+from tests.integration.mirror_world import (
+    World,
+    assert_identical,
+    bounds,
+    engine_running,
+    link_between,
+    produce,
+    produce_at,
+    read_all,
+    settings_of,
+)
+
+MakeTopic = Callable[..., None]
+Names = Callable[[str], str]
+OwnCluster = Callable[..., KafkaCluster]
+
+DAY_MS = 86_400_000
+
+
+def produce_sizes(bootstrap: str, topic: str, sizes: list[int], partition: int = 0) -> None:
+    """One record, and one batch, of each size."""
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 30 << 20, "linger.ms": 0})
+    for number, size in enumerate(sizes):
+        producer.produce(topic, bytes([number]) * size, b"key", partition)
+        assert producer.flush(30) == 0
+
+
+async def look(world: World, topic: str) -> tuple[Snapshot, TopicStatus]:
+    """What `kmigrate status` sees now."""
+    known = {each: settings_of(each, getattr(world, each).bootstrap) for each in ("source", "target")}
+    async with await Estate.open(known.__getitem__, "target") as estate:
+        shot = await snapshot(estate)
+    return shot, next(t for t in shot.topics if (t.link, t.topic) == (world.link, topic))
+
+
+def text_of(shot: Snapshot) -> str:
+    console = Console(width=2_000)
+    with console.capture() as captured:
+        console.print(snapshot_view(shot))
+    return captured.get()
+
+
+def test_records_of_any_age_large_batches_and_empty_partitions_are_copied(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    ages, large, empty = (unique_name(stem) for stem in ("ages", "large", "empty"))
+    make_topic(source, ages, config={"message.timestamp.after.max.ms": str(60 * DAY_MS)})
+    now = int(time.time() * 1000)
+    produce_at(source.bootstrap, ages, [1, 946_684_800_000, now, now + 30 * DAY_MS, now - 40 * DAY_MS])
+    make_topic(source, large, config={"max.message.bytes": str(20 << 20), "segment.bytes": str(20 << 20)})
+    produce_sizes(source.bootstrap, large, [100, 18 << 20, 100, 5 << 20, 9 << 20, 100])
+    make_topic(source, empty, 3)
+    produce_sizes(source.bootstrap, empty, [10] * 40, partition=0)
+    produce_sizes(source.bootstrap, empty, [10] * 50, partition=2)
+    admin = AdminClient({"bootstrap.servers": source.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(empty, 2, 50)]).values():
+        deleted.result(30)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            for topic in (ages, large, empty):
+                await world.mirror(topic)
+            for topic in (ages, large, empty):
+                record = await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=5)
+                if topic == ages:
+                    assert record.restore_configs == {"message.timestamp.after.max.ms": str(60 * DAY_MS)}
+                    assert "message.timestamp.before.max.ms" in record.drop_configs
+
+    asyncio.run(scene())
+    assert bounds(target.bootstrap, empty) == {0: (0, 40), 1: (0, 0), 2: (50, 50)}
+
+
+def test_status_names_the_open_transaction_that_the_mirror_waits_for(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic, name = unique_name("held"), unique_name("slow-writer")
+    make_topic(source, topic, 2)
+    produce(source.bootstrap, topic, 20, partitions=2)
+    writer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name})
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    before = int(time.time() * 1000)
+    writer.produce(topic, b"not yet", partition=0)
+    assert writer.flush(30) == 0
+    produce(source.bootstrap, topic, 20, partitions=2, first=20)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.until(topic, lambda told: [told[p].position for p in told] == [10, 20], "the copy to wait")
+            await asyncio.sleep(max(0.0, 2.2 - (time.time() * 1000 - before) / 1000))
+            shot, status = await look(world, topic)
+            held, free = status.partitions
+            assert (held.target_end, held.source_end, held.lag, free.lag) == (10, 21, 11, 0)
+            assert held.waits_for is not None and free.waits_for is None
+            assert (held.waits_for.offset, held.waits_for.transactional_id) == (10, name)
+            assert held.waits_for.hanging is False
+            assert before - 1_000 <= held.waits_for.started_ms <= before + 5_000
+            assert f"waits at offset 10 for the transaction of {name} (producer " in text_of(shot)
+            written = next(t for t in shot.as_json()["topics"] if t["topic"] == topic)
+            assert written["partitions"][0]["waits_for"]["transactional_id"] == name
+            await asyncio.to_thread(writer.commit_transaction, 30)
+            await world.caught_up(topic)
+            assert_identical(world, topic, at_least=41)
+            assert (await look(world, topic))[1].partitions[0].waits_for is None
+
+    asyncio.run(scene())
+
+
+def test_a_target_with_times_and_limits_of_its_own_keeps_the_sources_times_and_names_what_it_cannot_take(
+    source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    target = own_cluster(
+        config={"log.message.timestamp.type": "LogAppendTime", "socket.request.max.bytes": str(6 << 20)}
+    )
+    topic = unique_name("limits")
+    make_topic(source, topic, 2, config={"max.message.bytes": str(20 << 20)})
+    produce(source.bootstrap, topic, 100, partitions=2, age_ms=3_600_000)
+    produce_sizes(source.bootstrap, topic, [4 << 20, 7 << 20, 100], partition=0)
+    produce_sizes(source.bootstrap, topic, [4 << 20, 5 << 20, 100], partition=1)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            record = await world.in_phase(topic, TopicPhase.MIRRORING)
+            assert record.restore_configs["message.timestamp.type"] == "CreateTime"
+            told = await world.until(
+                topic, lambda told: bool(told[0].problem) and told[1].position == 53, "one partition to stop"
+            )
+            assert told[0].problem.startswith("batch-too-large: the batch at offset 51 has 7,340,")
+            assert told[1].problem == ""
+
+    asyncio.run(scene())
+    wanted, found = (read_all(each.bootstrap, topic) for each in (source, target))
+    assert (found[1], found[0]) == (wanted[1], wanted[0][:51])

@@ -1,0 +1,94 @@
+"""Which open transaction a partition waits for, from what partitions and coordinators say."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.client import ClusterClient, Metadata, ProducerState
+from kmigrate.cluster.transactions import OpenTransaction, open_transactions
+from kmigrate.errors import Unreachable
+from kmigrate.model.settings import ClusterSettings
+
+KEY = ("t", 0)
+NOW = 1_000_000
+
+
+class Cluster(ClusterClient):
+    """Two brokers; `begun` are the answers of DescribeProducers one after another, `listed` the coordinators'."""
+
+    def __init__(self, apis: set[int], begun: list[list[tuple[int, int]]], listed: dict[int, Any]) -> None:
+        super().__init__(ClusterSettings("c", (("h", 1),)))
+        self.metadata = Metadata("id", 0, {0: ("h", 1), 1: ("h", 2)})
+        self._apis, self._begun, self._listed = apis, begun, listed
+
+    async def describe_producers(self, keys: Any) -> Any:
+        states = self._begun.pop(0)
+        return {KEY: (0, tuple(ProducerState(producer, 0, 5, 900_000, start) for producer, start in states))}
+
+    async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
+        match int(request.__api_key__):
+            case 18:
+                return SimpleNamespace(api_keys=[SimpleNamespace(api_key=key) for key in self._apis])
+            case 66:
+                said = self._listed[node or 0]
+                if isinstance(said, Exception):
+                    raise said
+                states = [
+                    SimpleNamespace(transactional_id=name, producer_id=producer, transaction_state=state)
+                    for name, producer, state in said
+                ]
+                return SimpleNamespace(error_code=0, transaction_states=states)
+            case _:
+                named = {name: producer for name, producer, _ in self._listed[node or 0]}
+                states = [
+                    SimpleNamespace(
+                        error_code=0, transactional_id=name, producer_id=named[name], transaction_start_time=970_000
+                    )
+                    for name in request.transactional_ids
+                ]
+                return SimpleNamespace(transaction_states=states)
+
+
+def ask(cluster: Cluster) -> dict[tuple[str, int], OpenTransaction]:
+    return asyncio.run(open_transactions(cluster, [KEY]))
+
+
+ALL = {61, 65, 66}
+OPEN = [("app", 7, "Ongoing")]
+
+
+def test_the_first_open_transaction_is_named_with_its_id_and_its_age() -> None:
+    found = ask(Cluster(ALL, [[(9, 40), (7, 30), (8, -1)]], {0: [("other", 5, "Empty")], 1: OPEN}))
+    assert found == {KEY: OpenTransaction(30, 7, 900_000, "app", 970_000)}
+    assert found[KEY].told(NOW) == "waits at offset 30 for the transaction of app (producer 7), open for 30 s"
+
+
+def test_a_partition_without_open_transaction_is_left_out() -> None:
+    assert ask(Cluster(ALL, [[(8, -1)]], {})) == {}
+
+
+def test_an_older_cluster_tells_the_producer_id_alone() -> None:
+    found = ask(Cluster({61}, [[(7, 30)]], {}))
+    assert found == {KEY: OpenTransaction(30, 7, 900_000)}
+    assert found[KEY].told(NOW) == "waits at offset 30 for the transaction of producer 7, open for at least 100 s"
+    assert ask(Cluster({1}, [], {})) == {}
+
+
+def test_a_transaction_that_no_coordinator_has_open_is_hanging() -> None:
+    found = ask(Cluster(ALL, [[(7, 30)], [(7, 30)]], {0: [], 1: [("app", 7, "CompleteCommit")]}))
+    assert found[KEY].hanging
+    assert "hanging: no coordinator knows it as open" in found[KEY].told(NOW)
+
+
+@pytest.mark.parametrize("later", [[], [(7, 55)]])
+def test_a_transaction_that_ended_while_we_asked_is_not_called_hanging(later: list[tuple[int, int]]) -> None:
+    assert ask(Cluster(ALL, [[(7, 30)], later], {0: [], 1: []})) == {}
+
+
+def test_without_every_coordinators_word_nothing_is_called_hanging() -> None:
+    found = ask(Cluster(ALL, [[(7, 30)]], {0: [], 1: Unreachable("connection-lost", "gone")}))
+    assert found == {KEY: OpenTransaction(30, 7, 900_000)}
