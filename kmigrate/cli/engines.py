@@ -56,6 +56,9 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         lease_s=section.lease_s,
         presence_ms=section.presence_interval_ms,
         hole_filler=HoleFiller(section.hole_filler),
+        upkeep_s=section.upkeep_interval_s,
+        sync_acls=section.sync_acls,
+        config_exclude=section.config_exclude,
     )
 
 

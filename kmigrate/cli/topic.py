@@ -9,8 +9,9 @@ from rich.console import Group
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.link import plan_answer
-from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics
+from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics
 from kmigrate.cli.output import Answer
+from kmigrate.cli.patterns import patterns_answer, refuse_exclude
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
@@ -40,6 +41,8 @@ async def mirror(
     offsets: Annotated[
         str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")
     ] = "auto",
+    regex: Regex = False,
+    exclude: Exclude = None,
     link: Link = None,
     timeout: Timeout = 120.0,
     no_wait: NoWait = False,
@@ -51,7 +54,14 @@ async def mirror(
     _check_offsets(offsets)
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
-        made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
+        if regex:
+            left_out = exclude or []
+            made, topics = await verbs.mirror_matching_topics(
+                estate, name, topics, left_out, start, offsets, plan=plan
+            )
+        else:
+            refuse_exclude(exclude)
+            made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
         if plan or no_wait:
             return plan_answer(made)
         if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
@@ -81,6 +91,22 @@ def _check_offsets(offsets: str) -> None:
             still_true="nothing was changed",
             next_step="expected: auto, identical or mapped",
         )
+
+
+@command(app, "patterns")
+async def patterns(
+    call: Call,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="REGEX", help="Pick up no more topics by this expression.")
+    ] = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Show by which expressions later topics are picked up, or forget some.
+
+    What is mirrored already stays mirrored.
+    """
+    return await patterns_answer(call, "topic", forget, link, plan)
 
 
 @command(app, "list")

@@ -119,11 +119,11 @@ class Copier:
                         log_start=start,
                     )
                     self.lanes[lane.key] = lane
-                lane.compacted = lane.compacted or topic.compacted
+                    self._look_now.set()
+                if topic.compacted:
+                    lane.beware_of_cleaner()
                 lane.barrier = topic.barriers.get(partition)
                 lane.urgent = topic.urgent
-        if wanted.keys() != self._topics.keys():
-            self._look_now.set()
         self._topics = wanted
         self._wake()
 

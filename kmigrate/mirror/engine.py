@@ -27,6 +27,7 @@ from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
+from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.state import State
@@ -63,13 +64,15 @@ class MirrorEngine:
         self._link = link_name
         self._source = source
         self._target = target
+        self._source_admin = source_admin
         self._target_admin = target_admin
         self._log = log
         self._instance = instance
         self._settings = settings
         self._lease = Lease(log, link_name, instance, settings.lease_s)
-        self._maker = TopicMaker(source, target, source_admin, target_admin)
+        self._maker = TopicMaker(source, target, source_admin, target_admin, settings.config_exclude)
         self._copier: Copier | None = None
+        self._upkeep: Upkeep | None = None
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._rechecking: dict[str, asyncio.Task[Any]] = {}
         self._problems: dict[str, str] = {}
@@ -136,18 +139,31 @@ class MirrorEngine:
             pipelining=pipelining,
             on_move=self._moved,
         )
+        aligner = Aligner(self._target, link.copy, self._settings)
+        upkeep = Upkeep(
+            self._link,
+            self._source,
+            self._target,
+            self._source_admin,
+            self._target_admin,
+            self._log,
+            aligner,
+            self._settings,
+            may_act=self._lease.confirmed,
+            added=lambda: copier.added,
+            on_word=self._speak_at_once,
+        )
         work = TaskOwner()
-        self._copier = copier
+        self._copier, self._upkeep = copier, upkeep
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(copier.run())
-                group.create_task(
-                    self._follow(copier, Aligner(self._target, link.copy, self._settings), work)
-                )
+                group.create_task(self._follow(copier, aligner, work))
+                group.create_task(upkeep.run())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
-            self._copier = None
+            self._copier = self._upkeep = None
             await work.close()
             self._working.clear()
             self._rechecking.clear()
@@ -260,6 +276,7 @@ class MirrorEngine:
     async def _recheck(self, record: TopicRecord, aligner: Aligner) -> None:
         """Log starts again and again while mirroring: a broker killed within a minute may forget one (W6)."""
         while True:
+            record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
             try:
                 await aligner.cut(record)
                 self._problems.pop(record.topic, None)
@@ -277,6 +294,10 @@ class MirrorEngine:
         if barrier != self._told.get(lane.key, -1):
             self._told[lane.key] = barrier
             self._at_once = True
+        self._speak.set()
+
+    def _speak_at_once(self) -> None:
+        self._at_once = True
         self._speak.set()
 
     async def _announce(self) -> None:
@@ -309,11 +330,6 @@ class MirrorEngine:
         if copier is not None:
             for lane in copier.lanes.values():
                 topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
-            for topic, count in copier.added.items():
-                for partition in range(len(topics[topic]), count):
-                    topics[topic][partition] = PartitionProgress(
-                        -1, problem=f"partitions-added: {topic} has {count} partitions on the source now"
-                    )
         if self._lease.held:
             for record in self._log.state.topics(self._link):
                 problem = self._problems.get(record.topic) or ("" if record.topic in topics else self._trouble)
@@ -327,6 +343,8 @@ class MirrorEngine:
             active=self._lease.held,
             interval_ms=self._settings.presence_ms,
             topics=topics,
+            upkeep=self._upkeep.words if self._upkeep is not None else {},
+            notes=self._upkeep.notes if self._upkeep is not None else (),
         )
 
 
@@ -338,7 +356,7 @@ def _mirrored(record: TopicRecord) -> MirroredTopic:
         target_topic_id=record.target_topic_id,
         starts=record.starts,
         barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
-        compacted="compact" in record.restore_configs.get("cleanup.policy", ""),
+        compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
         urgent=record.phase in _PROMOTING,
     )
 
@@ -355,4 +373,5 @@ def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
         starts=prepared.starts,
         restore_configs=prepared.configs.restore,
         drop_configs=prepared.configs.drop,
+        compacted=prepared.compacted,
     )

@@ -53,6 +53,8 @@ class TopicStatus:
     offsets: str
     """identical: every partition's target log lies within the source's, offset for offset; else unknown."""
     partitions: tuple[PartitionStatus, ...]
+    upkeep: str = ""
+    """What keeps the target topic from following the source's partitions, configs and ACLs, or ''."""
 
     @property
     def lag(self) -> int:
@@ -78,6 +80,8 @@ class LinkStatus:
     target: str
     trouble: str
     """Why the source could not be asked, or ''."""
+    notes: tuple[str, ...] = ()
+    """What the mirror says of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,8 @@ async def snapshot(estate: Estate) -> Snapshot:
             await source.refresh([r.topic for r in records])
         except KmigrateError as error:
             trouble, source = error.what, None
-        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble))
+        notes = tuple(note for m in mirrors if m.active and m.link == link.name for note in m.notes)
+        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, notes))
         keys = [(r.topic, p) for r in records for p in range(r.partitions)]
         await estate.target.refresh([r.topic for r in records])
         mine = await _bounds(estate.target, keys)
@@ -163,6 +168,7 @@ def _topic_status(
     mirrors: list[MirrorPresence],
     routers: list[RouterPresence],
 ) -> TopicStatus:
+    topic = record.topic
     progress: Mapping[int, PartitionProgress] = {}
     for presence in mirrors:
         if presence.active and presence.link == record.link:
@@ -190,7 +196,14 @@ def _topic_status(
             )
         )
     return TopicStatus(
-        record.link, record.topic, record.phase, record.since_ms, record.reason, _offsets(record, rows), tuple(rows)
+        record.link,
+        record.topic,
+        record.phase,
+        record.since_ms,
+        record.reason,
+        _offsets(record, rows),
+        tuple(rows),
+        next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
     )
 
 

@@ -18,6 +18,7 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
         if link.trouble:
             line.append(f"  {link.trouble}", style="red")
         parts.append(line)
+        parts += [Text(f"! {note}", style="yellow") for note in link.notes]
     if not shot.links:
         parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
     if shot.topics:
@@ -66,6 +67,8 @@ def _note(topic: TopicStatus) -> Text:
     problems = [f"partition {p.partition}: {p.problem}" for p in topic.partitions if p.problem]
     if problems:
         return Text("; ".join(problems), style="red")
+    if topic.upkeep:
+        return Text(topic.upkeep, style="red")
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
     if topic.reason:
         return Text(topic.reason, style="yellow")

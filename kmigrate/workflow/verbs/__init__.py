@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups
 from kmigrate.workflow.verbs.links import check_link, create_link, delete_link, forget_router, resolve_link
+from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
 from kmigrate.workflow.verbs.topics import mirror_topics, promote_topics
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
@@ -15,8 +16,11 @@ __all__ = [
     "check_link",
     "create_link",
     "delete_link",
+    "forget_patterns",
     "forget_router",
     "mirror_groups",
+    "mirror_matching_groups",
+    "mirror_matching_topics",
     "mirror_topics",
     "promote_groups",
     "promote_topics",

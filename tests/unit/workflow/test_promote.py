@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from kmigrate.model.records import (
     RouterPresence,
     RouterRecord,
     TopicRecord,
+    Upkept,
 )
 from kmigrate.model.routes import id_shift
 from kmigrate.workflow.promote import TopicPromotion
@@ -44,6 +46,13 @@ class FakeCluster:
     producers: tuple[ProducerState, ...] = ()
     grows: int = 0
     asked: int = 0
+    partitions: int = 2
+    settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
+
+    @property
+    def metadata(self) -> Any:
+        parts = dict.fromkeys(range(self.partitions))
+        return SimpleNamespace(topics={"t": SimpleNamespace(partitions=parts)})
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
         self.asked += 1
@@ -63,6 +72,9 @@ class FakeAdmin:
     async def alter_topic_configs(self, *given: Any) -> None:
         self.altered.append(given)
 
+    async def delete_acls(self, acls: Any) -> None:
+        assert not acls
+
 
 @dataclass
 class Stage:
@@ -76,6 +88,7 @@ class Stage:
     in_flight: int = 0
     mirror_stops_at: int | None = None
     problem: str = ""
+    upkeep: str | None = ""
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
 
     def promotion(self) -> TopicPromotion:
@@ -99,7 +112,8 @@ class Stage:
             barrier = record.barrier.get(partition)
             stop = -1 if barrier is None else barrier.offset if self.mirror_stops_at is None else self.mirror_stops_at
             progress[partition] = PartitionProgress(100, 100, 100, self.problem, stop)
-        self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}))
+        upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
+        self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}, upkeep))
 
     async def run(self) -> TopicRecord:
         async with asyncio.timeout(5):
@@ -125,7 +139,14 @@ def test_a_topic_goes_through_all_phases_once_and_gets_its_configs_back() -> Non
     stage = Stage()
     record = promoted(stage)
     phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
-    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED, TopicPhase.PROMOTED]
+    assert phases == [
+        TopicPhase.PROMOTE_PENDING,
+        TopicPhase.FENCING,
+        TopicPhase.FENCED,
+        TopicPhase.PROMOTED,
+        TopicPhase.PROMOTED,
+    ]
+    assert not record.unsettled
     assert {p: b.offset for p, b in record.barrier.items()} == {0: 100, 1: 100}
     assert stage.admin.altered == [("t", {"a": "b"}, ())]
 
@@ -158,6 +179,10 @@ def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients
         ({"in_flight": 3}, "still waits for 3 answer(s)"),
         ({"mirror_stops_at": 99}, "waiting: mirror at 100 of barrier 100"),
         ({"problem": "disk full"}, "disk full"),
+        ({"upkeep": None}, "has not compared its partitions, configs and ACLs"),
+        ({"upkeep": "source-topic-gone: deleted"}, "does not follow the source: source-topic-gone"),
+        ({"source": FakeCluster(partitions=3)}, "has 3 partitions on cluster and 2 of it are mirrored"),
+        ({"target": FakeCluster(partitions=1)}, "has 1 partitions on cluster and 2 of it are mirrored"),
         ({"source": FakeCluster(grows=1)}, "somebody writes directly"),
         ({"source": FakeCluster(producers=(ProducerState(SHIFT + 1, 0, 1, 1, 50),))}, "a transaction open"),
         ({"target": FakeCluster(ends=dict.fromkeys(KEYS, LogOffset(0, 99, 0)))}, "ends at 99, not 100"),
@@ -214,7 +239,7 @@ class Crashed(Exception):
     """kill -9, right after a durable write."""
 
 
-@pytest.mark.parametrize("write", range(4))
+@pytest.mark.parametrize("write", range(5))
 def test_a_controller_that_dies_after_any_write_is_picked_up_by_the_next(write: int) -> None:
     stage = Stage(marks={0: (ProducerMark(7, 0, 44),)})
     left = [write]
@@ -230,8 +255,10 @@ def test_a_controller_that_dies_after_any_write_is_picked_up_by_the_next(write: 
         promoted(stage)
     record = promoted(stage)
     assert record.phase is TopicPhase.PROMOTED
-    flips = [r for r in stage.log.history if isinstance(r, TopicRecord) and r.phase is TopicPhase.PROMOTED]
+    flips = [r for r in stage.log.history if isinstance(r, TopicRecord) and r.unsettled]
     assert len(flips) == 1
+    assert not record.unsettled
+    assert ("t", {"a": "b"}, ()) in stage.admin.altered
 
 
 def test_two_controllers_at_once_flip_once() -> None:
@@ -243,6 +270,5 @@ def test_two_controllers_at_once_flip_once() -> None:
             group.create_task(stage.promotion().run())
 
     asyncio.run(both())
-    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
-    assert phases.count(TopicPhase.PROMOTED) == 1
+    assert [r.unsettled for r in stage.log.history if isinstance(r, TopicRecord)].count(True) == 1
     assert stage.record.phase is TopicPhase.PROMOTED

@@ -1,0 +1,37 @@
+"""Names by regular expression, as `kmigrate topic` and `kmigrate group` share them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from kmigrate.cli.call import Call
+from kmigrate.cli.link import plan_answer
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.tables import table
+from kmigrate.errors import UsageError
+from kmigrate.workflow import verbs
+from kmigrate.workflow.verbs.matching import Noun
+
+__all__ = ["patterns_answer", "refuse_exclude"]
+
+
+def refuse_exclude(exclude: list[str] | None) -> None:
+    if exclude:
+        raise UsageError(
+            "exclude-without-regex",
+            "--exclude leaves out names that --regex chooses, and there is no --regex",
+            still_true="nothing was changed",
+            next_step="add --regex, or name fewer",
+        )
+
+
+async def patterns_answer(call: Call, noun: Noun, forget: list[str] | None, link: str | None, plan: bool) -> Answer:
+    async with call.estate() as estate:
+        if forget:
+            return plan_answer(await verbs.forget_patterns(estate, call.link(link), noun, forget, plan=plan))
+        record = verbs.resolve_link(estate.log.state, call.link(link))
+        found = record.topic_patterns if noun == "topic" else record.group_patterns
+        made = table("expression", "except")
+        for pattern in found:
+            made.add_row(pattern.include, ", ".join(pattern.exclude))
+        return Answer({"link": record.name, "patterns": [asdict(pattern) for pattern in found]}, made)
