@@ -38,15 +38,22 @@ OwnCluster = Callable[..., KafkaCluster]
 QUICK = MirrorSettings(lease_s=1.5, presence_ms=200, upkeep_s=0.5)
 
 
+def admin_of(bootstrap: str) -> AdminClient:
+    """A client that the caller holds until it has its answers: they die with it."""
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
 def add_partitions(bootstrap: str, topic: str, total: int) -> None:
-    (future,) = AdminClient({"bootstrap.servers": bootstrap}).create_partitions([NewPartitions(topic, total)]).values()
+    admin = admin_of(bootstrap)
+    (future,) = admin.create_partitions([NewPartitions(topic, total)]).values()
     future.result(20)
 
 
 def own_configs(bootstrap: str, topic: str) -> dict[str, str]:
     """Configs that are set on the topic itself."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    (future,) = AdminClient({"bootstrap.servers": bootstrap}).describe_configs([resource]).values()
+    admin = admin_of(bootstrap)
+    (future,) = admin.describe_configs([resource]).values()
     return {key: entry.value for key, entry in future.result(20).items() if entry.source == 1}
 
 
@@ -54,7 +61,8 @@ def set_configs(bootstrap: str, topic: str, put: dict[str, str], remove: tuple[s
     entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in put.items()]
     entries += [ConfigEntry(k, None, incremental_operation=AlterConfigOpType.DELETE) for k in remove]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    (future,) = AdminClient({"bootstrap.servers": bootstrap}).incremental_alter_configs([resource]).values()
+    admin = admin_of(bootstrap)
+    (future,) = admin.incremental_alter_configs([resource]).values()
     future.result(20)
 
 
@@ -187,10 +195,13 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
             mirrored = {record.topic for record in world.log.state.topics(world.link)}
             assert mirrored == {first, second}
 
-            (deleted,) = AdminClient({"bootstrap.servers": source.bootstrap}).delete_topics([first]).values()
+            admin = admin_of(source.bootstrap)
+            (deleted,) = admin.delete_topics([first]).values()
             deleted.result(20)
             await world.log.wait(
-                lambda state: True if "source-topic-gone" in upkeep_problem(world, first) else None, 20, "the word on it"
+                lambda state: True if "source-topic-gone" in upkeep_problem(world, first) else None,
+                20,
+                "the word on it",
             )
             assert first in {record.topic for record in world.log.state.topics(world.link)}
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
@@ -248,7 +259,8 @@ def rule(
 
 
 def create_rules(cluster: KafkaCluster, *rules: AclBinding) -> None:
-    for future in AdminClient({"bootstrap.servers": cluster.bootstrap}).create_acls(list(rules)).values():
+    admin = admin_of(cluster.bootstrap)
+    for future in admin.create_acls(list(rules)).values():
         future.result(20)
 
 
@@ -262,7 +274,8 @@ def delete_rule(cluster: KafkaCluster, gone: AclBinding) -> None:
         gone.operation,
         gone.permission_type,
     )
-    for future in AdminClient({"bootstrap.servers": cluster.bootstrap}).delete_acls([wanted]).values():
+    admin = admin_of(cluster.bootstrap)
+    for future in admin.delete_acls([wanted]).values():
         assert len(future.result(20)) == 1
 
 
@@ -271,7 +284,8 @@ def rules_of(cluster: KafkaCluster) -> set[Rule]:
     every = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    told = AdminClient({"bootstrap.servers": cluster.bootstrap}).describe_acls(every).result(20)
+    admin = admin_of(cluster.bootstrap)
+    told = admin.describe_acls(every).result(20)
     return {
         (
             each.permission_type.name,
@@ -357,7 +371,7 @@ def test_a_partition_that_was_added_is_written_through_the_router_and_promoted(
         migration.start("mirror", "controller", "router")
         migration.does("topic", "mirror", "grows")
         add_partitions(source.bootstrap, "grows", 3)
-        admin = AdminClient({"bootstrap.servers": migration.routers})
+        admin = admin_of(migration.routers)
         wait_until(lambda: len(admin.list_topics("grows", timeout=10).topics["grows"].partitions) == 3, 20, "metadata")
         produce(migration.routers, "grows", 300, partitions=3)
         assert _ends(source, "grows") == {0: 100, 1: 100, 2: 100}
