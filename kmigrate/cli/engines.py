@@ -58,6 +58,7 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         hole_filler=HoleFiller(section.hole_filler),
         upkeep_s=section.upkeep_interval_s,
         sync_acls=section.sync_acls,
+        acl_exclude=section.acl_exclude,
         config_exclude=section.config_exclude,
     )
 

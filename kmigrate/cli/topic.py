@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any
 
 import typer
@@ -62,7 +63,11 @@ async def mirror(
         else:
             refuse_exclude(exclude)
             made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
-        if plan or no_wait:
+        if plan:
+            record = verbs.resolve_link(estate.log.state, name)
+            access = await verbs.access_findings(estate, record, topics)
+            return plan_answer(dataclasses.replace(made, findings=(*made.findings, *access)))
+        if no_wait:
             return plan_answer(made)
         if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
             await need_mirror(estate, name, timeout)

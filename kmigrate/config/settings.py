@@ -55,6 +55,9 @@ class MirrorSection:
         5.0, "how often partitions, configs, ACLs and new names of the source are looked at, s", low=0.5, high=3600
     )
     sync_acls: bool = _key(True, "true or false: whether the target gets the ACLs of mirrored topics and groups")
+    acl_exclude: tuple[str, ...] = _key(
+        (), "a list of regular expressions: principals whose ACLs are not carried over", regex=True
+    )
     config_exclude: tuple[str, ...] = _key(
         (), "a list of regular expressions: topic configs that are not replicated", regex=True
     )

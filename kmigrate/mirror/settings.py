@@ -43,5 +43,7 @@ class MirrorSettings:
     """How often partitions, configs, rules and new names of the source are looked at; with very many topics less often
     (`upkeep.round_s`)."""
     sync_acls: bool = True
+    acl_exclude: tuple[str, ...] = ()
+    """Expressions of principals whose rules are not carried (MM-74)."""
     config_exclude: tuple[str, ...] = ()
     """Expressions of topic configs that are not replicated (MM-70)."""

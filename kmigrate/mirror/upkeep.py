@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin, ConfigValue
@@ -25,17 +26,19 @@ from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.acls import Acl, TopicRights, group_rights, topic_rights
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import excluded
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, Upkept
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import StateLog
 
-__all__ = ["Upkeep", "round_s"]
+__all__ = ["Difference", "Upkeep", "difference", "round_s"]
 
 _AT_ONCE = 100
 """Topics of one question about configs: an answer has some 30 values for each."""
 _TOPIC_COST_S = 0.03
 _LEADERS_S = 30.0
+_R = TypeVar("_R", TopicRecord, GroupRecord)
 _LOOKED_AFTER = frozenset({TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING})
 
 
@@ -98,6 +101,8 @@ class Upkeep:
         self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
         self._words: dict[str, Upkept] = {}
         self._grown: dict[str, int] = {}
+        self._judged: object = None
+        """What was known when nothing was due: until it changes nothing is."""
         self._groups: set[str] = set()
         self._patterns: object = None
         self._rules: _Rules | KmigrateError | None = None
@@ -107,12 +112,12 @@ class Upkeep:
     def words(self) -> dict[str, Upkept]:
         """What must be told: the word that a promote waits for, and every problem."""
         told: dict[str, Upkept] = {}
-        for record in self._log.state.topics(self._link):
-            word = self._words.get(record.topic)
-            if word is None or record.phase not in _LOOKED_AFTER:
+        for topic, word in self._words.items():
+            record = self._log.state.topic(self._link, topic)
+            if record is None or record.phase not in _LOOKED_AFTER:
                 continue
             if word.problem or record.phase is TopicPhase.PROMOTE_PENDING:
-                told[record.topic] = word
+                told[topic] = word
         return told
 
     @property
@@ -135,6 +140,9 @@ class Upkeep:
     def _due(self) -> set[str]:
         """Topics that shall not wait for the next round."""
         added = self._added()
+        now = (self._log.state.epoch, tuple(added.items()))
+        if now == self._judged:
+            return set()
         out: set[str] = set()
         for record in self._log.state.topics(self._link):
             if record.phase not in _LOOKED_AFTER:
@@ -147,6 +155,7 @@ class Upkeep:
                 self._grown[record.topic] = count
             if asked or grown or word is None:
                 out.add(record.topic)
+        self._judged = None if out else now
         return out
 
     def _new_names(self) -> bool:
@@ -196,7 +205,9 @@ class Upkeep:
             source, target = await read_acls(self._source), await read_acls(self._target)
         except KmigrateError as error:
             return error
-        return None if source is None or target is None else _Rules(source, target)
+        if source is None or target is None:
+            return None
+        return _Rules(frozenset(a for a in source if not excluded(self._settings.acl_exclude, a.principal)), target)
 
     async def _see(self, topics: Sequence[str]) -> dict[str, _Seen]:
         source = (await self._source.refresh(topics)).topics
@@ -242,7 +253,7 @@ class Upkeep:
             still_true="its record stays, and nothing is deleted by it on the other cluster",
         )
 
-    async def _write(self, record: TopicRecord, changed: TopicRecord) -> TopicRecord:
+    async def _write(self, record: _R, changed: _R) -> _R:
         """Put `changed` in the place of `record`, unless it is another one by now."""
         if changed == record:
             return record
@@ -328,11 +339,11 @@ class Upkeep:
             await self._grant_topic(record, rights, rules)
 
     async def _grant_topic(self, record: TopicRecord, rights: TopicRights, rules: _Rules) -> None:
-        missing, stale, all_of_it, left = _difference(record.granted_acls, rights.now, rules.target)
-        record = await self._write(record, replace(record, granted_acls=all_of_it, promote_acls=rights.promoted))
-        await self._target_admin.create_acls(missing)
-        await self._target_admin.delete_acls(stale)
-        await self._write(record, replace(record, granted_acls=left))
+        change = difference(record.granted_acls, rights.now, rules.target)
+        record = await self._write(record, replace(record, granted_acls=change.meanwhile, promote_acls=rights.promoted))
+        await self._target_admin.create_acls(change.create)
+        await self._target_admin.delete_acls(change.delete)
+        await self._write(record, replace(record, granted_acls=change.afterwards))
 
     async def _look_after_group(self, record: GroupRecord) -> None:
         """A mirrored group's members get on the target the rules that they have on the source (C)."""
@@ -341,29 +352,37 @@ class Upkeep:
         if record.phase is not GroupPhase.MIRRORED or not isinstance(rules, _Rules):
             return
         rights = group_rights(rules.source, record.group)
-        missing, stale, all_of_it, left = _difference(record.granted_acls, rights, rules.target)
-        if not missing and not stale and left == record.granted_acls:
+        change = difference(record.granted_acls, rights, rules.target)
+        if not change.create and not change.delete:
             return
-        intended = replace(record, granted_acls=all_of_it)
-        await self._log.append(lambda state: intended if state.records.get(record.key) == record else None)
-        await self._target_admin.create_acls(missing)
-        await self._target_admin.delete_acls(stale)
-        settled = replace(record, granted_acls=left)
-        await self._log.append(lambda state: settled if state.records.get(record.key) == intended else None)
+        try:
+            record = await self._write(record, replace(record, granted_acls=change.meanwhile))
+            await self._target_admin.create_acls(change.create)
+            await self._target_admin.delete_acls(change.delete)
+            await self._write(record, replace(record, granted_acls=change.afterwards))
+        except _OvertakenError:
+            return
 
 
-Rules = tuple[Acl, ...]
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rules to create and to delete, and those that kmigrate answers for meanwhile and afterwards (C)."""
+
+    create: tuple[Acl, ...]
+    delete: tuple[Acl, ...]
+    meanwhile: tuple[Acl, ...]
+    afterwards: tuple[Acl, ...]
 
 
-def _difference(granted: Rules, wanted: Rules, standing: Collection[Acl]) -> tuple[Rules, Rules, Rules, Rules]:
-    """Rules to create and to delete, and what kmigrate answers for meanwhile and afterwards (rule C).
+def difference(granted: Collection[Acl], wanted: Collection[Acl], standing: Collection[Acl]) -> Difference:
+    """What brings the target from its standing rules to the wanted ones.
 
     A wanted rule that stands already was set by somebody else, unless it is in `granted`: it is not taken over.
     """
-    missing = tuple(rule for rule in wanted if rule not in standing)
-    stale = tuple(rule for rule in granted if rule not in wanted)
-    meanwhile = set(granted) | set(missing)
-    return missing, stale, tuple(sorted(meanwhile)), tuple(sorted(meanwhile - set(stale)))
+    create = tuple(rule for rule in wanted if rule not in standing)
+    delete = tuple(rule for rule in granted if rule not in wanted)
+    meanwhile = {*granted, *create}
+    return Difference(create, delete, tuple(sorted(meanwhile)), tuple(sorted(meanwhile - set(delete))))
 
 
 def _other_topic(info: TopicInfo, topic_id: str) -> bool:

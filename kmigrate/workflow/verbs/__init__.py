@@ -6,13 +6,15 @@ whose effect stands already changes nothing and succeeds.
 
 from __future__ import annotations
 
-from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups
+from kmigrate.workflow.verbs.access import access_findings
+from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.links import check_link, create_link, delete_link, forget_router, resolve_link
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
 from kmigrate.workflow.verbs.topics import mirror_topics, promote_topics
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
 __all__ = [
+    "access_findings",
     "check_link",
     "create_link",
     "delete_link",
@@ -25,6 +27,7 @@ __all__ = [
     "promote_groups",
     "promote_topics",
     "resolve_link",
+    "unmirrored_readers",
     "wait_groups",
     "wait_topics",
 ]

@@ -21,7 +21,6 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.verbs.access import access_findings
 from kmigrate.workflow.verbs.links import resolve_link
 
 __all__ = ["mirror_topics", "promote_topics"]
@@ -53,8 +52,6 @@ async def mirror_topics(
             guards = await _target_guards(estate.target, seen[topic], standing[topic])
         found += guards
         new.append(topic)
-    if plan:
-        found += await access_findings(estate, link, new)
     made = Plan.of("topic mirror", [f"mirror {t} from {start}, identical offsets" for t in new], found)
     made.refuse()
     if plan:

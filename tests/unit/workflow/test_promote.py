@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import LogOffset, ProducerState
+from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
     BarrierRecord,
@@ -27,6 +28,7 @@ from kmigrate.model.records import (
     Upkept,
 )
 from kmigrate.model.routes import id_shift
+from kmigrate.workflow import settling
 from kmigrate.workflow.promote import TopicPromotion
 from tests.fakes.state_log import MemoryLog
 
@@ -52,7 +54,7 @@ class FakeCluster:
     @property
     def metadata(self) -> Any:
         parts = dict.fromkeys(range(self.partitions))
-        return SimpleNamespace(topics={"t": SimpleNamespace(partitions=parts)})
+        return SimpleNamespace(topics={"t": SimpleNamespace(partitions=parts)}, brokers={1: ("h", 1), 2: ("h", 2)})
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
         self.asked += 1
@@ -68,12 +70,16 @@ class FakeCluster:
 @dataclass
 class FakeAdmin:
     altered: list[Any] = field(default_factory=list)
+    rules: set[Acl] = field(default_factory=set)
 
     async def alter_topic_configs(self, *given: Any) -> None:
         self.altered.append(given)
 
+    async def create_acls(self, acls: Any) -> None:
+        self.rules |= set(acls)
+
     async def delete_acls(self, acls: Any) -> None:
-        assert not acls
+        self.rules -= set(acls)
 
 
 @dataclass
@@ -193,6 +199,46 @@ def test_whatever_goes_wrong_before_the_flip_unfences_and_says_why(trouble: dict
     assert record.phase is TopicPhase.MIRRORING
     assert reason in record.reason
     assert record.barrier == {}
+
+
+READ, WRITE = (Acl("topic", "t", "User:ann", "*", operation) for operation in ("READ", "WRITE"))
+HAND = Acl("topic", "t", "User:hand", "*", "WRITE")
+
+
+def guarded(monkeypatch: pytest.MonkeyPatch, **trouble: Any) -> Stage:
+    """A stage whose target has an authorizer; readers have their rule, and one writer's was set by hand."""
+    record = replace(PENDING, granted_acls=(READ,), promote_acls=(WRITE, HAND))
+    stage = Stage(log=MemoryLog(LINK, ROUTER, record), **trouble)
+    stage.admin.rules = {READ, HAND}
+    asked: list[int | None] = []
+
+    async def told(_: Any, node: int | None = None) -> frozenset[Acl]:
+        asked.append(node)
+        return frozenset(stage.admin.rules) - ({WRITE} if asked.count(node) < 3 else set())
+
+    monkeypatch.setattr(settling, "read_acls", told)
+    return stage
+
+
+def test_writers_rules_are_known_to_every_broker_before_the_flip(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = guarded(monkeypatch)
+    at_flip: list[set[Acl]] = []
+
+    def look(record: Record | None) -> None:
+        if isinstance(record, TopicRecord) and record.unsettled:
+            at_flip.append(set(stage.admin.rules))
+
+    stage.log.on_append = look
+    record = promoted(stage)
+    assert record.phase is TopicPhase.PROMOTED
+    assert at_flip == [{READ, WRITE, HAND}]
+    assert stage.admin.rules == {WRITE, HAND}, "the source has no rule for the reader any more"
+
+
+def test_rules_of_a_promote_that_is_given_up_are_left_to_the_mirror_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = promoted(guarded(monkeypatch, mirror_stops_at=99))
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.granted_acls == (READ, WRITE), "the rule that was set by hand is not kmigrate's to take back"
 
 
 def test_a_source_that_grows_after_the_barrier_is_not_flipped() -> None:
