@@ -5,40 +5,36 @@ process goes on where this one stopped. Rules:
 
 A  Partitions are created on the target first; the record grows after that, and with it what is copied (MM-28).
 B  For replicated configs and for rules that kmigrate made, the source decides (MM-27, `configs`, `model.acls`).
-C  A rule is written into the record before it is put on the target, and out of it after it was taken back.
-D  A topic that is being promoted is looked after once, and the promote waits for that word (`Upkept`): what the promote
+C  A topic that is being promoted is looked after once, and the promote waits for that word (`Upkept`): what the promote
    puts in force is the newest, and no round comes after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, ClusterClient, TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
+from kmigrate.mirror.access import Access, Kept
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.configs import changes, target_configs
 from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.model.acls import Acl, TopicRights, group_rights, topic_rights
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.patterns import excluded
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, Upkept
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import StateLog
 
-__all__ = ["Difference", "Upkeep", "difference", "round_s"]
+__all__ = ["Upkeep", "round_s"]
 
 _AT_ONCE = 100
 """Topics of one question about configs: an answer has some 30 values for each."""
 _TOPIC_COST_S = 0.03
 _LEADERS_S = 30.0
-_R = TypeVar("_R", TopicRecord, GroupRecord)
 _LOOKED_AFTER = frozenset({TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING})
 
 
@@ -49,14 +45,6 @@ def round_s(interval: float, topics: int) -> float:
 
 class _OvertakenError(Exception):
     """The record is no longer the one that was looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """All rules of both clusters on topics and groups."""
-
-    source: frozenset[Acl]
-    target: frozenset[Acl]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +86,7 @@ class Upkeep:
         self._may_act = may_act
         self._added = added
         self._on_word = on_word
+        self._access = Access(source, target, target_admin, settings)
         self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
         self._words: dict[str, Upkept] = {}
         self._grown: dict[str, int] = {}
@@ -105,7 +94,6 @@ class Upkeep:
         """What was known when nothing was due: until it changes nothing is."""
         self._groups: set[str] = set()
         self._patterns: object = None
-        self._rules: _Rules | KmigrateError | None = None
         self._notes: tuple[str, ...] = ()
 
     @property
@@ -122,8 +110,8 @@ class Upkeep:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        broken = self._rules
-        return (*self._notes, *([f"{broken.ref}: {broken.what}"] if isinstance(broken, KmigrateError) else []))
+        broken = self._access.problem
+        return (*self._notes, *([f"{broken.ref}: {broken.what}"] if broken is not None else []))
 
     async def run(self) -> None:
         """Round after round, until cancelled."""
@@ -179,7 +167,7 @@ class Upkeep:
         link = self._log.state.link(self._link)
         if link is None or not self._may_act():
             return
-        self._rules = await self._read_rules()
+        await self._access.read()
         self._notes = await self._pickup.look(link)
         self._patterns = _patterns(link)
         for group in self._log.state.groups(self._link):
@@ -192,22 +180,10 @@ class Upkeep:
                 await self._look_after(record, seen[record.topic])
 
     def _is_due(self, record: TopicRecord, only: Collection[str] | None) -> bool:
-        if record.phase is TopicPhase.PROMOTE_PENDING:  # rule D
+        if record.phase is TopicPhase.PROMOTE_PENDING:  # rule C
             word = self._words.get(record.topic)
             return word is None or word.since_ms != record.since_ms or bool(word.problem)
         return record.phase is TopicPhase.MIRRORING and (only is None or record.topic in only)
-
-    async def _read_rules(self) -> _Rules | KmigrateError | None:
-        """The rules of both clusters; None where one of them has no authorizer, or a setting leaves them alone."""
-        if not self._settings.sync_acls:
-            return None
-        try:
-            source, target = await read_acls(self._source), await read_acls(self._target)
-        except KmigrateError as error:
-            return error
-        if source is None or target is None:
-            return None
-        return _Rules(frozenset(a for a in source if not excluded(self._settings.acl_exclude, a.principal)), target)
 
     async def _see(self, topics: Sequence[str]) -> dict[str, _Seen]:
         source = (await self._source.refresh(topics)).topics
@@ -216,6 +192,12 @@ class Upkeep:
         ours = await self._source_admin.topic_configs_told(both)
         theirs = await self._target_admin.topic_configs_told(both)
         return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {})) for t in topics}
+
+    async def _look_after_group(self, record: GroupRecord) -> None:
+        self._groups.add(record.group)
+        if record.phase is GroupPhase.MIRRORED:
+            with suppress(_OvertakenError):
+                await self._access.follow_group(record, self._write)
 
     # one topic
 
@@ -243,7 +225,7 @@ class Upkeep:
             raise Unreachable("no-partitions", f"the partitions of {record.topic} cannot be read now")
         record = await self._follow_partitions(record, len(source.partitions), len(target.partitions))
         record = await self._follow_configs(record, seen, len(target.partitions[0].replicas))
-        await self._follow_rules(record)
+        await self._access.follow_topic(record, self._write)
 
     def _gone(self, record: TopicRecord, cluster: ClusterClient) -> Refused:
         side = "source" if cluster is self._source else "target"
@@ -253,7 +235,7 @@ class Upkeep:
             still_true="its record stays, and nothing is deleted by it on the other cluster",
         )
 
-    async def _write(self, record: _R, changed: _R) -> _R:
+    async def _write(self, record: Kept, changed: Kept) -> Kept:
         """Put `changed` in the place of `record`, unless it is another one by now."""
         if changed == record:
             return record
@@ -323,66 +305,6 @@ class Upkeep:
         put, remove = changes(configs.now, {key: entry.value for key, entry in theirs.items() if entry.own}, exclude)
         await self._target_admin.alter_topic_configs(record.topic, put, remove)
         return record
-
-    # access rules
-
-    async def _follow_rules(self, record: TopicRecord) -> None:
-        rules = self._rules
-        if isinstance(rules, KmigrateError):
-            if record.phase is TopicPhase.PROMOTE_PENDING:
-                raise rules
-            return
-        if not self._settings.sync_acls:
-            await self._write(record, replace(record, granted_acls=(), promote_acls=()))
-        elif rules is not None:
-            rights = topic_rights(rules.source, record.topic)
-            await self._grant_topic(record, rights, rules)
-
-    async def _grant_topic(self, record: TopicRecord, rights: TopicRights, rules: _Rules) -> None:
-        change = difference(record.granted_acls, rights.now, rules.target)
-        record = await self._write(record, replace(record, granted_acls=change.meanwhile, promote_acls=rights.promoted))
-        await self._target_admin.create_acls(change.create)
-        await self._target_admin.delete_acls(change.delete)
-        await self._write(record, replace(record, granted_acls=change.afterwards))
-
-    async def _look_after_group(self, record: GroupRecord) -> None:
-        """A mirrored group's members get on the target the rules that they have on the source (C)."""
-        rules = self._rules
-        self._groups.add(record.group)
-        if record.phase is not GroupPhase.MIRRORED or not isinstance(rules, _Rules):
-            return
-        rights = group_rights(rules.source, record.group)
-        change = difference(record.granted_acls, rights, rules.target)
-        if not change.create and not change.delete:
-            return
-        try:
-            record = await self._write(record, replace(record, granted_acls=change.meanwhile))
-            await self._target_admin.create_acls(change.create)
-            await self._target_admin.delete_acls(change.delete)
-            await self._write(record, replace(record, granted_acls=change.afterwards))
-        except _OvertakenError:
-            return
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Rules to create and to delete, and those that kmigrate answers for meanwhile and afterwards (C)."""
-
-    create: tuple[Acl, ...]
-    delete: tuple[Acl, ...]
-    meanwhile: tuple[Acl, ...]
-    afterwards: tuple[Acl, ...]
-
-
-def difference(granted: Collection[Acl], wanted: Collection[Acl], standing: Collection[Acl]) -> Difference:
-    """What brings the target from its standing rules to the wanted ones.
-
-    A wanted rule that stands already was set by somebody else, unless it is in `granted`: it is not taken over.
-    """
-    create = tuple(rule for rule in wanted if rule not in standing)
-    delete = tuple(rule for rule in granted if rule not in wanted)
-    meanwhile = {*granted, *create}
-    return Difference(create, delete, tuple(sorted(meanwhile)), tuple(sorted(meanwhile - set(delete))))
 
 
 def _other_topic(info: TopicInfo, topic_id: str) -> bool:

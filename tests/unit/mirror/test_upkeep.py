@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from kmigrate.mirror.access import difference
 from kmigrate.mirror.configs import changes, target_configs
-from kmigrate.mirror.upkeep import difference, round_s
+from kmigrate.mirror.upkeep import round_s
 from kmigrate.model.acls import Acl
 
 ANN, BOB, EVE = (Acl("topic", "t", f"User:{name}", "*", "READ") for name in ("ann", "bob", "eve"))
