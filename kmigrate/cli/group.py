@@ -11,7 +11,7 @@ from kmigrate.cli.call import Call, command
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Timeout, Yes
 from kmigrate.cli.output import Answer
-from kmigrate.cli.patterns import patterns_answer, refuse_exclude
+from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
@@ -37,11 +37,12 @@ async def mirror(
 ) -> Answer:
     """Register groups: the router holds their members until the promote. Nothing is written on the target yet."""
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
+    left_out = check_names(groups, exclude, regex=regex)
     async with call.estate() as estate:
         if regex:
-            chosen = call.link(link)
-            return plan_answer(await verbs.mirror_matching_groups(estate, chosen, groups, exclude or [], plan=plan))
-        refuse_exclude(exclude)
+            return plan_answer(
+                await verbs.mirror_matching_groups(estate, call.link(link), groups, left_out, plan=plan)
+            )
         return plan_answer(await verbs.mirror_groups(estate, call.link(link), groups, plan=plan))
 
 

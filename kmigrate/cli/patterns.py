@@ -9,20 +9,29 @@ from kmigrate.cli.link import plan_answer
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import UsageError
+from kmigrate.model.patterns import check_expression
 from kmigrate.workflow import verbs
 from kmigrate.workflow.verbs.matching import Noun
 
-__all__ = ["patterns_answer", "refuse_exclude"]
+__all__ = ["check_names", "patterns_answer"]
 
 
-def refuse_exclude(exclude: list[str] | None) -> None:
-    if exclude:
+def check_names(names: list[str], exclude: list[str] | None, *, regex: bool) -> list[str]:
+    """Expressions that are none are said before anybody is contacted; returns what is left out."""
+    if exclude and not regex:
         raise UsageError(
             "exclude-without-regex",
             "--exclude leaves out names that --regex chooses, and there is no --regex",
             still_true="nothing was changed",
             next_step="add --regex, or name fewer",
         )
+    left_out = exclude or []
+    if regex:
+        for text in names:
+            check_expression(text, "--regex")
+        for text in left_out:
+            check_expression(text, "--exclude")
+    return left_out
 
 
 async def patterns_answer(call: Call, noun: Noun, forget: list[str] | None, link: str | None, plan: bool) -> Answer:

@@ -12,7 +12,7 @@ from kmigrate.cli.call import Call, command
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics
 from kmigrate.cli.output import Answer
-from kmigrate.cli.patterns import patterns_answer, refuse_exclude
+from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
@@ -51,17 +51,16 @@ async def mirror(
 ) -> Answer:
     """Mirror topics with identical offsets, and wait until each is being mirrored."""
     topics = call.required_list(topics, "TOPIC", "the topics to mirror")
+    left_out = check_names(topics, exclude, regex=regex)
     start = start_position(from_)
     _check_offsets(offsets)
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
         if regex:
-            left_out = exclude or []
             made, topics = await verbs.mirror_matching_topics(
                 estate, name, topics, left_out, start, offsets, plan=plan
             )
         else:
-            refuse_exclude(exclude)
             made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
         if plan:
             record = verbs.resolve_link(estate.log.state, name)

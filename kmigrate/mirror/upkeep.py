@@ -136,12 +136,12 @@ class Upkeep:
             if record.phase not in _LOOKED_AFTER:
                 continue
             word = self._words.get(record.topic)
-            asked = record.phase is TopicPhase.PROMOTE_PENDING and (word is None or word.since_ms != record.since_ms)
+            asked = word is None or word.since_ms != record.since_ms  # also after a promote that was given up
             count = added.get(record.topic, 0)
             grown = record.partitions < count != self._grown.get(record.topic)
             if grown:
                 self._grown[record.topic] = count
-            if asked or grown or word is None:
+            if asked or grown:
                 out.add(record.topic)
         self._judged = None if out else now
         return out

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import KmigrateError, Refused
+from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.acls import Acl
 from kmigrate.model.records import Record, TopicRecord
 from kmigrate.model.state import State
@@ -32,11 +33,19 @@ async def put_in_force(record: TopicRecord, target: ClusterClient, admin: Admin,
     if not wanted:
         return
     await admin.create_acls(record.promote_acls)
-    for node in target.metadata.brokers:
-        while not wanted <= (await read_acls(target, node) or frozenset()):
+    for node in list(target.metadata.brokers):
+        while not await _knows(target, node, wanted):
             if monotonic() > deadline:
                 raise Refused("acls-not-in-force", f"broker {node} of the target does not know the topic's ACLs yet")
             await sleep(0.005)
+
+
+async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
+    """Whether a broker has all the rules; one that has left the cluster reads them before it serves again."""
+    try:
+        return wanted <= (await read_acls(target, node) or frozenset())
+    except Unreachable:
+        return node not in (await target.refresh([])).brokers
 
 
 async def settle(record: TopicRecord, log: StateLog, admin: Admin) -> None:

@@ -356,6 +356,9 @@ def test_readers_get_their_rules_at_once_and_writers_at_the_promote(own_cluster:
             ("ALLOW", "reader", "READ", "group:readers"),
         }
         assert "retention.ms" not in own_configs(target.bootstrap, "orders-1")
+        assert migration.does("topic", "patterns")["patterns"] == [{"include": "orders-.*", "exclude": []}]
+        migration.does("topic", "patterns", "--forget", "orders-.*")
+        assert migration.does("topic", "patterns")["patterns"] == []
     finally:
         migration.stop()
 
