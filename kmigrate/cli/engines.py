@@ -56,6 +56,10 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         lease_s=section.lease_s,
         presence_ms=section.presence_interval_ms,
         hole_filler=HoleFiller(section.hole_filler),
+        upkeep_s=section.upkeep_interval_s,
+        sync_acls=section.sync_acls,
+        acl_exclude=section.acl_exclude,
+        config_exclude=section.config_exclude,
     )
 
 

@@ -9,8 +9,9 @@ from rich.console import Group as Stack
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.link import plan_answer
-from kmigrate.cli.options import Groups, Link, NoWait, PlanOnly, Timeout, Yes
+from kmigrate.cli.options import Exclude, Groups, Link, NoWait, PlanOnly, Regex, Timeout, Yes
 from kmigrate.cli.output import Answer
+from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
@@ -26,11 +27,39 @@ app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_hel
 
 
 @command(app, "mirror")
-async def mirror(call: Call, groups: Groups = None, link: Link = None, plan: PlanOnly = False) -> Answer:
+async def mirror(
+    call: Call,
+    groups: Groups = None,
+    regex: Regex = False,
+    exclude: Exclude = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
     """Register groups: the router holds their members until the promote. Nothing is written on the target yet."""
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
+    left_out = check_names(groups, exclude, regex=regex)
     async with call.estate() as estate:
+        if regex:
+            return plan_answer(
+                await verbs.mirror_matching_groups(estate, call.link(link), groups, left_out, plan=plan)
+            )
         return plan_answer(await verbs.mirror_groups(estate, call.link(link), groups, plan=plan))
+
+
+@command(app, "patterns")
+async def patterns(
+    call: Call,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="REGEX", help="Pick up no more groups by this expression.")
+    ] = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Show by which expressions later groups are picked up, or forget some.
+
+    What is mirrored already stays mirrored.
+    """
+    return await patterns_answer(call, "group", forget, link, plan)
 
 
 @command(app, "promote")

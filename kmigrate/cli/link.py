@@ -95,6 +95,8 @@ async def show(call: Call, name: Name = None) -> Answer:
                 ("throttle", f"{link.throttle:,} bytes/s" if link.throttle else "off"),
                 ("topics", ", ".join(f"{t.topic} ({t.phase})" for t in topics) or "none"),
                 ("groups", ", ".join(f"{g.group} ({g.phase})" for g in groups) or "none"),
+                *([("topics to come", ", ".join(map(str, link.topic_patterns)))] if link.topic_patterns else []),
+                *([("groups to come", ", ".join(map(str, link.group_patterns)))] if link.group_patterns else []),
             ]
         )
         phases = {"topics": {t.topic: t.phase for t in topics}, "groups": {g.group: g.phase for g in groups}}
@@ -148,4 +150,6 @@ def _as_json(link: LinkRecord) -> dict[str, object]:
         "target": dataclasses.asdict(link.target),
         "created_ms": link.created_ms,
         "throttle": link.throttle,
+        "topic_patterns": [dataclasses.asdict(pattern) for pattern in link.topic_patterns],
+        "group_patterns": [dataclasses.asdict(pattern) for pattern in link.group_patterns],
     }

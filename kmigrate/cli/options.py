@@ -6,12 +6,19 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Groups", "Link", "NoWait", "PlanOnly", "Timeout", "Topics", "Yes"]
+__all__ = ["Exclude", "Groups", "Link", "NoWait", "PlanOnly", "Regex", "Timeout", "Topics", "Yes"]
 
 Link = Annotated[str | None, typer.Option("--link", help="Link (may be left out while there is one).")]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what would be done, and change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return as soon as the intent is written.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0.0)]
+Regex = Annotated[
+    bool, typer.Option("--regex", help="The names are regular expressions; what matches later is mirrored, too.")
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="REGEX", help="With --regex: leave out what matches this (may be repeated)."),
+]
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Exact topic names.")]
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Exact consumer group names.")]

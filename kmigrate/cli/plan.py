@@ -14,6 +14,7 @@ from kmigrate.cli.call import Call, command
 from kmigrate.cli.options import Link, Topics
 from kmigrate.cli.output import Answer
 from kmigrate.cli.times import start_position
+from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import table
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Refused
@@ -65,11 +66,17 @@ async def plan(
         known = (await source.refresh(topics or None)).topics
         names = topics or sorted(name for name in known if not is_internal(name))
         configs = await source_admin.topic_configs([name for name in names if name in known])
+        readers = await verbs.unmirrored_readers(estate, source_admin)
+        access = await verbs.access_findings(estate, record, names)
         rows: list[TopicOutlook] = []
         for name in dict.fromkeys(names):
             notes = _notes({key: value.value for key, value in configs.get(name, {}).items()})
+            if name in readers:
+                groups = ", ".join(readers[name])
+                notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
             rows.append(await _outlook(estate, record.name, source, known.get(name), name, start, notes))
-        return Answer({"link": record.name, "topics": [asdict(row) for row in rows]}, _view(rows))
+        json = {"link": record.name, "topics": [asdict(row) for row in rows], "acls": [found.what for found in access]}
+        return Answer(json, Group(_view(rows), findings_view(access)))
 
 
 def _notes(configs: dict[str, str]) -> list[str]:

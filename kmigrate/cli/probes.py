@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
+from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient, code_of
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import entity
@@ -21,7 +21,6 @@ _SECONDS = 12.0
 _NO_TOPIC = "__kmigrate_probe.no-such-topic"
 _DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
 _DESCRIBE_TRANSACTIONS = 65
-_SECURITY_DISABLED = 54
 _CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS, _ALTER_CONFIGS = 68, 18, 44
 
 _METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27: "4.1", 30: "4.3"}
@@ -128,28 +127,17 @@ async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
 async def _authorizer(client: ClusterClient, apis: dict[int, int]) -> Finding:
     if _DESCRIBE_ACLS not in apis:
         return Finding("ok", "authorizer", "no ACLs: none have to be moved")
-    request = entity(_DESCRIBE_ACLS, 1, "request")
-    answer: Any = await client.call(
-        request(
-            resource_type_filter=1,
-            resource_name_filter=None,
-            pattern_type_filter=1,
-            principal_filter=None,
-            host_filter=None,
-            operation=1,
-            permission_type=1,
-        )
-    )
-    code = code_of(answer.error_code)
-    if code == _SECURITY_DISABLED:
+    try:
+        rules = await read_acls(client)
+    except BrokerRefused as error:
+        return Finding("warn", error.ref, error.what, error.next_step)
+    if rules is None:
         return Finding("ok", "authorizer", "no authorizer: no ACLs have to be moved")
-    if code:
-        return Finding("warn", "authorizer", f"an authorizer is there, and its ACLs cannot be read: {row(code).name}")
-    rules = sum(len(resource.acls) for resource in answer.resources)
     return Finding(
-        "warn", "authorizer", f"an authorizer with {rules} ACLs: they are not moved in this version",
-        "create the same ACLs on the target",
-    )  # fmt: skip
+        "ok",
+        "authorizer",
+        f"an authorizer with {len(rules)} ACLs on topics and groups: those of mirrored names are carried over",
+    )
 
 
 async def _state_log(client: ClusterClient) -> Finding:

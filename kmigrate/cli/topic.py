@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import platform
 from typing import Annotated, Any
@@ -12,8 +13,9 @@ from rich.console import Group
 from kmigrate.cli.amounts import offset_range
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.link import plan_answer
-from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics
+from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics
 from kmigrate.cli.output import Answer
+from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
@@ -43,6 +45,8 @@ async def mirror(
     offsets: Annotated[
         str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")
     ] = "auto",
+    regex: Regex = False,
+    exclude: Exclude = None,
     link: Link = None,
     timeout: Timeout = 120.0,
     no_wait: NoWait = False,
@@ -50,12 +54,22 @@ async def mirror(
 ) -> Answer:
     """Mirror topics with identical offsets, and wait until each is being mirrored."""
     topics = call.required_list(topics, "TOPIC", "the topics to mirror")
+    left_out = check_names(topics, exclude, regex=regex)
     start = start_position(from_)
     _check_offsets(offsets)
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
-        made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
-        if plan or no_wait:
+        if regex:
+            made, topics = await verbs.mirror_matching_topics(
+                estate, name, topics, left_out, start, offsets, plan=plan
+            )
+        else:
+            made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
+        if plan:
+            record = verbs.resolve_link(estate.log.state, name)
+            access = await verbs.access_findings(estate, record, topics)
+            return plan_answer(dataclasses.replace(made, findings=(*made.findings, *access)))
+        if no_wait:
             return plan_answer(made)
         if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
             await need_mirror(estate, name, timeout)
@@ -118,6 +132,22 @@ async def resume(
                 estate, call.link(link), topics, partition=partition, accept_loss=lost, who=who, plan=plan
             )
         )
+
+
+@command(app, "patterns")
+async def patterns(
+    call: Call,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="REGEX", help="Pick up no more topics by this expression.")
+    ] = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+) -> Answer:
+    """Show by which expressions later topics are picked up, or forget some.
+
+    What is mirrored already stays mirrored.
+    """
+    return await patterns_answer(call, "topic", forget, link, plan)
 
 
 @command(app, "list")

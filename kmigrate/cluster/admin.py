@@ -7,23 +7,30 @@ cannot (design of the layers).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
-from kmigrate.errors import BrokerRefused, Failed, Unreachable
+from kmigrate.errors import BrokerRefused, Failed, KmigrateError, Unreachable
+from kmigrate.model.acls import Acl
 from kmigrate.model.settings import ClusterSettings
 
 __all__ = ["Admin", "CommittedOffset", "ConfigValue", "GroupMember", "GroupState"]
@@ -136,15 +143,33 @@ class Admin:
             raise
         return True
 
+    async def create_partitions(self, name: str, total: int) -> None:
+        """Give a topic more partitions, `total` in all."""
+        future = self.client.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout)[name]
+        await self._wait(future, f"give topic {name} {total} partitions")
+
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         """All configs of topics, by topic and key."""
+        out: dict[str, dict[str, ConfigValue]] = {}
+        for name, told in (await self.topic_configs_told(names)).items():
+            if isinstance(told, KmigrateError):
+                raise told
+            out[name] = told
+        return out
+
+    async def topic_configs_told(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue] | KmigrateError]:
+        """The same with an outcome per topic: its configs, or why they cannot be had."""
         if not names:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         futures = self.client.describe_configs(resources, request_timeout=self._timeout)
-        out: dict[str, dict[str, ConfigValue]] = {}
+        out: dict[str, dict[str, ConfigValue] | KmigrateError] = {}
         for resource, future in futures.items():
-            entries = await self._wait(future, f"describe the configs of topic {resource.name}")
+            try:
+                entries = await self._wait(future, f"describe the configs of topic {resource.name}")
+            except Failed as error:
+                out[str(resource.name)] = error
+                continue
             out[str(resource.name)] = {
                 key: ConfigValue(entry.value or "", ConfigSource(entry.source) == ConfigSource.DYNAMIC_TOPIC_CONFIG)
                 for key, entry in entries.items()
@@ -172,6 +197,24 @@ class Admin:
             return None
         dynamic = ConfigSource(entry.source) == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         return ConfigValue(entry.value or "", dynamic)
+
+    # access rules (they are read by `kmigrate.cluster.acls`)
+
+    async def create_acls(self, acls: Collection[Acl]) -> None:
+        """Put rules in force; one that is there already stays as it is."""
+        if not acls:
+            return
+        bindings = {AclBinding(*_acl_fields(acl)): acl for acl in acls}
+        for binding, future in self.client.create_acls(list(bindings)).items():
+            await self._wait(future, f"create the ACL: {bindings[binding]}")
+
+    async def delete_acls(self, acls: Collection[Acl]) -> None:
+        """Take exactly these rules back; one that is not there is no error."""
+        if not acls:
+            return
+        filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in acls}
+        for each, future in self.client.delete_acls(list(filters)).items():
+            await self._wait(future, f"delete the ACL: {filters[each]}")
 
     # groups
 
@@ -231,3 +274,15 @@ class Admin:
         )[group]
         told = await self._wait(future, f"write the offsets of group {group}")
         return {(p.topic, p.partition): str(p.error) for p in told.topic_partitions if p.error is not None}
+
+
+def _acl_fields(acl: Acl) -> tuple[Any, ...]:
+    return (
+        ResourceType[acl.resource.upper()],
+        acl.name,
+        ResourcePatternType[acl.pattern.upper()],
+        acl.principal,
+        acl.host,
+        AclOperation[acl.operation],
+        AclPermissionType.ALLOW if acl.allow else AclPermissionType.DENY,
+    )

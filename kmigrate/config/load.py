@@ -8,6 +8,7 @@ dashes become underscores. Variables without the double underscore belong to oth
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -225,8 +226,33 @@ def _section(kind: type[_S], given: Mapping[str, Given]) -> _S:
     return kind(**{key: _typed(one, hints[key], fields[key].metadata) for key, one in given.items()})
 
 
+def _switch(given: Given, expected: str) -> bool:
+    value = {"true": True, "false": False}.get(str(given.value).lower()) if given.text else given.value
+    if not isinstance(value, bool):
+        raise bad_value(given, expected)
+    return value
+
+
+def _texts(given: Given, about: Mapping[str, Any]) -> tuple[str, ...]:
+    """A list of texts; a variable holds them separated by commas."""
+    value = [part.strip() for part in str(given.value).split(",") if part.strip()] if given.text else given.value
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise bad_value(given, about["expected"])
+    if about.get("regex"):
+        for each in value:
+            try:
+                re.compile(each)
+            except re.error as error:
+                raise bad_value(given, about["expected"], f"{each!r} is no regular expression: {error}") from error
+    return tuple(value)
+
+
 def _typed(given: Given, kind: type[Any], about: Mapping[str, Any]) -> Any:
     value, expected = given.value, about["expected"]
+    if kind is bool:
+        return _switch(given, expected)
+    if typing.get_origin(kind) is tuple:
+        return _texts(given, about)
     if given.text and kind in (int, float):
         try:
             value = kind(value)

@@ -51,6 +51,16 @@ class MirrorSection:
     )
     fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
     lease_s: float = _key(3.0, "silence after which another mirror takes over, s", low=1, high=300)
+    upkeep_interval_s: float = _key(
+        5.0, "how often partitions, configs, ACLs and new names of the source are looked at, s", low=0.5, high=3600
+    )
+    sync_acls: bool = _key(True, "true or false: whether the target gets the ACLs of mirrored topics and groups")
+    acl_exclude: tuple[str, ...] = _key(
+        (), "a list of regular expressions: principals whose ACLs are not carried over", regex=True
+    )
+    config_exclude: tuple[str, ...] = _key(
+        (), "a list of regular expressions: topic configs that are not replicated", regex=True
+    )
     presence_interval_ms: int = _key(500, "how often a mirror tells its progress, ms", low=50, high=10_000)
 
 

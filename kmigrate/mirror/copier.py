@@ -149,7 +149,8 @@ class Copier:
             if stop is not None:
                 lane.stop(stop.text, (stop.first, stop.last))
                 lane.recorded = True
-            lane.compacted = lane.compacted or topic.compacted
+            if topic.compacted:
+                lane.beware_of_cleaner()
             lane.barrier = topic.barriers.get(partition)
             lane.urgent = topic.urgent
             lane.paused = topic.paused

@@ -28,6 +28,7 @@ from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
 from kmigrate.mirror.topics import Prepared, TopicMaker
+from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.state import State
@@ -64,14 +65,16 @@ class MirrorEngine:
         self._link = link_name
         self._source = source
         self._target = target
+        self._source_admin = source_admin
         self._target_admin = target_admin
         self._log = log
         self._instance = instance
         self._settings = settings
         self._lease = Lease(log, link_name, instance, settings.lease_s)
         self._stops = StopKeeper(log, link_name)
-        self._maker = TopicMaker(source, target, source_admin, target_admin)
+        self._maker = TopicMaker(source, target, source_admin, target_admin, settings.config_exclude)
         self._copier: Copier | None = None
+        self._upkeep: Upkeep | None = None
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._rechecking: dict[str, asyncio.Task[Any]] = {}
         self._problems: dict[str, str] = {}
@@ -139,19 +142,32 @@ class MirrorEngine:
             request_limit=await self._request_limit(),
             on_move=self._moved,
         )
+        aligner = Aligner(self._target, link.copy, self._settings)
+        upkeep = Upkeep(
+            self._link,
+            self._source,
+            self._target,
+            self._source_admin,
+            self._target_admin,
+            self._log,
+            aligner,
+            self._settings,
+            may_act=self._lease.confirmed,
+            added=lambda: copier.added,
+            on_word=self._speak_at_once,
+        )
         work = TaskOwner()
-        self._copier = copier
+        self._copier, self._upkeep = copier, upkeep
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(copier.run())
                 group.create_task(self._stops.run(copier.lanes))
-                group.create_task(
-                    self._follow(copier, Aligner(self._target, link.copy, self._settings), work)
-                )
+                group.create_task(self._follow(copier, aligner, work))
+                group.create_task(upkeep.run())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
-            self._copier = None
+            self._copier = self._upkeep = None
             await work.close()
             self._working.clear()
             self._rechecking.clear()
@@ -272,6 +288,7 @@ class MirrorEngine:
     async def _recheck(self, record: TopicRecord, aligner: Aligner) -> None:
         """Log starts again and again while mirroring: a broker killed within a minute may forget one (W6)."""
         while True:
+            record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
             try:
                 await aligner.cut(record)
                 self._problems.pop(record.topic, None)
@@ -289,6 +306,10 @@ class MirrorEngine:
         if barrier != self._told.get(lane.key, -1):
             self._told[lane.key] = barrier
             self._at_once = True
+        self._speak.set()
+
+    def _speak_at_once(self) -> None:
+        self._at_once = True
         self._speak.set()
 
     async def _announce(self) -> None:
@@ -321,11 +342,6 @@ class MirrorEngine:
         if copier is not None:
             for lane in copier.lanes.values():
                 topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
-            for topic, count in copier.added.items():
-                for partition in range(len(topics[topic]), count):
-                    topics[topic][partition] = PartitionProgress(
-                        -1, problem=f"partitions-added: {topic} has {count} partitions on the source now"
-                    )
         if self._lease.held:
             for record in self._log.state.topics(self._link):
                 problem = self._problems.get(record.topic) or ("" if record.topic in topics else self._trouble)
@@ -339,6 +355,8 @@ class MirrorEngine:
             active=self._lease.held,
             interval_ms=self._settings.presence_ms,
             topics=topics,
+            upkeep=self._upkeep.words if self._upkeep is not None else {},
+            notes=self._upkeep.notes if self._upkeep is not None else (),
         )
 
 
@@ -350,7 +368,7 @@ def _mirrored(record: TopicRecord) -> MirroredTopic:
         target_topic_id=record.target_topic_id,
         starts=record.starts,
         barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
-        compacted="compact" in record.restore_configs.get("cleanup.policy", ""),
+        compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
         urgent=record.phase in _PROMOTING,
         paused=record.paused,
         stops=record.stops,
@@ -370,4 +388,5 @@ def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
         starts=prepared.starts,
         restore_configs=prepared.configs.restore,
         drop_configs=prepared.configs.drop,
+        compacted=prepared.compacted,
     )

@@ -151,14 +151,20 @@ class Lane:
             return
         self.read_at = reading.next_offset
         self.leader_epoch = reading.leader_epoch
-        if reading.compacted and not self.compacted:
-            self.compacted = True
-            self._lose("a log cleaner works on the source")
+        if reading.compacted:
+            self.beware_of_cleaner()
         if reading.direct is not None:
             producer, offset = reading.direct
             self._direct = (producer, offset, now_ms if offset >= self._live_from else 0)
         if reading.problem:
             self._push_end(reading.problem)
+
+    def beware_of_cleaner(self) -> None:
+        """A log cleaner works on the source partition from now on (G)."""
+        if not self.compacted:
+            self.compacted = True
+            if self.state is not LaneState.LOST:
+                self._lose("a log cleaner works on the source")
 
     def _push(self, step: Step) -> None:
         if step.start < self.position:

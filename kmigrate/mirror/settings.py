@@ -39,3 +39,11 @@ class MirrorSettings:
     """Most filler offsets per partition (M4: 8.5 M a second)."""
     recheck_s: float = 65.0
     """When log starts are looked at again: a broker killed within a minute may forget one (W6)."""
+    upkeep_s: float = 5.0
+    """How often partitions, configs, rules and new names of the source are looked at; with very many topics less often
+    (`upkeep.round_s`)."""
+    sync_acls: bool = True
+    acl_exclude: tuple[str, ...] = ()
+    """Expressions of principals whose rules are not carried (MM-74)."""
+    config_exclude: tuple[str, ...] = ()
+    """Expressions of topic configs that are not replicated (MM-70)."""

@@ -1,9 +1,4 @@
-"""The target topic of a mirror: created with the source's shape and relaxed while it is being written.
-
-While mirroring, history must get in whatever its age and size, and nothing may age out or be compacted under
-the copier's feet (A6, A7, A8, A9); promote puts the topic's own configs back (`restore_configs`,
-`drop_configs` of the topic record).
-"""
+"""The target topic of a mirror: created with the source's shape and with configs relaxed (`configs`)."""
 
 from __future__ import annotations
 
@@ -13,82 +8,13 @@ from dataclasses import dataclass
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
+from kmigrate.mirror.configs import Configs, own_configs, target_configs
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
+from kmigrate.state.log import STATE_TOPIC
 
-__all__ = ["Prepared", "TopicMaker", "target_configs"]
-
-_MIN_SEGMENT = 1 << 20
-"""Kafka 4 refuses smaller segments (A15)."""
-_ROOM = 96 << 20
-"""Batches may be larger than the source's limits are today, and no batch is larger than its segment (A6)."""
-_DIFFERENCE = "message.timestamp.difference.max.ms"
-"""Both time limits in one, until Kafka 4.0."""
-
-_COPIED = frozenset(
-    {
-        "cleanup.policy",
-        "compression.type",
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "max.compaction.lag.ms",
-        "max.message.bytes",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
-        "message.timestamp.type",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "min.insync.replicas",
-        "retention.bytes",
-        "retention.ms",
-        "segment.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-    }
-)
-
-_FOR_EVER = str((1 << 63) - 1)
-
-_WHILE_MIRRORING = {
-    "cleanup.policy": "delete",
-    "compression.type": "producer",
-    "max.message.bytes": str(_ROOM),
-    "message.timestamp.after.max.ms": _FOR_EVER,
-    "message.timestamp.before.max.ms": _FOR_EVER,
-    "message.timestamp.type": "CreateTime",
-    "retention.bytes": "-1",
-    "retention.ms": "-1",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Configs:
-    """What the target topic gets now, and how promote brings it to its own."""
-
-    now: Mapping[str, str]
-    restore: Mapping[str, str]
-    drop: tuple[str, ...]
-
-
-def target_configs(own: Mapping[str, str], replicas: int) -> Configs:
-    """Configs of the target topic, from those set on the source topic itself."""
-    copied = {key: value for key, value in own.items() if key in _COPIED}
-    if "segment.bytes" in copied:
-        copied["segment.bytes"] = str(max(int(copied["segment.bytes"]), _MIN_SEGMENT))
-    if _DIFFERENCE in own:
-        for key in ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms"):
-            copied.setdefault(key, own[_DIFFERENCE])
-    if "min.insync.replicas" in copied:
-        copied["min.insync.replicas"] = str(min(int(copied["min.insync.replicas"]), replicas))
-    relaxed = dict(_WHILE_MIRRORING)
-    if int(copied.get("segment.bytes", _ROOM)) < _ROOM:
-        relaxed["segment.bytes"] = str(_ROOM)
-    return Configs(
-        now={**copied, **relaxed},
-        restore={key: copied[key] for key in sorted(relaxed) if key in copied},
-        drop=tuple(key for key in sorted(relaxed) if key not in copied),
-    )
+__all__ = ["Prepared", "TopicMaker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +26,25 @@ class Prepared:
     target_topic_id: str
     starts: Mapping[int, int]
     configs: Configs
+    compacted: bool
 
 
 class TopicMaker:
     """Creates target topics of one link."""
 
     def __init__(
-        self, source: ClusterClient, target: ClusterClient, source_admin: Admin, target_admin: Admin
+        self,
+        source: ClusterClient,
+        target: ClusterClient,
+        source_admin: Admin,
+        target_admin: Admin,
+        config_exclude: tuple[str, ...] = (),
     ) -> None:
         self._source = source
         self._target = target
         self._source_admin = source_admin
         self._target_admin = target_admin
+        self._exclude = config_exclude
 
     async def prepare(self, record: TopicRecord) -> Prepared:
         """The target topic, made or adopted; Refused where one is there that is not ours to fill."""
@@ -135,10 +68,15 @@ class TopicMaker:
         await self._target.refresh([topic])
         replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)
         told = (await self._source_admin.topic_configs([topic]))[topic]
-        own = {key: entry.value for key, entry in told.items() if entry.own}
-        own.update(await self._time_type(told))
-        configs = target_configs(own, replicas)
         existing = self._target.metadata.topics.get(topic)
+        standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
+        configs = target_configs(
+            own_configs(told),
+            replicas,
+            exclude=self._exclude,
+            known=standing,
+            standing={k: v.value for k, v in standing.items() if v.own} if existing is not None else {},
+        )
         if existing is not None:
             await self._check_empty(existing, len(info.partitions))
             await self._target_admin.alter_topic_configs(topic, configs.now)
@@ -151,17 +89,12 @@ class TopicMaker:
             target_topic_id=_id(made),
             starts=await self._starts(record, info),
             configs=configs,
+            compacted="compact" in told["cleanup.policy"].value,
         )
 
-    async def _time_type(self, told: Mapping[str, ConfigValue]) -> dict[str, str]:
-        """Whose times records carry, where the source's word for it is not the target's default."""
-        theirs = told.get("message.timestamp.type")
-        ours = await self._target_admin.broker_config(
-            next(iter(self._target.metadata.brokers)), "log.message.timestamp.type"
-        )
-        if theirs is None or ours is None or theirs.value == ours.value:
-            return {}
-        return {"message.timestamp.type": theirs.value}
+    async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
+        """Configs of a topic that stands on the target: also the list of keys that this target knows at all."""
+        return (await self._target_admin.topic_configs([topic]))[topic]
 
     async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
         deadline = monotonic() + 30

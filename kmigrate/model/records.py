@@ -26,7 +26,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from kmigrate.errors import StateLogBroken
+from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "RouterPresence",
     "RouterRecord",
     "TopicRecord",
+    "Upkept",
     "decode_record",
     "encode_record",
     "group_key",
@@ -105,6 +108,9 @@ class LinkRecord:
     """The target's `producer.id.expiration.ms` default before it was raised ('' where it was unset)."""
     throttle: int = 0
     """Most bytes a second that the mirror reads from the source; 0 is no limit."""
+    topic_patterns: tuple[NamePattern, ...] = ()
+    group_patterns: tuple[NamePattern, ...] = ()
+    """What is mirrored by regular expression; names that match later are picked up by the mirror."""
 
     @property
     def key(self) -> str:
@@ -165,6 +171,14 @@ class TopicRecord:
     stops: Mapping[int, PartitionStop] = field(default_factory=dict)
     """Partitions that the mirror has stopped; only `topic resume` takes one out."""
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
+    compacted: bool = False
+    """A log cleaner works on the source topic, by its own policy or by its cluster's default."""
+    granted_acls: tuple[Acl, ...] = ()
+    """Rules that kmigrate put on the target, written before they are put there; no other rule is ever removed."""
+    promote_acls: tuple[Acl, ...] = ()
+    """The topic's rules from its promote on: writing is held back until then (MM-31)."""
+    unsettled: bool = False
+    """Promoted, and its configs and rules are not yet what they shall be from now on."""
 
     @property
     def key(self) -> str:
@@ -184,6 +198,8 @@ class GroupRecord:
     asked_ms: int = 0
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     promoted_ms: int = 0
+    granted_acls: tuple[Acl, ...] = ()
+    """Rules that kmigrate put on the target."""
 
     @property
     def key(self) -> str:
@@ -269,6 +285,16 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Upkept:
+    """The mirror's word that it compared a topic's partitions, configs and rules with the source."""
+
+    since_ms: int
+    """`since_ms` of the record it did so for: a promote waits for the word on its own asking."""
+    problem: str = ""
+    """What keeps the target from following the source, or ''."""
+
+
+@dataclass(frozen=True, slots=True)
 class MirrorPresence:
     instance: str
     link: str
@@ -277,6 +303,10 @@ class MirrorPresence:
     """Whether this instance holds the lease and copies."""
     interval_ms: int
     topics: Mapping[str, Mapping[int, PartitionProgress]] = field(default_factory=dict)
+    upkeep: Mapping[str, Upkept] = field(default_factory=dict)
+    """Of topics that are being promoted or have a problem."""
+    notes: tuple[str, ...] = ()
+    """What concerns no mirrored topic: names that match and cannot be mirrored, rules that cannot be read."""
 
     @property
     def key(self) -> str:

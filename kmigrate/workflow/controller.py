@@ -101,7 +101,7 @@ class Controller:
             del self._busy[key]
         for record in self._log.state.topics():
             pending = record.phase in (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
-            if pending and record.key not in self._busy:
+            if (pending or record.unsettled) and record.key not in self._busy:
                 self._busy[record.key] = self._tasks.start(self._promote(record), f"promote {record.topic}")
         for group in self._log.state.groups():
             if group.phase is GroupPhase.PROMOTING and group.key not in self._busy:

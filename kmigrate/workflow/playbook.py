@@ -65,6 +65,8 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "topics": _NAMES,
         "from": Field("earliest, latest, ISO-8601 or ms since the epoch as a text", _is_text),
         "offsets": Field("auto or identical", _is_text),
+        "regex": _SWITCH,
+        "exclude": Field("a list of regular expressions", _is_names),
         "link": _NAME,
         "timeout": _SECONDS,
         "no-wait": _SWITCH,
@@ -76,7 +78,12 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "accept-loss": Field("FROM..TO as a text", _is_text),
         "link": _NAME,
     },
-    "group mirror": {"groups": _NAMES, "link": _NAME},
+    "group mirror": {
+        "groups": _NAMES,
+        "regex": _SWITCH,
+        "exclude": Field("a list of regular expressions", _is_names),
+        "link": _NAME,
+    },
     "group promote": {"groups": _NAMES, "link": _NAME, "timeout": _SECONDS, "no-wait": _SWITCH},
     "promote": {
         "topics": _NAMES,

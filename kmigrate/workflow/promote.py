@@ -9,6 +9,9 @@ B  The barrier is read after the drain: the source's log end (replica_id −2, V
 C  The flip needs the mirror's own word that it stopped exactly at the barrier, and the target's log end equal
    to it, and the source's log end and leader epoch still the same.
 D  Any deadline or guard before the flip un-fences; after the flip there is no way but forward.
+E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
+   record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
+   flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from kmigrate.model.routes import DIRECT_LIMIT, id_shift
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
 
 __all__ = ["TopicPromotion"]
@@ -69,6 +73,8 @@ class TopicPromotion:
                         await self._fencing(record)
                     case TopicPhase.FENCED:
                         await self._fenced(record)
+                    case TopicPhase.PROMOTED if record.unsettled:
+                        await settle(record, self.log, self.target_admin)
                     case _:
                         return
         except KmigrateError as error:
@@ -99,7 +105,8 @@ class TopicPromotion:
                 return None
             phase = advance_topic(record.phase, event)
             epoch = state.epoch + 1 if event is TopicEvent.FENCE else changed.fence_epoch
-            return replace(changed, phase=phase, since_ms=now_ms(), fence_epoch=epoch)
+            flipped = event is TopicEvent.FLIP
+            return replace(changed, phase=phase, since_ms=now_ms(), fence_epoch=epoch, unsettled=flipped)
 
         await self.log.append(decide)
 
@@ -131,7 +138,15 @@ class TopicPromotion:
                 return f"partition {partition} has stopped: {seen.problem}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
-        return self._silent_router()
+        return self._not_upkept(record) or self._silent_router()
+
+    def _not_upkept(self, record: TopicRecord) -> str | None:
+        """The mirror must have compared partitions, configs and rules since this promote was asked for."""
+        for presence in self.log.alive(MirrorPresence):
+            word = presence.upkeep.get(self.topic) if presence.link == self.link else None
+            if word is not None and word.since_ms == record.since_ms:
+                return f"the target does not follow the source: {word.problem}" if word.problem else None
+        return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
     def _silent_router(self) -> str | None:
         alive = {p.instance for p in self.log.alive(RouterPresence)}
@@ -157,9 +172,9 @@ class TopicPromotion:
             raise Refused(
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
-        ends = await self._ends(record, deadline)
+        ends, granted = await _together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
-        await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier))
+        await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
 
     def _deadline(self, record: TopicRecord) -> float:
         """When this fence is given up, on our monotonic clock: a new controller gives it a full span again."""
@@ -229,7 +244,7 @@ class TopicPromotion:
             ack = presence.fences.get(record.key)
             if ack is not None and ack.epoch == record.fence_epoch:
                 for partition, seen in ack.producers.items():
-                    marks[partition] += seen
+                    marks.setdefault(partition, []).extend(seen)
         return {p: merge_marks(found) for p, found in marks.items() if found}
 
     # fenced
@@ -246,10 +261,10 @@ class TopicPromotion:
             except WaitTimedOut as late:
                 raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
 
-        await _together(arrival(), self._write_marks(record))
+        rules = put_in_force(record, self.target, self.target_admin, deadline)
+        await _together(arrival(), _together(self._write_marks(record), rules))
         await self._prove(record, deadline)
         await self._advance(record, TopicEvent.FLIP, replace(record, promoted_ms=now_ms(), reason=""))
-        await self.target_admin.alter_topic_configs(self.topic, record.restore_configs, record.drop_configs)
 
     def _not_arrived(self, record: TopicRecord) -> str | None:
         progress = self._progress()
@@ -266,6 +281,8 @@ class TopicPromotion:
     async def _prove(self, record: TopicRecord, deadline: float) -> None:
         """Rules B and C: ask both clusters themselves."""
         keys = self._keys(record)
+        await _together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
+        self._refuse_partitions(record)
         while True:
             source_ends, target_ends = await _together(self.source.log_ends(keys), self.target.log_ends(keys))
             self._refuse_moved(record, source_ends)
@@ -280,6 +297,18 @@ class TopicPromotion:
                 raise Refused("target-not-at-barrier", behind[0])
             await self.target.refresh([self.topic])
             await sleep(0.005)
+
+    def _refuse_partitions(self, record: TopicRecord) -> None:
+        """Partitions that were added since the fence are not copied: keys would change their partition at the flip."""
+        for client in (self.source, self.target):
+            info = client.metadata.topics.get(self.topic)
+            count = len(info.partitions) if info is not None else 0
+            if count != record.partitions:
+                raise Refused(
+                    "partitions-changed",
+                    f"topic {self.topic} has {count} partitions on {client.settings.name} and {record.partitions} "
+                    "of it are mirrored",
+                )
 
     def _refuse_moved(self, record: TopicRecord, ends: Mapping[tuple[str, int], LogOffset]) -> None:
         for (topic, partition), end in ends.items():

@@ -62,6 +62,8 @@ class TopicStatus:
     """identical: every partition's target log lies within the source's, offset for offset; else unknown."""
     partitions: tuple[PartitionStatus, ...]
     paused: bool = False
+    upkeep: str = ""
+    """What keeps the target topic from following the source's partitions, configs and ACLs, or ''."""
 
     @property
     def lag(self) -> int:
@@ -89,6 +91,8 @@ class LinkStatus:
     """Why the source could not be asked, or ''."""
     throttle: int = 0
     """Bytes a second; 0 is no limit."""
+    notes: tuple[str, ...] = ()
+    """What the mirror says of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,8 @@ async def snapshot(estate: Estate) -> Snapshot:
             await source.refresh([r.topic for r in records])
         except KmigrateError as error:
             trouble, source = error.what, None
-        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, link.throttle))
+        notes = tuple(note for m in mirrors if m.active and m.link == link.name for note in m.notes)
+        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, link.throttle, notes))
         keys = [key for record in records for key in _keys(record)]
         await estate.target.refresh([r.topic for r in records])
         mine = await _bounds(estate.target, keys)
@@ -196,6 +201,7 @@ def _topic_status(
     mirrors: list[MirrorPresence],
     routers: list[RouterPresence],
 ) -> TopicStatus:
+    topic = record.topic
     progress: Mapping[int, PartitionProgress] = {}
     for presence in mirrors:
         if presence.active and presence.link == record.link:
@@ -236,6 +242,7 @@ def _topic_status(
         _offsets(record, rows),
         tuple(rows),
         record.paused,
+        next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
     )
 
 

@@ -24,6 +24,7 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
         if link.trouble:
             line.append(f"  {link.trouble}", style="red")
         parts.append(line)
+        parts += [Text(f"! {note}", style="yellow") for note in link.notes]
     if not shot.links:
         parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
     if shot.topics:
@@ -72,6 +73,8 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
     problems = [f"partition {p.partition}: {_problem(topic, p)}" for p in topic.partitions if p.problem]
     if problems:
         return Text("; ".join(problems), style="red")
+    if topic.upkeep:
+        return Text(topic.upkeep, style="red")
     troubles = [f"partition {p.partition}: {p.trouble}" for p in topic.partitions if p.trouble]
     if troubles:
         return Text("; ".join(troubles), style="yellow")

@@ -6,7 +6,8 @@ whose effect stands already changes nothing and succeeds.
 
 from __future__ import annotations
 
-from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups
+from kmigrate.workflow.verbs.access import access_findings
+from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import (
     check_link,
@@ -16,15 +17,20 @@ from kmigrate.workflow.verbs.links import (
     resolve_link,
     throttle_link,
 )
+from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
 from kmigrate.workflow.verbs.topics import mirror_topics, promote_topics
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
 __all__ = [
+    "access_findings",
     "check_link",
     "create_link",
     "delete_link",
+    "forget_patterns",
     "forget_router",
     "mirror_groups",
+    "mirror_matching_groups",
+    "mirror_matching_topics",
     "mirror_topics",
     "pause_topics",
     "promote_groups",
@@ -32,6 +38,7 @@ __all__ = [
     "resolve_link",
     "resume_topics",
     "throttle_link",
+    "unmirrored_readers",
     "wait_groups",
     "wait_topics",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.model.lifecycle import GroupEvent, GroupPhase, advance_group
+from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import (
     GroupRecord,
     LinkRecord,
@@ -18,7 +20,10 @@ from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import resolve_link
 
-__all__ = ["mirror_groups", "promote_groups"]
+__all__ = ["mirror_groups", "promote_groups", "unmirrored_readers"]
+
+_AT_ONCE = 20
+"""Groups whose positions are asked for side by side."""
 
 
 async def mirror_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
@@ -95,6 +100,24 @@ async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence
         )
         await estate.advance(record, asked)
     return made.done()
+
+
+async def unmirrored_readers(estate: Estate, source_admin: Admin) -> dict[str, list[str]]:
+    """Groups that nobody mirrors, by the topics that they have positions in: these would stay behind (MM-72)."""
+    mirrored = {group.group for group in estate.log.state.groups()}
+    names = [name for name in chosen_groups([NamePattern(".*")], await source_admin.groups()) if name not in mirrored]
+    turn = asyncio.Semaphore(_AT_ONCE)
+    found: dict[str, list[str]] = {}
+
+    async def ask(group: str) -> None:
+        async with turn:
+            for topic in {topic for topic, _ in await source_admin.group_offsets(group, stable=False)}:
+                found.setdefault(topic, []).append(group)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name in names:
+            tasks.create_task(ask(name))
+    return {topic: sorted(groups) for topic, groups in found.items()}
 
 
 async def _offset_guards(estate: Estate, link: LinkRecord, source_admin: Admin, group: str) -> list[Finding]:

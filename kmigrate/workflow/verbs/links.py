@@ -18,6 +18,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.access import access_findings
 
 __all__ = ["check_link", "create_link", "delete_link", "forget_router", "mirror_runs", "resolve_link", "throttle_link"]
 
@@ -121,6 +122,11 @@ async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
         if t.phase is not TopicPhase.PROMOTED
     ]
     found += [
+        Finding("refuse", "topic-not-settled", f"topic {t.topic} has not got its own configs back: {t.reason}")
+        for t in estate.log.state.topics(link.name)
+        if t.unsettled
+    ]
+    found += [
         Finding("refuse", "group-not-promoted", f"group {g.group} is {g.phase}", f"kmigrate group promote {g.group}")
         for g in estate.log.state.groups(link.name)
         if g.phase is not GroupPhase.PROMOTED
@@ -168,6 +174,7 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
                 "ok", "source-answers", f"source {link.source.name} answers: {len(source.metadata.brokers)} brokers"
             )
         )
+        found += await access_findings(estate, link)
     except (Refused, Unreachable) as error:
         found.append(Finding("refuse", error.ref, error.what, error.next_step))
     if not mirror_runs(estate, link.name):

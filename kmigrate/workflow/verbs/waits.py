@@ -41,7 +41,7 @@ async def wait_topics(
                     still_true="the topic is mirrored as before; producers go on through the router",
                     next_step=f"mend the cause, then: kmigrate promote {record.topic}",
                 )
-        found = [r for r in records if r is not None and r.phase in wanted]
+        found = [r for r in records if r is not None and r.phase in wanted and not r.unsettled]
         return found if len(found) == len(records) else None
 
     what = f"{', '.join(topics)} to be {' or '.join(sorted(wanted))}"

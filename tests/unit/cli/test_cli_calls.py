@@ -62,6 +62,23 @@ def test_wrong_words_are_a_usage_error(words: list[str], capsys: pytest.CaptureF
     assert (code, told["error"]) == (Exit.USAGE, "usage")
 
 
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize("noun", ["topic", "group"])
+@pytest.mark.parametrize(
+    ("words", "ref"),
+    [
+        (["a(", "--regex"], "bad-regex"),
+        (["a.*", "--regex", "--exclude", "["], "bad-regex"),
+        (["a", "--exclude", "b"], "exclude-without-regex"),
+    ],
+)
+def test_a_broken_expression_is_said_before_anybody_is_contacted(
+    noun: str, words: list[str], ref: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = _failing(capsys, noun, "mirror", *words)
+    assert (code, told["error"]) == (Exit.USAGE, ref)
+
+
 def test_without_a_configuration_the_way_to_one_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = _failing(capsys, "status")
     assert (code, told["error"]) == (Exit.USAGE, "no-config")

@@ -118,6 +118,9 @@ def test_secrets_come_from_a_variable_or_a_file_and_are_never_shown(write: Write
         (TWO + "[router]\nport = true", "bad-config-value", "found True", "port"),
         (TWO + "[promote]\nfence_timeout_s = nan", "bad-config-value", "found nan", "1 to 60"),
         (TWO + '[mirror]\nhole_filler = "hope"', "bad-config-value", "found 'hope'", "markers, transactions"),
+        (TWO + "[mirror]\nsync_acls = 1", "bad-config-value", "found 1", "true or false"),
+        (TWO + '[mirror]\nconfig_exclude = "x"', "bad-config-value", "found 'x'", "a list of regular expressions"),
+        (TWO + '[mirror]\nconfig_exclude = ["("]', "bad-config-value", "'(' is no regular expression", "a list"),
         ("[clusters.a]", "bad-config-value", "missing", "host:port"),
         ("clusters = 3", "bad-config-value", "clusters: found 3", "[clusters]"),
         ("clusters.a = 3", "bad-config-value", "clusters.a: found 3", "[clusters.a]"),
@@ -169,6 +172,13 @@ def test_a_wrong_variable_is_named(write: Write, variable: str, named: str) -> N
     error = _error(write(TWO), {variable: "nonsense"})
     assert variable in error.what
     assert named in error.what
+
+
+def test_switches_and_lists_come_from_the_file_and_from_the_environment(write: Write) -> None:
+    path = write(TWO + '[mirror]\nsync_acls = false\nconfig_exclude = ["flush\\\\..*"]')
+    assert (load(path, {}).mirror.sync_acls, load(path, {}).mirror.config_exclude) == (False, ("flush\\..*",))
+    env = {"KMIGRATE_MIRROR__SYNC_ACLS": "TRUE", "KMIGRATE_MIRROR__CONFIG_EXCLUDE": "a.*, b"}
+    assert (load(path, env).mirror.sync_acls, load(path, env).mirror.config_exclude) == (True, ("a.*", "b"))
 
 
 def test_an_unknown_cluster_is_answered_with_the_known_ones(write: Write) -> None:

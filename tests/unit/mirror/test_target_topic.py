@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kmigrate.mirror.topics import target_configs
+from kmigrate.mirror.configs import target_configs
 
 
 def test_the_sources_own_configs_come_along_and_nothing_ages_out_while_mirroring() -> None:

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmigrate.errors import StateLogBroken
+from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import (
     BarrierRecord,
     ClusterRef,
@@ -28,15 +30,20 @@ from kmigrate.model.records import (
     RouterPresence,
     RouterRecord,
     TopicRecord,
+    Upkept,
     decode_record,
     encode_record,
 )
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 
+_RULE = Acl("topic", "t", "User:ann", "*", "READ", allow=False)
 _MARK = ProducerMark(7, 0, 41)
 _RECORDS: list[Record] = [
     LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "id"), 5, CopyIdentity(1, 0, 2, 0), ""),
     LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 5),
+    LinkRecord(
+        "l", "u", ClusterRef("s", "h"), ClusterRef("t", "h"), 5, topic_patterns=(NamePattern("a.*", ("ab", "ac")),)
+    ),
     TopicRecord(
         "l",
         "t",
@@ -52,12 +59,15 @@ _RECORDS: list[Record] = [
         paused=True,
         stops={1: PartitionStop("source-range-lost", "gone", Remedy.ACCEPT_LOSS, 5, 9, 7)},
         losses={0: (AcceptedLoss(1, 3, "source-range-lost", 7, "me@here"),)},
+        granted_acls=(_RULE,),
+        promote_acls=(_RULE,),
+        unsettled=True,
     ),
     GroupRecord("l", "g", GroupPhase.PROMOTED, 1, written={"t": {0: 5}}),
     BarrierRecord("l", "t", 0, 9, {0: (_MARK,)}),
     RouterRecord("r", "i", "h", "h:1", 1),
     LeaseRecord("w", "i", 2),
-    MirrorPresence("i", "l", 5, True, 500, {"t": {0: PartitionProgress(1, 2)}}),
+    MirrorPresence("i", "l", 5, True, 500, {"t": {0: PartitionProgress(1, 2)}}, {"t": Upkept(3, "why")}, ("note",)),
     RouterPresence("i", "r", 5, 500, {"topic/l/t": FenceAck(9, 0, {0: (_MARK,)})}, {"topic/l/t": {0: 1.5}}),
     ControllerPresence("i", 5, True, 500),
 ]
@@ -71,6 +81,12 @@ def test_a_record_comes_back_from_json_as_it_was(record: Record) -> None:
 @pytest.mark.parametrize("record", _RECORDS, ids=lambda r: type(r).__name__)
 def test_a_field_of_a_later_version_is_ignored(record: Record) -> None:
     assert decode_record({**encode_record(record), "added_later": {"x": 1}}) == record
+
+
+def test_a_record_of_an_earlier_version_is_read_with_what_it_did_not_know_left_empty() -> None:
+    record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
+    old = {k: v for k, v in encode_record(record).items() if k in ("kind", "link", "topic", "phase", "since_ms")}
+    assert decode_record({**old, "partitions": 1}) == record
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kmigrate.cluster.client import LogOffset, ProducerState
+from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
     BarrierRecord,
@@ -23,8 +25,10 @@ from kmigrate.model.records import (
     RouterPresence,
     RouterRecord,
     TopicRecord,
+    Upkept,
 )
 from kmigrate.model.routes import id_shift
+from kmigrate.workflow import settling
 from kmigrate.workflow.promote import TopicPromotion
 from tests.fakes.state_log import MemoryLog
 
@@ -44,6 +48,13 @@ class FakeCluster:
     producers: tuple[ProducerState, ...] = ()
     grows: int = 0
     asked: int = 0
+    partitions: int = 2
+    settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
+
+    @property
+    def metadata(self) -> Any:
+        parts = dict.fromkeys(range(self.partitions))
+        return SimpleNamespace(topics={"t": SimpleNamespace(partitions=parts)}, brokers={1: ("h", 1), 2: ("h", 2)})
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
         self.asked += 1
@@ -59,9 +70,16 @@ class FakeCluster:
 @dataclass
 class FakeAdmin:
     altered: list[Any] = field(default_factory=list)
+    rules: set[Acl] = field(default_factory=set)
 
     async def alter_topic_configs(self, *given: Any) -> None:
         self.altered.append(given)
+
+    async def create_acls(self, acls: Any) -> None:
+        self.rules |= set(acls)
+
+    async def delete_acls(self, acls: Any) -> None:
+        self.rules -= set(acls)
 
 
 @dataclass
@@ -76,6 +94,7 @@ class Stage:
     in_flight: int = 0
     mirror_stops_at: int | None = None
     problem: str = ""
+    upkeep: str | None = ""
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
 
     def promotion(self) -> TopicPromotion:
@@ -99,7 +118,8 @@ class Stage:
             barrier = record.barrier.get(partition)
             stop = -1 if barrier is None else barrier.offset if self.mirror_stops_at is None else self.mirror_stops_at
             progress[partition] = PartitionProgress(100, 100, 100, self.problem, stop)
-        self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}))
+        upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
+        self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}, upkeep))
 
     async def run(self) -> TopicRecord:
         async with asyncio.timeout(5):
@@ -125,7 +145,14 @@ def test_a_topic_goes_through_all_phases_once_and_gets_its_configs_back() -> Non
     stage = Stage()
     record = promoted(stage)
     phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
-    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED, TopicPhase.PROMOTED]
+    assert phases == [
+        TopicPhase.PROMOTE_PENDING,
+        TopicPhase.FENCING,
+        TopicPhase.FENCED,
+        TopicPhase.PROMOTED,
+        TopicPhase.PROMOTED,
+    ]
+    assert not record.unsettled
     assert {p: b.offset for p, b in record.barrier.items()} == {0: 100, 1: 100}
     assert stage.admin.altered == [("t", {"a": "b"}, ())]
 
@@ -158,6 +185,10 @@ def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients
         ({"in_flight": 3}, "still waits for 3 answer(s)"),
         ({"mirror_stops_at": 99}, "waiting: mirror at 100 of barrier 100"),
         ({"problem": "disk full"}, "disk full"),
+        ({"upkeep": None}, "has not compared its partitions, configs and ACLs"),
+        ({"upkeep": "source-topic-gone: deleted"}, "does not follow the source: source-topic-gone"),
+        ({"source": FakeCluster(partitions=3)}, "has 3 partitions on cluster and 2 of it are mirrored"),
+        ({"target": FakeCluster(partitions=1)}, "has 1 partitions on cluster and 2 of it are mirrored"),
         ({"source": FakeCluster(grows=1)}, "somebody writes directly"),
         ({"source": FakeCluster(producers=(ProducerState(SHIFT + 1, 0, 1, 1, 50),))}, "a transaction open"),
         ({"target": FakeCluster(ends=dict.fromkeys(KEYS, LogOffset(0, 99, 0)))}, "ends at 99, not 100"),
@@ -168,6 +199,46 @@ def test_whatever_goes_wrong_before_the_flip_unfences_and_says_why(trouble: dict
     assert record.phase is TopicPhase.MIRRORING
     assert reason in record.reason
     assert record.barrier == {}
+
+
+READ, WRITE = (Acl("topic", "t", "User:ann", "*", operation) for operation in ("READ", "WRITE"))
+HAND = Acl("topic", "t", "User:hand", "*", "WRITE")
+
+
+def guarded(monkeypatch: pytest.MonkeyPatch, **trouble: Any) -> Stage:
+    """A stage whose target has an authorizer; readers have their rule, and one writer's was set by hand."""
+    record = replace(PENDING, granted_acls=(READ,), promote_acls=(WRITE, HAND))
+    stage = Stage(log=MemoryLog(LINK, ROUTER, record), **trouble)
+    stage.admin.rules = {READ, HAND}
+    asked: list[int | None] = []
+
+    async def told(_: Any, node: int | None = None) -> frozenset[Acl]:
+        asked.append(node)
+        return frozenset(stage.admin.rules) - ({WRITE} if asked.count(node) < 3 else set())
+
+    monkeypatch.setattr(settling, "read_acls", told)
+    return stage
+
+
+def test_writers_rules_are_known_to_every_broker_before_the_flip(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = guarded(monkeypatch)
+    at_flip: list[set[Acl]] = []
+
+    def look(record: Record | None) -> None:
+        if isinstance(record, TopicRecord) and record.unsettled:
+            at_flip.append(set(stage.admin.rules))
+
+    stage.log.on_append = look
+    record = promoted(stage)
+    assert record.phase is TopicPhase.PROMOTED
+    assert at_flip == [{READ, WRITE, HAND}]
+    assert stage.admin.rules == {WRITE, HAND}, "the source has no rule for the reader any more"
+
+
+def test_rules_of_a_promote_that_is_given_up_are_left_to_the_mirror_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = promoted(guarded(monkeypatch, mirror_stops_at=99))
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.granted_acls == (READ, WRITE), "the rule that was set by hand is not kmigrate's to take back"
 
 
 def test_a_source_that_grows_after_the_barrier_is_not_flipped() -> None:
@@ -214,7 +285,7 @@ class Crashed(Exception):
     """kill -9, right after a durable write."""
 
 
-@pytest.mark.parametrize("write", range(4))
+@pytest.mark.parametrize("write", range(5))
 def test_a_controller_that_dies_after_any_write_is_picked_up_by_the_next(write: int) -> None:
     stage = Stage(marks={0: (ProducerMark(7, 0, 44),)})
     left = [write]
@@ -230,8 +301,10 @@ def test_a_controller_that_dies_after_any_write_is_picked_up_by_the_next(write: 
         promoted(stage)
     record = promoted(stage)
     assert record.phase is TopicPhase.PROMOTED
-    flips = [r for r in stage.log.history if isinstance(r, TopicRecord) and r.phase is TopicPhase.PROMOTED]
+    flips = [r for r in stage.log.history if isinstance(r, TopicRecord) and r.unsettled]
     assert len(flips) == 1
+    assert not record.unsettled
+    assert ("t", {"a": "b"}, ()) in stage.admin.altered
 
 
 def test_two_controllers_at_once_flip_once() -> None:
@@ -243,6 +316,5 @@ def test_two_controllers_at_once_flip_once() -> None:
             group.create_task(stage.promotion().run())
 
     asyncio.run(both())
-    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
-    assert phases.count(TopicPhase.PROMOTED) == 1
+    assert [r.unsettled for r in stage.log.history if isinstance(r, TopicRecord)].count(True) == 1
     assert stage.record.phase is TopicPhase.PROMOTED

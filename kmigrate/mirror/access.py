@@ -1,0 +1,115 @@
+"""Access rules of mirrored topics and groups on the target, kept as the source's rules say (`model.acls`).
+
+A rule is written into the record before it is put on the target, and out of it after it was taken back: whatever
+process goes on knows which rules are kmigrate's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from kmigrate.cluster.acls import read_acls
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.acls import Acl, group_rights, topic_rights
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.patterns import excluded
+from kmigrate.model.records import GroupRecord, TopicRecord
+
+__all__ = ["Access", "Difference", "Kept", "Write", "difference"]
+
+Kept = TypeVar("Kept", TopicRecord, GroupRecord)
+
+
+class Write(Protocol):
+    """Puts a changed record in the place of the one that was looked at; raises where it is another one by now."""
+
+    async def __call__(self, record: Kept, changed: Kept) -> Kept: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """All rules of both clusters on topics and groups."""
+
+    source: frozenset[Acl]
+    target: frozenset[Acl]
+
+
+class Access:
+    """The rules of both clusters as they were read last, and what follows from them."""
+
+    def __init__(
+        self, source: ClusterClient, target: ClusterClient, target_admin: Admin, settings: MirrorSettings
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._target_admin = target_admin
+        self._settings = settings
+        self._rules: _Rules | None = None
+        self.problem: KmigrateError | None = None
+        """Why the rules cannot be read, None when all is well."""
+
+    async def read(self) -> None:
+        """Read the rules of both clusters; without an authorizer on one of them there is nothing to follow."""
+        self._rules = self.problem = None
+        if not self._settings.sync_acls:
+            return
+        try:
+            source, target = await read_acls(self._source), await read_acls(self._target)
+        except KmigrateError as error:
+            self.problem = error
+            return
+        if source is not None and target is not None:
+            left_out = self._settings.acl_exclude
+            self._rules = _Rules(frozenset(acl for acl in source if not excluded(left_out, acl.principal)), target)
+
+    async def follow_topic(self, record: TopicRecord, write: Write) -> None:
+        """The topic's rules for now on the target, those from its promote on in its record."""
+        if self.problem is not None and record.phase is TopicPhase.PROMOTE_PENDING:
+            raise self.problem  # copying goes on without the rules, a promote does not
+        if not self._settings.sync_acls:
+            await write(record, replace(record, granted_acls=(), promote_acls=()))
+        elif self._rules is not None:
+            rights = topic_rights(self._rules.source, record.topic)
+            change = difference(record.granted_acls, rights.now, self._rules.target)
+            record = await write(record, replace(record, granted_acls=change.meanwhile, promote_acls=rights.promoted))
+            await self._apply(change)
+            await write(record, replace(record, granted_acls=change.afterwards))
+
+    async def follow_group(self, record: GroupRecord, write: Write) -> None:
+        """A mirrored group's members get on the target the rules that they have on the source."""
+        if self._rules is None:
+            return
+        change = difference(record.granted_acls, group_rights(self._rules.source, record.group), self._rules.target)
+        record = await write(record, replace(record, granted_acls=change.meanwhile))
+        await self._apply(change)
+        await write(record, replace(record, granted_acls=change.afterwards))
+
+    async def _apply(self, change: Difference) -> None:
+        await self._target_admin.create_acls(change.create)
+        await self._target_admin.delete_acls(change.delete)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rules to create and to delete, and those that kmigrate answers for meanwhile and afterwards."""
+
+    create: tuple[Acl, ...]
+    delete: tuple[Acl, ...]
+    meanwhile: tuple[Acl, ...]
+    afterwards: tuple[Acl, ...]
+
+
+def difference(granted: Collection[Acl], wanted: Collection[Acl], standing: Collection[Acl]) -> Difference:
+    """What brings the target from its standing rules to the wanted ones.
+
+    A wanted rule that stands already was set by somebody else, unless it is in `granted`: it is not taken over.
+    """
+    create = tuple(rule for rule in wanted if rule not in standing)
+    delete = tuple(rule for rule in granted if rule not in wanted)
+    meanwhile = {*granted, *create}
+    return Difference(create, delete, tuple(sorted(meanwhile)), tuple(sorted(meanwhile - set(delete))))

@@ -1,0 +1,99 @@
+"""Picks up topics and groups of the source that match an expression of the link and are not mirrored yet (MM-94).
+
+What stands on the target under such a name is never taken over without being named: its clients would be cut off by
+routers at once. It is told as a note, and a person decides.
+"""
+
+from __future__ import annotations
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import chosen_groups, chosen_topics
+from kmigrate.model.records import GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
+from kmigrate.state.log import StateLog
+
+__all__ = ["Pickup"]
+
+
+class Pickup:
+    """Writes the intents that a person would write for each matching name."""
+
+    def __init__(
+        self,
+        link: str,
+        source: ClusterClient,
+        target: ClusterClient,
+        source_admin: Admin,
+        target_admin: Admin,
+        log: StateLog,
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._target = target
+        self._source_admin = source_admin
+        self._target_admin = target_admin
+        self._log = log
+
+    async def look(self, link: LinkRecord) -> tuple[str, ...]:
+        """Take up what is new; returns a sentence on every match that cannot be taken up."""
+        notes: list[str] = []
+        if link.topic_patterns:
+            notes += await self._topics(link)
+        if link.group_patterns:
+            notes += await self._groups(link)
+        return tuple(notes)
+
+    async def _topics(self, link: LinkRecord) -> list[str]:
+        known = (await self._source.refresh()).topics
+        notes: list[str] = []
+        new: list[str] = []
+        for topic in chosen_topics(link.topic_patterns, known):
+            owner = self._log.state.topic_owner(topic)
+            if owner is None:
+                new.append(topic)
+            elif owner.link != self._link:
+                notes.append(f"topic-owned: topic {topic} matches, and belongs to link {owner.link}")
+        standing = (await self._target.refresh(new)).topics if new else {}
+        for topic in new:
+            if topic in standing:
+                notes.append(
+                    f"target-topic-exists: topic {topic} matches, and the target has a topic of that name: "
+                    f"kmigrate topic mirror {topic} adopts it where it is empty"
+                )
+                continue
+            # From its beginning: it came after the expression, which asked for all of it.
+            partitions = len(known[topic].partitions)
+            record = TopicRecord(self._link, topic, TopicPhase.INITIALISING, now_ms(), partitions=partitions)
+            await self._claim(record)
+        return notes
+
+    async def _groups(self, link: LinkRecord) -> list[str]:
+        owners = {group.group: group.link for group in self._log.state.groups()}
+        chosen = chosen_groups(link.group_patterns, await self._source_admin.groups())
+        notes = [
+            f"group-owned: group {group} matches, and belongs to link {owners[group]}"
+            for group in chosen
+            if owners.get(group, self._link) != self._link
+        ]
+        new = [group for group in chosen if group not in owners]
+        standing = await self._target_admin.groups() if new else {}
+        for group in new:
+            if group in standing:
+                notes.append(
+                    f"target-group-exists: group {group} matches, and the target has a group of that name: "
+                    f"kmigrate group mirror {group} mirrors it all the same"
+                )
+                continue
+            await self._claim(GroupRecord(self._link, group, GroupPhase.MIRRORED, now_ms()))
+        return notes
+
+    async def _claim(self, record: TopicRecord | GroupRecord) -> None:
+        def decide(state: State) -> Record | None:
+            if isinstance(record, TopicRecord):
+                return record if state.topic_owner(record.topic) is None else None
+            return record if all(group.group != record.group for group in state.groups()) else None
+
+        await self._log.append(decide)

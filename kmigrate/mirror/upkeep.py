@@ -1,0 +1,315 @@
+"""The target topics follow their source while they are mirrored: partitions, configs, access rules.
+
+A round compares what both clusters say now; nothing is remembered but what the topic's record holds, so another
+process goes on where this one stopped. Rules:
+
+A  Partitions are created on the target first; the record grows after that, and with it what is copied (MM-28).
+B  For replicated configs and for rules that kmigrate made, the source decides (MM-27, `configs`, `model.acls`).
+C  A topic that is being promoted is looked after once, and the promote waits for that word (`Upkept`): what the promote
+   puts in force is the newest, and no round comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.client import EARLIEST, ClusterClient, TopicInfo
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
+from kmigrate.mirror.access import Access, Kept
+from kmigrate.mirror.align import Aligner
+from kmigrate.mirror.configs import changes, own_configs, target_configs
+from kmigrate.mirror.pickup import Pickup
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, Upkept
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.codes import row
+from kmigrate.state.log import StateLog
+
+__all__ = ["Upkeep", "round_s"]
+
+_AT_ONCE = 100
+"""Topics of one question about configs: an answer has some 30 values for each."""
+_TOPIC_COST_S = 0.03
+_LEADERS_S = 30.0
+_LOOKED_AFTER = frozenset({TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING})
+
+
+def round_s(interval: float, topics: int) -> float:
+    """Time from round to round: reading the configs of very many topics must stay a small part of the work."""
+    return max(interval, topics * _TOPIC_COST_S)
+
+
+class _OvertakenError(Exception):
+    """The record is no longer the one that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One topic as both clusters tell of it now."""
+
+    source: TopicInfo | None
+    target: TopicInfo | None
+    source_configs: Mapping[str, ConfigValue] | KmigrateError
+    target_configs: Mapping[str, ConfigValue] | KmigrateError
+
+
+class Upkeep:
+    """Looks after the topics and groups of one link for as long as its process holds the lease."""
+
+    def __init__(
+        self,
+        link: str,
+        source: ClusterClient,
+        target: ClusterClient,
+        source_admin: Admin,
+        target_admin: Admin,
+        log: StateLog,
+        aligner: Aligner,
+        settings: MirrorSettings,
+        *,
+        may_act: Callable[[], bool],
+        added: Callable[[], Mapping[str, int]],
+        on_word: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._target = target
+        self._source_admin = source_admin
+        self._target_admin = target_admin
+        self._log = log
+        self._aligner = aligner
+        self._settings = settings
+        self._may_act = may_act
+        self._added = added
+        self._on_word = on_word
+        self._access = Access(source, target, target_admin, settings)
+        self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
+        self._words: dict[str, Upkept] = {}
+        self._grown: dict[str, int] = {}
+        self._judged: object = None
+        """What was known when nothing was due: until it changes nothing is."""
+        self._groups: set[str] = set()
+        self._patterns: object = None
+        self._notes: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> dict[str, Upkept]:
+        """What must be told: the word that a promote waits for, and every problem."""
+        told: dict[str, Upkept] = {}
+        for topic, word in self._words.items():
+            record = self._log.state.topic(self._link, topic)
+            if record is None or record.phase not in _LOOKED_AFTER:
+                continue
+            if word.problem or record.phase is TopicPhase.PROMOTE_PENDING:
+                told[topic] = word
+        return told
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        broken = self._access.problem
+        return (*self._notes, *([f"{broken.ref}: {broken.what}"] if broken is not None else []))
+
+    async def run(self) -> None:
+        """Round after round, until cancelled."""
+        while True:
+            began = monotonic()
+            await self._guarded(None)
+            until = began + round_s(self._settings.upkeep_s, len(self._log.state.topics(self._link)))
+            while monotonic() < until:
+                due = self._due()
+                if due or self._new_names():
+                    await self._guarded(due)
+                await self._log.changed(min(1.0, max(0.05, until - monotonic())))
+
+    def _due(self) -> set[str]:
+        """Topics that shall not wait for the next round."""
+        added = self._added()
+        now = (self._log.state.epoch, tuple(added.items()))
+        if now == self._judged:
+            return set()
+        out: set[str] = set()
+        for record in self._log.state.topics(self._link):
+            if record.phase not in _LOOKED_AFTER:
+                continue
+            word = self._words.get(record.topic)
+            asked = word is None or word.since_ms != record.since_ms  # also after a promote that was given up
+            count = added.get(record.topic, 0)
+            grown = record.partitions < count != self._grown.get(record.topic)
+            if grown:
+                self._grown[record.topic] = count
+            if asked or grown:
+                out.add(record.topic)
+        self._judged = None if out else now
+        return out
+
+    def _new_names(self) -> bool:
+        """Whether a person has just named groups or expressions."""
+        link = self._log.state.link(self._link)
+        groups = {group.group for group in self._log.state.groups(self._link)}
+        return link is not None and (_patterns(link) != self._patterns or not groups <= self._groups)
+
+    async def _guarded(self, only: Collection[str] | None) -> None:
+        """One round, of all topics or of some; what fails in it is told, and tried again in the next one."""
+        try:
+            await self._round(only)
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            self._notes = (f"{error.ref}: {error.what}",)
+            await sleep(0.2)
+        self._on_word()
+
+    async def _round(self, only: Collection[str] | None) -> None:
+        link = self._log.state.link(self._link)
+        if link is None or not self._may_act():
+            return
+        await self._access.read()
+        self._notes = await self._pickup.look(link)
+        self._patterns = _patterns(link)
+        for group in self._log.state.groups(self._link):
+            await self._look_after_group(group)
+        records = [r for r in self._log.state.topics(self._link) if self._is_due(r, only)]
+        for at in range(0, len(records), _AT_ONCE):
+            some = records[at : at + _AT_ONCE]
+            seen = await self._see([record.topic for record in some])
+            for record in some:
+                await self._look_after(record, seen[record.topic])
+
+    def _is_due(self, record: TopicRecord, only: Collection[str] | None) -> bool:
+        if record.phase is TopicPhase.PROMOTE_PENDING:  # rule C
+            word = self._words.get(record.topic)
+            return word is None or word.since_ms != record.since_ms or bool(word.problem)
+        return record.phase is TopicPhase.MIRRORING and (only is None or record.topic in only)
+
+    async def _see(self, topics: Sequence[str]) -> dict[str, _Seen]:
+        source = (await self._source.refresh(topics)).topics
+        target = (await self._target.refresh(topics)).topics
+        both = [topic for topic in topics if topic in source and topic in target]
+        ours = await self._source_admin.topic_configs_told(both)
+        theirs = await self._target_admin.topic_configs_told(both)
+        return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {})) for t in topics}
+
+    async def _look_after_group(self, record: GroupRecord) -> None:
+        self._groups.add(record.group)
+        if record.phase is GroupPhase.MIRRORED:
+            with suppress(_OvertakenError):
+                await self._access.follow_group(record, self._write)
+
+    # one topic
+
+    async def _look_after(self, record: TopicRecord, seen: _Seen) -> None:
+        if not self._may_act():
+            return
+        problem = ""
+        try:
+            await self._follow(record, seen)
+        except _OvertakenError:
+            return
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            problem = f"{error.ref}: {error.what}"
+        self._words[record.topic] = Upkept(record.since_ms, problem)
+
+    async def _follow(self, record: TopicRecord, seen: _Seen) -> None:
+        source, target = seen.source, seen.target
+        if source is None or target is None:
+            raise self._gone(record, self._source if source is None else self._target)
+        if _other_topic(source, record.source_topic_id) or _other_topic(target, record.target_topic_id):
+            return  # the copier stops such partitions by name; nothing of another topic is followed
+        if not source.partitions or not target.partitions:
+            raise Unreachable("no-partitions", f"the partitions of {record.topic} cannot be read now")
+        record = await self._follow_partitions(record, len(source.partitions), len(target.partitions))
+        record = await self._follow_configs(record, seen, len(target.partitions[0].replicas))
+        await self._access.follow_topic(record, self._write)
+
+    def _gone(self, record: TopicRecord, cluster: ClusterClient) -> Refused:
+        side = "source" if cluster is self._source else "target"
+        return Refused(
+            f"{side}-topic-gone",
+            f"topic {record.topic} was deleted on the {side} {cluster.settings.name}",
+            still_true="its record stays, and nothing is deleted by it on the other cluster",
+        )
+
+    async def _write(self, record: Kept, changed: Kept) -> Kept:
+        """Put `changed` in the place of `record`, unless it is another one by now."""
+        if changed == record:
+            return record
+        state = await self._log.append(lambda state: changed if state.records.get(record.key) == record else None)
+        if state.records.get(record.key) != changed or not self._may_act():
+            raise _OvertakenError
+        return changed
+
+    async def _follow_partitions(self, record: TopicRecord, ours: int, theirs: int) -> TopicRecord:
+        """Rule A; a partition that came later is mirrored from its first record, wherever the topic began."""
+        if theirs > ours:
+            raise Refused(
+                "target-has-more-partitions",
+                f"topic {record.topic} has {theirs} partitions on the target and {ours} on the source",
+                still_true="the source's partitions go on being copied",
+                next_step="give the source's topic as many: records of one key would go to different partitions",
+            )
+        if ours <= record.partitions:
+            return record
+        if theirs < ours:
+            await self._target_admin.create_partitions(record.topic, ours)
+        await self._leaders(record.topic, ours)
+        new = [(record.topic, partition) for partition in range(record.partitions, ours)]
+        told = await self._source.list_offsets(dict.fromkeys(new, EARLIEST))
+        late = [(key, answer.error) for key, answer in told.items() if answer.error]
+        if late:
+            (topic, partition), code = late[0]
+            raise Unreachable("no-offsets", f"{topic}-{partition}: {row(code).name}")
+        starts = {partition: told[(topic, partition)].offset for topic, partition in new}
+        await self._aligner.align(replace(record, starts=starts))
+        return await self._write(record, replace(record, partitions=ours, starts={**record.starts, **starts}))
+
+    async def _leaders(self, topic: str, partitions: int) -> None:
+        deadline = monotonic() + _LEADERS_S
+        while True:
+            info = await self._target.topic(topic)
+            found = info.partitions.values() if info is not None else ()
+            if len(found) >= partitions and all(part.leader >= 0 for part in found):
+                return
+            if monotonic() > deadline:
+                raise Unreachable("no-leader", f"the new partitions of {topic} on the target get no leaders")
+            await sleep(0.02)
+
+    async def _follow_configs(self, record: TopicRecord, seen: _Seen, replicas: int) -> TopicRecord:
+        ours, theirs = seen.source_configs, seen.target_configs
+        if isinstance(ours, KmigrateError):
+            raise ours
+        if isinstance(theirs, KmigrateError):
+            raise theirs
+        exclude = self._settings.config_exclude
+        configs = target_configs(
+            own_configs(ours),
+            replicas,
+            exclude=exclude,
+            known=theirs,
+            standing=record.restore_configs,
+        )
+        record = await self._write(
+            record,
+            replace(
+                record,
+                restore_configs=configs.restore,
+                drop_configs=configs.drop,
+                compacted="compact" in ours["cleanup.policy"].value,
+            ),
+        )
+        put, remove = changes(configs.now, {key: entry.value for key, entry in theirs.items() if entry.own}, exclude)
+        await self._target_admin.alter_topic_configs(record.topic, put, remove)
+        return record
+
+
+def _other_topic(info: TopicInfo, topic_id: str) -> bool:
+    return bool(topic_id and info.topic_id and str(info.topic_id) != topic_id)
+
+
+def _patterns(link: LinkRecord) -> object:
+    return link.topic_patterns, link.group_patterns

@@ -1,0 +1,129 @@
+"""Verbs on names by regular expression: what matches now is mirrored now, what matches later by the mirror itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from kmigrate.errors import Refused
+from kmigrate.model.patterns import NamePattern, check_expression, chosen_groups, chosen_topics
+from kmigrate.model.records import LinkRecord, Record
+from kmigrate.model.state import State
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.groups import mirror_groups
+from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.topics import mirror_topics
+
+__all__ = ["forget_patterns", "mirror_matching_groups", "mirror_matching_topics"]
+
+Noun = Literal["topic", "group"]
+
+
+async def mirror_matching_topics(
+    estate: Estate,
+    link_name: str | None,
+    expressions: Sequence[str],
+    exclude: Sequence[str],
+    start: str,
+    offsets: str,
+    *,
+    plan: bool = False,
+) -> tuple[Plan, list[str]]:
+    """Mirror every topic that matches, and keep the expressions with the link; also the names that match now.
+
+    All or nothing, as with names: a topic that cannot be mirrored must be left out by an expression of its own.
+    """
+    link = resolve_link(estate.log.state, link_name)
+    patterns = _patterns(expressions, exclude)
+    source, _ = await estate.source(link)
+    names = chosen_topics(patterns, (await source.refresh()).topics)
+    looked = await mirror_topics(estate, link.name, names, start, offsets, plan=True)
+    made = _joined(looked, link.topic_patterns, patterns, names, "topic")
+    if plan:
+        return made, names
+    await mirror_topics(estate, link.name, names, start, offsets)
+    await _keep(estate, link.name, "topic", patterns)
+    return made.done(), names
+
+
+async def mirror_matching_groups(
+    estate: Estate, link_name: str | None, expressions: Sequence[str], exclude: Sequence[str], *, plan: bool = False
+) -> Plan:
+    """The same for consumer groups."""
+    link = resolve_link(estate.log.state, link_name)
+    patterns = _patterns(expressions, exclude)
+    _, source_admin = await estate.source(link)
+    names = chosen_groups(patterns, await source_admin.groups())
+    looked = await mirror_groups(estate, link.name, names, plan=True)
+    made = _joined(looked, link.group_patterns, patterns, names, "group")
+    if plan:
+        return made
+    await mirror_groups(estate, link.name, names)
+    await _keep(estate, link.name, "group", patterns)
+    return made.done()
+
+
+async def forget_patterns(
+    estate: Estate, link_name: str | None, noun: Noun, expressions: Sequence[str], *, plan: bool = False
+) -> Plan:
+    """Pick up no more names by these expressions; what is mirrored already stays mirrored."""
+    link = resolve_link(estate.log.state, link_name)
+    known = link.topic_patterns if noun == "topic" else link.group_patterns
+    unknown = [text for text in expressions if text not in {pattern.include for pattern in known}]
+    if unknown:
+        raise Refused(
+            "unknown-expression",
+            f"link {link.name} has no {noun} expression {unknown[0]!r}; it has: "
+            + (", ".join(repr(pattern.include) for pattern in known) or "none"),
+            still_true="nothing was changed",
+            next_step=f"kmigrate {noun} patterns",
+        )
+    made = Plan.of(f"{noun} patterns", [f"forget {noun}s that match {text}" for text in expressions])
+    if plan:
+        return made
+    await _replace(estate, link.name, noun, lambda old: tuple(p for p in old if p.include not in expressions))
+    return made.done()
+
+
+def _patterns(expressions: Sequence[str], exclude: Sequence[str]) -> list[NamePattern]:
+    left_out = tuple(check_expression(text, "--exclude") for text in exclude)
+    return [NamePattern(check_expression(text, "--regex"), left_out) for text in dict.fromkeys(expressions)]
+
+
+def _joined(
+    looked: Plan, known: Sequence[NamePattern], patterns: Sequence[NamePattern], names: Sequence[str], noun: Noun
+) -> Plan:
+    changes = [f"keep for later {noun}s: {pattern}" for pattern in patterns if pattern not in known]
+    findings = list(looked.findings)
+    if not names:
+        findings.append(Finding("warn", "no-match", f"no {noun} of the source matches now; later ones are picked up"))
+    return Plan.of(looked.verb, [*looked.changes, *changes], findings)
+
+
+async def _keep(estate: Estate, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
+    """The newest word on an expression counts, also on what it leaves out."""
+    texts = {pattern.include for pattern in patterns}
+    await _replace(estate, link, noun, lambda old: (*(p for p in old if p.include not in texts), *patterns))
+
+
+async def _replace(
+    estate: Estate, name: str, noun: Noun, edit: Callable[[tuple[NamePattern, ...]], tuple[NamePattern, ...]]
+) -> None:
+    def decide(state: State) -> Record | None:
+        link = state.link(name)
+        if link is None:
+            return None
+        changed = _edited(link, noun, edit)
+        return None if changed == link else changed
+
+    await estate.log.append(decide)
+
+
+def _edited(
+    link: LinkRecord, noun: Noun, edit: Callable[[tuple[NamePattern, ...]], tuple[NamePattern, ...]]
+) -> LinkRecord:
+    if noun == "topic":
+        return replace(link, topic_patterns=edit(link.topic_patterns))
+    return replace(link, group_patterns=edit(link.group_patterns))

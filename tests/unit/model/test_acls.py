@@ -1,0 +1,50 @@
+"""Which rules a mirrored topic or group gets: readers at once, writers at the promote, nothing for other names."""
+
+from __future__ import annotations
+
+from kmigrate.model.acls import GROUP, PREFIXED, TOPIC, Acl, group_rights, topic_rights
+
+
+def rule(operation: str, name: str = "orders", *, allow: bool = True, pattern: str = "literal", of: str = TOPIC) -> Acl:
+    return Acl(of, name, "User:ann", "*", operation, allow, pattern)
+
+
+def operations(acls: tuple[Acl, ...]) -> list[str]:
+    return sorted(("" if acl.allow else "not ") + acl.operation for acl in acls)
+
+
+def test_a_reader_reads_at_once() -> None:
+    rights = topic_rights([rule("READ")], "orders")
+    assert rights.now == rights.promoted == (rule("READ"),)
+
+
+def test_what_changes_a_topic_is_held_back_and_only_describing_is_granted() -> None:
+    rights = topic_rights([rule("WRITE"), rule("DELETE"), rule("ALTER_CONFIGS")], "orders")
+    assert operations(rights.now) == ["DESCRIBE", "DESCRIBE_CONFIGS"]
+    assert operations(rights.promoted) == ["ALTER_CONFIGS", "DELETE", "WRITE"]
+
+
+def test_all_is_reading_until_the_promote() -> None:
+    rights = topic_rights([rule("ALL", "*")], "orders")
+    assert operations(rights.now) == ["DESCRIBE", "DESCRIBE_CONFIGS", "READ"]
+    assert rights.promoted == (rule("ALL"),)
+
+
+def test_a_prefix_opens_only_the_mirrored_topics_it_covers() -> None:
+    rules = [rule("READ", "ord", pattern=PREFIXED), rule("READ", "pay", pattern=PREFIXED), rule("READ", "ord")]
+    assert topic_rights(rules, "orders").now == (rule("READ"),)
+
+
+def test_refusals_come_with_the_permissions_that_they_bound() -> None:
+    rights = topic_rights([rule("READ", allow=False), rule("WRITE", allow=False), rule("ALL", allow=False)], "orders")
+    assert operations(rights.now) == ["not DESCRIBE", "not DESCRIBE_CONFIGS", "not READ"]
+    assert operations(rights.promoted) == ["not ALL", "not READ", "not WRITE"]
+
+
+def test_rules_on_groups_and_on_creating_are_nothing_to_a_topic() -> None:
+    assert topic_rights([rule("READ", of=GROUP), rule("CREATE")], "orders").promoted == ()
+
+
+def test_a_mirrored_groups_members_keep_their_rules() -> None:
+    rules = [rule("READ", "bill", pattern=PREFIXED, of=GROUP), rule("READ", "other", of=GROUP), rule("READ", "billing")]
+    assert group_rights(rules, "billing") == (rule("READ", "billing", of=GROUP),)

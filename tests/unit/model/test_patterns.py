@@ -1,0 +1,38 @@
+"""Names by regular expression: whole names only, and some never."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.errors import UsageError
+from kmigrate.model.patterns import NamePattern, check_expression, chosen_groups, chosen_topics
+
+
+def test_an_expression_matches_whole_names_and_leaves_out_what_it_is_told_to() -> None:
+    patterns = [NamePattern("orders-.*", (".*-test", "orders-x")), NamePattern("a|b")]
+    topics = ["orders-1", "orders-1-test", "orders-x", "old-orders-1", "a", "ab", "b"]
+    assert chosen_topics(patterns, topics) == ["a", "b", "orders-1"]
+
+
+def test_internal_topics_are_never_chosen() -> None:
+    internal = [
+        "__consumer_offsets",
+        "__transaction_state",
+        "__kmigrate_state",
+        "mm2-offset-syncs.b.internal",
+        "t.replica",
+        "b.checkpoints.internal",
+    ]
+    assert chosen_topics([NamePattern(".*")], [*internal, "orders", "_schemas"]) == ["_schemas", "orders"]
+
+
+def test_groups_of_tools_are_never_chosen() -> None:
+    groups = ["console-consumer-17", "kmigrate-mirror", "__share", "billing"]
+    assert chosen_groups([NamePattern(".*")], groups) == ["billing"]
+
+
+def test_a_broken_expression_is_refused_where_it_breaks() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_expression("orders-(", "--regex")
+    assert caught.value.ref == "bad-regex"
+    assert "orders-(" in caught.value.what
