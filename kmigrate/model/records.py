@@ -383,12 +383,18 @@ KINDS: dict[str, type[Record]] = {
 _R = TypeVar("_R")
 
 
+_PROGRESS = dataclasses.fields(PartitionProgress)
+
+
 def encode_record(record: Record) -> dict[str, Any]:
     """JSON shape of a record, with its kind."""
     return {"kind": type(record).__name__, **_plain(record)}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, PartitionProgress):
+        # Thousands of them twice a second, nearly all of them as usual: what is left out is read as its default.
+        return {f.name: v for f in _PROGRESS if (v := getattr(value, f.name)) != f.default}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, StrEnum):
