@@ -233,6 +233,7 @@ def test_a_topic_made_anew_on_either_side_is_not_written_and_is_copied_from_its_
             await to(make_topic, source, here)
             await to(produce, source.bootstrap, here, 80, first=1_000)
             await to(delete_topic, target.bootstrap, there)
+            await waiting(world, there, 0, "target-topic-gone")
             await to(make_topic, target, there)
             await to(produce, source.bootstrap, there, 50, first=50)
             for topic in (here, there):
