@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,10 +184,10 @@ def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str
 # judges
 
 
-def bounds(bootstrap: str, topic: str) -> dict[int, tuple[int, int]]:
-    """Log start and end of every partition, as librdkafka's admin client reads them."""
+def bounds(bootstrap: str, topic: str, only: Collection[int] = ()) -> dict[int, tuple[int, int]]:
+    """Log start and end of every partition (or of some), as librdkafka's admin client reads them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    partitions = sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions)
+    partitions = sorted(only) or sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions)
     ends = []
     for spec in (Spec.earliest(), Spec.latest()):
         futures = admin.list_offsets({TopicPartition(topic, p): spec for p in partitions})
@@ -198,7 +198,9 @@ def bounds(bootstrap: str, topic: str) -> dict[int, tuple[int, int]]:
 Seen = tuple[int, bytes | None, bytes | None, object, tuple[int, int]]
 
 
-def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[int, list[Seen]]:
+def read_all(
+    bootstrap: str, topic: str, *, committed: bool = True, only: Collection[int] = ()
+) -> dict[int, list[Seen]]:
     """Every record a consumer is given from start to end: offset, key, value, headers, (type, time)."""
     consumer = Consumer(
         {
@@ -210,7 +212,7 @@ def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[int,
             "check.crcs": True,
         }
     )
-    limits = bounds(bootstrap, topic)
+    limits = bounds(bootstrap, topic, only)
     out: dict[int, list[Seen]] = {p: [] for p in limits}
     consumer.assign([TopicPartition(topic, p, start) for p, (start, _) in limits.items()])
     left = set(limits)
