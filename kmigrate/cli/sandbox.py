@@ -89,7 +89,7 @@ def up(
     if brokers not in (1, 3):
         raise UsageError("bad-broker-count", f"--brokers {brokers}", next_step="expected: 1 or 3")
     if not re.fullmatch(r"\d+\.\d+\.\d+", source_version):
-        raise UsageError("bad-version", f"--source-version {source_version}", next_step="expected: a release, such as 2.8.2")
+        raise UsageError("bad-version", f"--source-version {source_version}", next_step="expected: as in 2.8.2")
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
     sandbox = _start(call, chosen, brokers, source_version, detached=not foreground)
     config = chosen / CONFIG_FILE
