@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kmigrate.errors import BrokerRefused, Failed, Unreachable
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
@@ -214,7 +214,12 @@ class ClusterClient:
             known = self._connections.get(key)
             if known is not None and not known.lost and known.address == f"{host}:{port}":
                 return known
-            opened = await BrokerConnection.open(host, port, client_id=self.settings.client_id)
+            try:
+                opened = await BrokerConnection.open(
+                    host, port, client_id=self.settings.client_id, security=self.settings.security
+                )
+            except AuthenticationFailed as failed:
+                raise failed.of(f"cluster {self.settings.name}") from failed
             self._connections[key] = opened
             return opened
 

@@ -15,12 +15,14 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from kmigrate.errors import ProtocolViolation
+from kmigrate.errors import AuthenticationFailed, ProtocolViolation
 from kmigrate.protocol.frames import MAX_FRAME, SIZE
 
 __all__ = ["FrameStream"]
 
 _SCRATCH = 64 * 1024
+_TLS_ALERT = b"\x15\x03"
+"""The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -83,6 +85,16 @@ class FrameStream(asyncio.BufferedProtocol):
         while not self.lost and self._fill - at >= 4:
             (size,) = SIZE.unpack_from(self._scratch, at)
             if not 0 <= size <= self._max_frame:
+                if self._scratch[at : at + 2] == _TLS_ALERT:
+                    self.abort(
+                        AuthenticationFailed(
+                            "tls-wanted",
+                            f"{self.peer} answers with a TLS alert: this listener speaks TLS only",
+                            still_true="nothing was read or changed",
+                            next_step="set security.protocol to SSL or SASL_SSL, or use a plaintext listener's port",
+                        )
+                    )
+                    return
                 self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
                 return
             stop = at + 4 + size

@@ -2,11 +2,11 @@
 
     first() → bytes ── SaslAuthenticate ──→ step(challenge) → bytes … → step(challenge) → None: done
 
-| mechanism | rounds | what is checked here |
-|---|---|---|
-| PLAIN (RFC 4616) | 1 | the broker says nothing more |
-| SCRAM-SHA-256, -512 (RFC 5802, 7677) | 2 | our nonce comes back, iterations are neither few nor absurd, the broker proves that it knows the password |
-| OAUTHBEARER (RFC 7628) | 1, 2 where refused | a refusal is answered with the one byte that the RFC asks for |
+| mechanism | what is checked here |
+|---|---|
+| PLAIN (RFC 4616) | the broker says nothing more |
+| SCRAM-SHA-256, -512 (RFC 5802, 7677) | our nonce comes back, iterations are neither few nor absurd, the broker knows the password |
+| OAUTHBEARER (RFC 7628) | a refusal is answered with the one byte that the RFC asks for |
 
 Names and passwords are sent as UTF-8 as they stand, without SASLprep: so does Kafka, on both ends.
 """

@@ -66,7 +66,7 @@ def test_a_broker_that_does_not_know_the_password_is_found_out() -> None:
 def test_a_refused_proof_is_told_in_the_brokers_words() -> None:
     login = scram()
     login.step(SERVER_FIRST)
-    with pytest.raises(AuthenticationFailed, match="authentication-failed.*invalid-proof"):
+    with pytest.raises(AuthenticationFailed, match=r"authentication-failed.*invalid-proof"):
         login.step(b"e=invalid-proof")
 
 
