@@ -74,12 +74,18 @@ class Admin:
         self._settings = settings
         self._timeout = settings.request_timeout_s
         self._client: AdminClient | None = None
+        self._password = ""
+        self._login_errors: list[str] = []
 
     @property
     def client(self) -> AdminClient:
+        sasl = self._settings.security.sasl
         if self._client is None:
             self._client = AdminClient(
                 {
+                    **self._settings.security.librdkafka(),
+                    **({"oauth_cb": self._token} if isinstance(sasl, Bearer) else {}),
+                    "error_cb": self._on_error,
                     "bootstrap.servers": self._settings.bootstrap_servers,
                     "client.id": f"{self._settings.client_id}-admin",
                     "log_level": 0,

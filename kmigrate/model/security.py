@@ -31,7 +31,7 @@ class Login:
     """A name and a password, by PLAIN or SCRAM."""
 
     mechanism: str
-    username: str
+    username: str = field(repr=False)
     password: str = field(default="", repr=False)
     password_file: str = ""
     """Where the password came from a file: read again at each login."""

@@ -5,7 +5,7 @@
 | mechanism | what is checked here |
 |---|---|
 | PLAIN (RFC 4616) | the broker says nothing more |
-| SCRAM-SHA-256, -512 (RFC 5802, 7677) | our nonce comes back, iterations are neither few nor absurd, the broker knows the password |
+| SCRAM-SHA-256, -512 (RFC 5802, 7677) | our nonce comes back, a sane iteration count, the broker knows the password |
 | OAUTHBEARER (RFC 7628) | a refusal is answered with the one byte that the RFC asks for |
 
 Names and passwords are sent as UTF-8 as they stand, without SASLprep: so does Kafka, on both ends.
