@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kmigrate.model.security import Bearer, Login
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.sasl import OAuthBearer, Plain, SaslMechanism, Scram
 
-__all__ = ["log_in"]
+__all__ = ["current_password", "current_token", "log_in"]
 
 Ask = Callable[[Any], Awaitable[Any]]
 """Sends one kio request on the connection and gives its answer."""
@@ -72,11 +73,21 @@ async def _shake_hands(ask: Ask, name: str, address: str) -> None:
 
 async def _mechanism(sasl: Login | Bearer) -> SaslMechanism:
     if isinstance(sasl, Bearer):
-        return OAuthBearer(await _output(sasl.token_command) if sasl.token_command else _text(sasl.token_file))
-    password = _text(sasl.password_file) if sasl.password_file else str(sasl.password)
+        return OAuthBearer(await asyncio.to_thread(current_token, sasl))  # a command may take its time
+    password = current_password(sasl)
     if sasl.mechanism == "PLAIN":
         return Plain(str(sasl.username), password)
     return Scram(sasl.mechanism, str(sasl.username), password, secrets.token_urlsafe(24))
+
+
+def current_password(sasl: Login) -> str:
+    """The password as it is now: of its file, where it has one."""
+    return _text(sasl.password_file) if sasl.password_file else str(sasl.password)
+
+
+def current_token(sasl: Bearer) -> str:
+    """The token as it is now; blocks while a command makes it."""
+    return _output(sasl.token_command) if sasl.token_command else _text(sasl.token_file).strip()
 
 
 def _text(path: str) -> str:
@@ -87,31 +98,20 @@ def _text(path: str) -> str:
         raise _no_credentials(f"{path} cannot be read: {why}") from error
 
 
-async def _output(command: tuple[str, ...]) -> str:
+def _output(command: tuple[str, ...]) -> str:
     """What the command prints; its complaints are not shown, for they may quote what it was told."""
+    called = f"the token command {command[0]}"
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS, check=False
         )
     except OSError as error:
-        raise _no_credentials(f"the token command {command[0]} cannot be run: {error.strerror}") from error
-    try:
-        async with asyncio.timeout(_COMMAND_SECONDS):
-            out, _ = await process.communicate()
-    except TimeoutError:
-        raise _no_credentials(f"the token command {command[0]} took more than {_COMMAND_SECONDS:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode:
-        raise _no_credentials(f"the token command {command[0]} ended with exit code {process.returncode}")
-    try:
-        return out.decode("ascii").strip()
-    except UnicodeDecodeError:
-        raise _no_credentials(f"the token command {command[0]} printed something that is no token") from None
+        raise _no_credentials(f"{called} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired:
+        raise _no_credentials(f"{called} took more than {_COMMAND_SECONDS:g} s") from None
+    if ended.returncode:
+        raise _no_credentials(f"{called} ended with exit code {ended.returncode}")
+    return ended.stdout.decode("ascii", "replace").strip()
 
 
 def _no_credentials(what: str) -> AuthenticationFailed:

@@ -17,11 +17,12 @@ import base64
 import binascii
 import hashlib
 import hmac
+import json
 from typing import Protocol
 
 from kmigrate.errors import AuthenticationFailed
 
-__all__ = ["MIN_ITERATIONS", "OAuthBearer", "Plain", "SaslMechanism", "Scram"]
+__all__ = ["MIN_ITERATIONS", "OAuthBearer", "Plain", "SaslMechanism", "Scram", "expiry_of"]
 
 MIN_ITERATIONS = 4096
 """RFC 7677's lower bound, and Kafka's: fewer would let a false broker guess the password from our proof."""
@@ -145,6 +146,18 @@ class OAuthBearer:
             raise _violation("the broker refused the token and then went on")
         self._refused = True  # the refusal is in the broker's next word, which it gives after this byte
         return b"\x01"
+
+
+def expiry_of(token: str) -> float | None:
+    """When a JSON Web Token says that it ends, seconds since the epoch; None for any other token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _escaped(username: str) -> str:

@@ -9,7 +9,7 @@ import hmac
 import pytest
 
 from kmigrate.errors import AuthenticationFailed
-from kmigrate.protocol.sasl import OAuthBearer, Plain, Scram
+from kmigrate.protocol.sasl import OAuthBearer, Plain, Scram, expiry_of
 
 # RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -124,3 +124,10 @@ def test_a_refused_token_is_answered_as_rfc_7628_asks() -> None:
 def test_no_mechanism_shows_its_secret() -> None:
     for login in (Plain("me", "hidden-one"), scram("hidden-one"), OAuthBearer("hidden-one")):
         assert "hidden-one" not in f"{login!r} {login}"
+
+
+def test_only_a_json_web_token_says_when_it_ends() -> None:
+    claims = base64.urlsafe_b64encode(b'{"sub":"me","exp":1700000000}').decode().rstrip("=")
+    assert expiry_of(f"eyJhbGciOiJub25lIn0.{claims}.") == 1_700_000_000
+    for other in ("opaque", "a.b.c", f"{claims}.{claims}", "eyJhbGciOiJub25lIn0.e30."):
+        assert expiry_of(other) is None
