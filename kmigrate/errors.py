@@ -102,12 +102,6 @@ class Unreachable(Failed):
 class AuthenticationFailed(Failed):
     """TLS or SASL: broker and we do not agree on who is who. No retry mends it, so it is not Unreachable."""
 
-    def of(self, whose: str) -> AuthenticationFailed:
-        """The same with the name of the cluster, which a connection does not know."""
-        return AuthenticationFailed(
-            self.ref, f"{whose}: {self.what}", still_true=self.still_true, next_step=self.next_step
-        )
-
 
 class BrokerRefused(Failed):
     """A broker answered with an error that leaves nothing to try."""

@@ -88,22 +88,22 @@ class Admin:
     def client(self) -> AdminClient:
         security = self._settings.security
         if self._client is None:
-            bearer = {"oauth_cb": self._token} if isinstance(security.sasl, Bearer) else {}
-            self._client = AdminClient(
-                {
-                    "bootstrap.servers": self._settings.bootstrap_servers,
-                    **security.librdkafka(),
-                    **bearer,
-                    "error_cb": self._on_error,
-                    "client.id": f"{self._settings.client_id}-admin",
-                    "log_level": 0,
-                    "socket.timeout.ms": 10_000,
-                    "topic.metadata.refresh.interval.ms": 5_000,
-                    **self._settings.admin,
-                },
-                logger=None,
-            )
-        if isinstance(security.sasl, Login) and (password := current_password(security.sasl)) != self._password:
+            config: dict[str, Any] = {
+                "bootstrap.servers": self._settings.bootstrap_servers,
+                **security.librdkafka(),
+                "error_cb": self._on_error,
+                "client.id": f"{self._settings.client_id}-admin",
+                "log_level": 0,
+                "socket.timeout.ms": 10_000,
+                "topic.metadata.refresh.interval.ms": 5_000,
+                **self._settings.admin,
+            }
+            if isinstance(security.sasl, Bearer):
+                config["oauth_cb"] = self._token
+            if isinstance(security.sasl, Login):
+                config["sasl.password"] = self._password = current_password(security.sasl)
+            self._client = AdminClient(config, logger=None)
+        elif isinstance(security.sasl, Login) and (password := current_password(security.sasl)) != self._password:
             self._client.set_sasl_credentials(str(security.sasl.username), password)
             self._password = password
         return self._client
@@ -219,6 +219,8 @@ class Admin:
         result = await self._wait(
             self.client.list_consumer_groups(request_timeout=self._timeout), "list consumer groups"
         )
+        for error in result.errors:  # of single brokers: without their groups the list would be a half-truth
+            raise self._translate(error, "list consumer groups")
         return {str(g.group_id): g.state.name.lower() for g in result.valid}
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupState]:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
+from kmigrate.errors import BrokerRefused, Failed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = [
     "PRODUCER_EXPIRATION",
@@ -38,12 +38,6 @@ HIGH_WATERMARK, LOG_END = -1, -2
 LATEST, EARLIEST = -1, -2
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
-
-
-def code_of(error: Any) -> int:
-    """The number of a kio error code (kio gives an enum member whose value is a row)."""
-    value = getattr(error, "value", error)
-    return int(value if isinstance(value, int) else value[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +208,13 @@ class ClusterClient:
             known = self._connections.get(key)
             if known is not None and not known.lost and known.address == f"{host}:{port}":
                 return known
-            try:
-                opened = await BrokerConnection.open(
-                    host, port, client_id=self.settings.client_id, security=self.settings.security
-                )
-            except AuthenticationFailed as failed:
-                raise failed.of(f"cluster {self.settings.name}") from failed
+            opened = await BrokerConnection.open(
+                host,
+                port,
+                client_id=self.settings.client_id,
+                security=self.settings.security,
+                cluster=self.settings.name,
+            )
             self._connections[key] = opened
             return opened
 

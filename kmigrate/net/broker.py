@@ -17,7 +17,7 @@ from kmigrate.errors import AuthenticationFailed, Failed, ProtocolViolation, Unr
 from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security
 from kmigrate.net.clock import sleep
 from kmigrate.net.login import log_in
-from kmigrate.net.stream import Buffer, FrameStream
+from kmigrate.net.stream import Buffer, FrameStream, TlsAlertError
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import client_context, named_failure
 from kmigrate.protocol.api import decode_body, encode_body, response_type
@@ -44,23 +44,33 @@ class BrokerConnection:
     A failed future says only that no answer came: whether the request was carried out stays unknown.
     """
 
-    def __init__(self, address: str, client_id: str) -> None:
+    def __init__(self, address: str, client_id: str, cluster: str = "") -> None:
         self.address = address
+        self._called = f"{address} (cluster {cluster})" if cluster else address
         self._client_id = client_id.encode()
         self._ids = itertools.count(1)
         self._pending: deque[tuple[int, _Answer]] = deque()
         self._held: list[tuple[_Request, _Answer]] | None = None
         self._answered = False
-        self._renewal = TaskOwner(self._on_renewal_failed)
+        self._login_failure: AuthenticationFailed | None = None
+        # A renewal that fails has told everyone who waits, and takes the connection with it.
+        self._renewal = TaskOwner()
         self._renewing: asyncio.Task[None] | None = None
         self._stream = FrameStream(self._on_frame, self._on_lost)
 
     @classmethod
     async def open(
-        cls, host: str, port: int, *, client_id: str, timeout: float = 10.0, security: Security = PLAINTEXT
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout: float = 10.0,
+        security: Security = PLAINTEXT,
+        cluster: str = "",
     ) -> BrokerConnection:
-        """Connect and log in, or raise Unreachable or AuthenticationFailed."""
-        self = cls(f"{host}:{port}", client_id)
+        """Connect and log in, or raise Unreachable or AuthenticationFailed; these name the cluster."""
+        self = cls(f"{host}:{port}", client_id, cluster)
         try:
             async with asyncio.timeout(timeout):
                 await self._connect(host, port, security)
@@ -80,7 +90,7 @@ class BrokerConnection:
         except TimeoutError:
             raise
         except OSError as error:
-            named = named_failure(error, self.address)
+            named = named_failure(error, self._called)
             if named is not None:
                 raise named from error
             cut = isinstance(error, ConnectionResetError | ConnectionAbortedError | ssl.SSLEOFError)
@@ -92,8 +102,9 @@ class BrokerConnection:
         self._held = []
         try:
             async with asyncio.timeout(_LOGIN_SECONDS):
-                return await log_in(self._ask, sasl, self.address)
-        except BaseException:
+                return await log_in(self._ask, sasl, self._called)
+        except BaseException as error:
+            self._login_failure = error if isinstance(error, AuthenticationFailed) else None
             self.abort()
             raise
         finally:
@@ -105,11 +116,6 @@ class BrokerConnection:
         while lifetime:
             await sleep(lifetime * _RENEW_AT)
             lifetime = await self._log_in(sasl)
-
-    def _on_renewal_failed(self, error: BaseException) -> None:
-        """A person must hear of it: what waits for an answer fails with the login's own error."""
-        if not self.lost:
-            self._stream.abort(error if isinstance(error, Exception) else None)
 
     @property
     def lost(self) -> bool:
@@ -132,7 +138,8 @@ class BrokerConnection:
 
     def _write(self, request: _Request, future: _Answer) -> None:
         if self.lost:
-            future.set_exception(Unreachable("connection-lost", f"the connection to {self.address} is lost"))
+            gone = Unreachable("connection-lost", f"the connection to {self.address} is lost")
+            future.set_exception(self._login_failure or gone)
             return
         api_key, version, body, flexible = request
         number = next(self._ids) & 0x7FFFFFFF
@@ -211,9 +218,16 @@ class BrokerConnection:
 
     def _reason(self, error: Exception | None) -> Failed:
         """Why the connection is lost, as those who wait shall hear it."""
-        if isinstance(error, AuthenticationFailed):
-            return error
-        named = named_failure(error, self.address)
+        if self._login_failure is not None:
+            return self._login_failure
+        if isinstance(error, TlsAlertError):
+            return AuthenticationFailed(
+                "tls-wanted",
+                f"{self._called} answers with a TLS alert: this listener speaks TLS only",
+                still_true="nothing was read or changed",
+                next_step="set security.protocol to SSL or SASL_SSL, or use a plaintext listener's port",
+            )
+        named = named_failure(error, self._called)
         if named is not None:
             return named
         what = f"the connection to {self.address} was lost: {error or 'closed'}"

@@ -16,6 +16,7 @@ from typing import Any
 from kmigrate.errors import AuthenticationFailed
 from kmigrate.model.security import Bearer, Login
 from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.sasl import OAuthBearer, Plain, SaslMechanism, Scram
 
 __all__ = ["current_password", "current_token", "log_in"]
@@ -23,7 +24,6 @@ __all__ = ["current_password", "current_token", "log_in"]
 Ask = Callable[[Any], Awaitable[Any]]
 """Sends one kio request on the connection and gives its answer."""
 
-_UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 33, 34
 _COMMAND_SECONDS = 8.0
 _MAX_STEPS = 4
 
@@ -36,7 +36,7 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
     word: bytes | None = mechanism.first()
     for _ in range(_MAX_STEPS):
         answer = await ask(authenticate(auth_bytes=word))
-        code = int(answer.error_code.value[0])
+        code = code_of(answer.error_code)
         if code:
             raise AuthenticationFailed(
                 "authentication-failed",
@@ -52,8 +52,8 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
 
 async def _shake_hands(ask: Ask, name: str, address: str) -> None:
     answer = await ask(entity(17, 1, "request")(mechanism=name))
-    code = int(answer.error_code.value[0])
-    if code == _ILLEGAL_STATE:
+    code = code_of(answer.error_code)
+    if code == Code.ILLEGAL_SASL_STATE:
         raise AuthenticationFailed(
             "sasl-not-offered",
             f"{address} takes no SASL login on this listener",
@@ -62,7 +62,7 @@ async def _shake_hands(ask: Ask, name: str, address: str) -> None:
         )
     if code:
         offered = ", ".join(sorted(str(each) for each in answer.mechanisms)) or "none"
-        known = code == _UNSUPPORTED_MECHANISM
+        known = code == Code.UNSUPPORTED_SASL_MECHANISM
         raise AuthenticationFailed(
             "sasl-mechanism-refused" if known else "authentication-failed",
             f"{address} does not offer {name}; it offers {offered}" if known else f"{address}: error {code}",
