@@ -106,6 +106,8 @@ class Admin:
         elif isinstance(security.sasl, Login) and (password := current_password(security.sasl)) != self._password:
             self._client.set_sasl_credentials(str(security.sasl.username), password)
             self._password = password
+        self._client.poll(0)
+        self._login_failures.clear()  # of earlier calls
         return self._client
 
     def _token(self, _: str | None) -> tuple[str, float]:
@@ -141,9 +143,10 @@ class Admin:
 
     def _unreachable(self, what: str, why: str) -> Failed:
         """No answer: a login that failed is the better name for it, which librdkafka tells only beside the call."""
-        self.client.poll(0)
+        if self._client is not None:
+            self._client.poll(0)
         if self._login_failures:
-            told, self._login_failures = self._login_failures[-1], []
+            told = self._login_failures[-1]
             return AuthenticationFailed(
                 "authentication-failed",
                 f"cluster {self._settings.name} was not logged in to, to {what}: {told}",
@@ -220,7 +223,7 @@ class Admin:
             self.client.list_consumer_groups(request_timeout=self._timeout), "list consumer groups"
         )
         for error in result.errors:  # of single brokers: without their groups the list would be a half-truth
-            raise self._translate(error, "list consumer groups")
+            raise self._translate(KafkaException(error), "list consumer groups")
         return {str(g.group_id): g.state.name.lower() for g in result.valid}
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupState]:

@@ -1,13 +1,15 @@
 """A secure pair for tests: SASL_SSL on both sides, an authorizer, and kmigrate with its least privileges.
 
 Each cluster has a further listener that demands a client certificate, takes bearer tokens on the first one, and
-ends sessions after a few seconds, so that every test that lasts longer sees them renewed.
+ends sessions after a few seconds, so that every test that lasts longer sees them renewed. The authorizers write
+down every decision.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -15,6 +17,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from kmigrate.model.grants import GRANTS
 from kmigrate.model.security import Login, Security, Tls
@@ -57,7 +61,8 @@ def secure_pair() -> Iterator[SecurePair]:
             spec = ClusterSpec(name, version, secure=True, config={"connections.max.reauth.ms": str(SESSION_MS)})
             clusters.append(KafkaCluster.create(spec, root))
             ports[name] = _add_listeners(clusters[-1])
-        with ThreadPoolExecutor() as threads:
+        with ThreadPoolExecutor() as threads, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAVA_TOOL_OPTIONS", "-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug")
             list(threads.map(KafkaCluster.start, clusters))
             list(threads.map(KafkaCluster.wait_ready, clusters))
             list(threads.map(admit_kmigrate, clusters))
@@ -91,6 +96,19 @@ def _add_listeners(cluster: KafkaCluster) -> int:
     with broker.properties.open("a", encoding="utf-8") as file:
         file.writelines(f"{key}={value}\n" for key, value in extra.items())
     return port
+
+
+_DECISION = re.compile(r"Principal = User:(\S+) is (Allowed|Denied) operation = (\S+) from .* on resource = (\w+):")
+
+
+def decisions(cluster: KafkaCluster, user: str, word: str) -> set[tuple[str, str]]:
+    """What the authorizer allowed or denied a user so far: kind of resource and operation."""
+    text = cluster.brokers[1].log.read_text(encoding="utf-8", errors="replace")
+    return {
+        (resource.upper(), operation)
+        for who, decided, operation, resource in _DECISION.findall(text)
+        if (who, decided) == (user, word)
+    }
 
 
 def token(subject: str, seconds: float = 60) -> str:

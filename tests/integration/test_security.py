@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,7 @@ from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable
 from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.kafka import KafkaCluster
-from tests.integration.secure_world import SESSION_MS, SecurePair, reached, secure_pair, token
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[SecurePair]:
-    yield from secure_pair()
+from tests.integration.secure_world import SESSION_MS, SecurePair, reached, token
 
 
 async def _ask(settings: ClusterSettings) -> str:
