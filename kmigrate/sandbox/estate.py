@@ -84,16 +84,17 @@ class Sandbox:
         *,
         brokers: int = 1,
         detached: bool = False,
+        secure: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Sandbox:
-        """Start both clusters side by side and return when both take clients."""
+        """Start both clusters side by side and return when both take clients; `secure` ones, their users."""
         folder = folder.resolve()
         with exclusive(folder / "lock"):
             _make_room(folder)
             data = Path(tempfile.mkdtemp(prefix="kmigrate-sandbox-"))
             specs = (
-                ClusterSpec("source", SOURCE_VERSION, brokers),
-                ClusterSpec("target", TARGET_VERSION, brokers),
+                ClusterSpec("source", SOURCE_VERSION, brokers, secure=secure),
+                ClusterSpec("target", TARGET_VERSION, brokers, secure=secure),
             )
             clusters: list[KafkaCluster] = []
             try:
@@ -108,6 +109,8 @@ class Sandbox:
                         cluster.launch()
                     sandbox.save()
                     list(threads.map(KafkaCluster.wait_ready, clusters))
+                    if secure:
+                        list(threads.map(KafkaCluster.admit, clusters))
             except BaseException:
                 for cluster in clusters:
                     cluster.stop()

@@ -32,7 +32,7 @@ from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, end_all, spawn_detached, spawn_tied
 from kmigrate.sandbox.properties import broker_properties
-from kmigrate.sandbox.security import SandboxSecurity
+from kmigrate.sandbox.security import SandboxSecurity, permits
 
 __all__ = ["SOURCE_VERSION", "TARGET_VERSION", "Broker", "ClusterSpec", "KafkaCluster"]
 
@@ -194,6 +194,10 @@ class KafkaCluster:
         """What librdkafka needs to talk to this cluster; a user means nothing where the cluster is open to all."""
         login = self.security.access(user, mechanism).librdkafka() if self.spec.secure else {}
         return {"bootstrap.servers": self.bootstrap, **login}
+
+    def admit(self) -> None:
+        """Let a secure sandbox's users in, with what each may do on this side; the cluster takes clients already."""
+        self.security.admit(self.bootstrap, permits(self.spec.name))
 
     @property
     def version(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +28,17 @@ from confluent_kafka.admin import (
 )
 
 from kmigrate.errors import Failed
+from kmigrate.model.grants import GRANTS
+from kmigrate.sandbox.access import Access
+from kmigrate.sandbox.client_specs import DEMO_GROUPS
 
-__all__ = ["USERS", "Access", "Permit", "SandboxSecurity"]
+__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits"]
 
 USERS = ("broker", "admin", "kmigrate", "producers", "consumers")
 """`broker` and `admin` are super users; the others may do what they are granted."""
+
+CLIENT_USERS: Mapping[str, str] = {"producer": "producers", "transactional": "producers", "consumer": "consumers"}
+"""Who the live clients are, by role."""
 
 _CLIENT_LISTENER, _CONTROLLER_LISTENER = "sasl_ssl", "controller"
 _SECONDS = 30.0
@@ -55,35 +61,6 @@ subjectAltName = DNS:localhost, IP:127.0.0.1
 
 
 @dataclass(frozen=True)
-class Access:
-    """How one user logs in to one cluster: all that a client of any family needs."""
-
-    username: str
-    password_file: str
-    ca_file: str
-    mechanism: str = "SCRAM-SHA-512"
-
-    def librdkafka(self) -> dict[str, str]:
-        return {
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": self.ca_file,
-            "sasl.mechanism": self.mechanism,
-            "sasl.username": self.username,
-            "sasl.password": Path(self.password_file).read_text(encoding="utf-8"),
-        }
-
-    def toml(self) -> str:
-        """The same as lines of `kmigrate.toml`; the password stays in its file."""
-        return (
-            '"security.protocol" = "SASL_SSL"\n'
-            f'"ssl.ca.location" = "{self.ca_file}"\n'
-            f'"sasl.mechanism" = "{self.mechanism}"\n'
-            f'"sasl.username" = "{self.username}"\n'
-            f'"sasl.password" = {{ file = "{self.password_file}" }}\n'
-        )
-
-
-@dataclass(frozen=True)
 class Permit:
     """One thing that a user may do, by Kafka's names."""
 
@@ -103,6 +80,24 @@ class Permit:
             AclOperation[self.operation],
             AclPermissionType.ALLOW,
         )
+
+
+def permits(side: str) -> list[Permit]:
+    """Who may do what on one side: kmigrate its least (docs/security.md), live clients their work at the source.
+
+    They are allowed nothing on the target: what they need there is for the migration to bring.
+    """
+    needed = [Permit("kmigrate", g.resource, g.operation, g.name, g.prefixed) for g in GRANTS if g.side == side]
+    if side != "source":
+        return needed
+    topics = sorted({topic for chosen in DEMO_GROUPS.values() for topic in chosen})
+    return [
+        *needed,
+        *(Permit("producers", "TOPIC", "WRITE", topic) for topic in topics),
+        Permit("producers", "TRANSACTIONAL_ID", "WRITE"),
+        *(Permit("consumers", "TOPIC", "READ", topic) for topic in topics),
+        *(Permit("consumers", "GROUP", "READ", group) for group in DEMO_GROUPS),
+    ]
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from kmigrate.model.grants import GRANTS
 from kmigrate.model.security import Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
-from kmigrate.sandbox.security import Permit
 
 SESSION_MS = 2000
 _OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
@@ -65,19 +63,12 @@ def secure_pair() -> Iterator[SecurePair]:
             patch.setenv("JAVA_TOOL_OPTIONS", "-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug")
             list(threads.map(KafkaCluster.start, clusters))
             list(threads.map(KafkaCluster.wait_ready, clusters))
-            list(threads.map(admit_kmigrate, clusters))
+            list(threads.map(KafkaCluster.admit, clusters))
         yield SecurePair(*clusters, ports)
     finally:
         for cluster in clusters:
             cluster.stop()
         shutil.rmtree(root, ignore_errors=True)
-
-
-def admit_kmigrate(cluster: KafkaCluster) -> None:
-    grants = [grant for grant in GRANTS if grant.side == cluster.spec.name]
-    cluster.security.admit(
-        cluster.bootstrap, [Permit("kmigrate", g.resource, g.operation, g.name, g.prefixed) for g in grants]
-    )
 
 
 def _add_listeners(cluster: KafkaCluster) -> int:
