@@ -35,8 +35,13 @@ GRANTS: tuple[Grant, ...] = (
     Grant("target", "TOPIC", "DESCRIBE_CONFIGS", "check the target topic's configs"),
     Grant("target", "TOPIC", "ALTER_CONFIGS", "relax limits while mirroring, restore them at promote"),
     Grant("target", "GROUP", "READ", "give a promoted group its offsets"),
-    Grant("target", "CLUSTER", "CLUSTER_ACTION", "control markers: transactions of the source, offsets without records",
-          "kafka-cluster"),
+    Grant(
+        "target",
+        "CLUSTER",
+        "CLUSTER_ACTION",
+        "control markers: transactions of the source, offsets without records",
+        "kafka-cluster",
+    ),
     Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long brokers remember producers", "kafka-cluster"),
     Grant("target", "CLUSTER", "ALTER_CONFIGS", "make them remember long enough, and put it back", "kafka-cluster"),
 )
