@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -17,6 +19,7 @@ from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.secure_world import SESSION_MS, SecurePair, reached, token
+from tests.integration.test_cli_sandbox import Shell
 
 
 async def _ask(settings: ClusterSettings) -> str:
@@ -184,3 +187,22 @@ def test_a_mechanism_that_the_broker_does_not_offer_is_named_with_those_it_offer
     failure = _failure(reached("source", controller, Security(Tls(access.ca_file), login)))
     assert failure.ref == "sasl-mechanism-refused"
     assert "it offers PLAIN" in failure.what
+
+
+def test_a_secure_sandbox_is_reached_by_the_configuration_it_writes_and_by_nobody_else(tmp_path: Path) -> None:
+    kmigrate = Shell(tmp_path)
+    kmigrate.environment.pop("KMIGRATE_CONFIG")
+    up = kmigrate("sandbox", "up", "--secure")
+    kmigrate.environment["KMIGRATE_CONFIG"] = "build/sandbox/kmigrate.toml"
+    written = (tmp_path / "build/sandbox/kmigrate.toml").read_text(encoding="utf-8")
+    secrets = Path(written.split('"ssl.ca.location" = "')[1].split('"')[0]).parent
+    try:
+        assert (secrets / "kmigrate.password").read_text(encoding="utf-8") not in written
+        assert kmigrate("link", "create", "l", "--source", "source")["applied"] is True
+        assert kmigrate("router", "run", code=3)["error"] == "router-not-secure"
+        stranger = AdminClient({"bootstrap.servers": up["clusters"][0]["bootstrap"], "log_level": 0})
+        with pytest.raises(KafkaException):
+            stranger.list_topics(timeout=2)
+    finally:
+        kmigrate("sandbox", "down")
+    assert not secrets.exists()
