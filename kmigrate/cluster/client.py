@@ -119,6 +119,7 @@ class ClusterClient:
         addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
         for node, (host, port) in addresses:
             try:
+                # A login that fails is told at once: asking the other brokers would only lock the account.
                 return await self._open(node, host, port, "control")
             except Unreachable as error:
                 failures.append(error.what)

@@ -21,7 +21,6 @@ class Grant:
     operation: str
     why: str
     name: str = "*"
-    prefixed: bool = False
 
 
 GRANTS: tuple[Grant, ...] = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 __all__ = ["PLAINTEXT", "Bearer", "Login", "Security", "Tls"]
 
@@ -77,12 +76,6 @@ class Security:
         if isinstance(self.sasl, Login):
             found |= {"sasl.username": self.sasl.username, "sasl.password": self.sasl.password}
         return found
-
-    def files(self) -> tuple[Path, ...]:
-        """The files that each new connection reads."""
-        tls, sasl = self.tls or Tls(), self.sasl
-        secret = sasl.password_file if isinstance(sasl, Login) else sasl.token_file if sasl else ""
-        return tuple(Path(name) for name in (tls.ca_file, tls.cert_file, tls.key_file, secret) if name)
 
 
 PLAINTEXT = Security()

@@ -68,13 +68,12 @@ class Permit:
     resource: str
     operation: str
     name: str = "*"
-    prefixed: bool = False
 
     def binding(self) -> AclBinding:
         return AclBinding(
             {"CLUSTER": ResourceType.BROKER}.get(self.resource) or ResourceType[self.resource],
             self.name,
-            ResourcePatternType.PREFIXED if self.prefixed else ResourcePatternType.LITERAL,
+            ResourcePatternType.LITERAL,
             f"User:{self.user}",
             "*",
             AclOperation[self.operation],
@@ -87,7 +86,7 @@ def permits(side: str) -> list[Permit]:
 
     They are allowed nothing on the target: what they need there is for the migration to bring.
     """
-    needed = [Permit("kmigrate", g.resource, g.operation, g.name, g.prefixed) for g in GRANTS if g.side == side]
+    needed = [Permit("kmigrate", g.resource, g.operation, g.name) for g in GRANTS if g.side == side]
     if side != "source":
         return needed
     topics = sorted({topic for chosen in DEMO_GROUPS.values() for topic in chosen})

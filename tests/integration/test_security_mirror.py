@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 from kmigrate.cluster.admin import Admin
@@ -41,11 +45,17 @@ class SecureMigration(Migration):
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config = self.folder / "kmigrate.toml"
-        sections = [
-            f'[clusters.{c.spec.name}]\n"bootstrap.servers" = "{c.bootstrap}"\n{c.security.access("kmigrate").toml()}'
-            for c in (self.source, self.target)
-        ]
+        sections = []
+        for cluster in (self.source, self.target):
+            access = cluster.security.access("kmigrate")
+            held = self.password_file(cluster)
+            held.write_text(Path(access.password_file).read_text(encoding="utf-8"), encoding="utf-8")
+            section = f'[clusters.{cluster.spec.name}]\n"bootstrap.servers" = "{cluster.bootstrap}"\n'
+            sections.append(section + replace(access, password_file=str(held)).toml())
         self.config.write_text("\n".join([*sections, '[defaults]\ntarget = "target"\nlink = "blue"\n']), "utf-8")
+
+    def password_file(self, cluster: KafkaCluster) -> Path:
+        return self.folder / f"{cluster.spec.name}.password"
 
 
 @pytest.fixture
@@ -83,22 +93,43 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
         assert decisions(cluster, "kmigrate", "Allowed") - implied == listed
         assert decisions(cluster, "kmigrate", "Denied") == set()
 
+    _rotate_a_password(migration)
+
     # Without WRITE on the topic: that topic says so, and goes on when it has it again.
     ban = AclBinding(
         ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:kmigrate", "*", AclOperation.WRITE,
         AclPermissionType.DENY,
     )  # fmt: skip
     AdminClient(target.client()).create_acls([ban])[ban].result(30)
-    _produce(source, 400, 20)
+    _produce(source, 500, 20)
 
     def problem() -> str:
         shown = migration.cli("status").told["topics"][0]
         return str(shown["reason"]) + " ".join(str(part["problem"]) for part in shown["partitions"])
 
     wait_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in problem(), 20, "the missing grant to be named")
-    for secret in ("kmigrate", "admin"):
-        password = (target.security.folder / f"{secret}.password").read_text(encoding="utf-8")
-        assert password not in (migration.folder / "mirror.log").read_text(encoding="utf-8")
+
+
+def _rotate_a_password(migration: SecureMigration) -> None:
+    """F24: the session that is to be renewed names the new password's absence; its file mends it, no restart."""
+    target, log = migration.target, migration.folder / "mirror.log"
+    held = migration.password_file(target)
+    old = held.read_text(encoding="utf-8")
+    admin = AdminClient(target.client())
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    try:
+        change = UserScramCredentialUpsertion("kmigrate", info, b"rotated")
+        admin.alter_user_scram_credentials([change])["kmigrate"].result(30)
+        wait_until(lambda: '"error": "authentication-failed"' in log.read_text("utf-8"), 10, "the failed login")
+        _produce(migration.source, 400, 100)
+        held.write_text("rotated", encoding="utf-8")
+        _until_copied(migration)
+        assert migration.engines["mirror"].poll() is None
+        assert not [word for word in (old, "rotated") if word in log.read_text("utf-8")]
+    finally:
+        back = UserScramCredentialUpsertion("kmigrate", info, old.encode())
+        admin.alter_user_scram_credentials([back])["kmigrate"].result(30)
+        held.write_text(old, encoding="utf-8")
 
 
 async def _promote_by_hand(pair: SecurePair) -> None:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable, UsageError
 from kmigrate.model.security import Login, Security, Tls
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.tls import client_context
 from kmigrate.sandbox.security import SandboxSecurity
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> Loop:
+    """Commands run on asyncio's own loop, engines on uvloop's, which has a TLS of its own."""
+    made: Loop = request.param
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +32,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> SandboxSecurity:
 
 
 def dial(
-    certificate: tuple[Path, Path] | None, tls: Tls | None, host: str = "127.0.0.1"
+    loop: Loop, certificate: tuple[Path, Path] | None, tls: Tls | None, host: str = "127.0.0.1"
 ) -> tuple[KmigrateError, bytes]:
     """What opening a connection with a login ends in, and what the server was told inside its TLS."""
     heard: list[bytes] = []
@@ -48,14 +59,14 @@ def dial(
         finally:
             server.close()
 
-    with pytest.raises(KmigrateError) as caught:
-        asyncio.run(run())
+    with pytest.raises(KmigrateError) as caught, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
     assert "s3cret" not in str(caught.value)
     return caught.value, b"".join(heard)
 
 
 def test_a_certificate_that_should_not_be_trusted_is_told_before_anything_is_said(
-    authority: SandboxSecurity, tmp_path: Path
+    loop: Loop, authority: SandboxSecurity, tmp_path: Path
 ) -> None:
     tls = Tls(str(authority.ca_file))
     good, expired = authority.issue("good"), authority.issue("old", days=-1)
@@ -67,19 +78,19 @@ def test_a_certificate_that_should_not_be_trusted_is_told_before_anything_is_sai
         ("wrong-host-name", good, tls, "127.1"),
     ]
     for ref, certificate, ours, host in cases:
-        error, heard = dial(certificate, ours, host)
+        error, heard = dial(loop, certificate, ours, host)
         assert (type(error), error.ref, heard) == (AuthenticationFailed, ref, b"")
         assert "cluster blue" in error.what
 
 
-def test_another_host_name_is_accepted_only_where_it_was_said(authority: SandboxSecurity) -> None:
-    error, heard = dial(authority.issue("good"), Tls(str(authority.ca_file), check_host=False), "127.1")
+def test_another_host_name_is_accepted_only_where_it_was_said(loop: Loop, authority: SandboxSecurity) -> None:
+    error, heard = dial(loop, authority.issue("good"), Tls(str(authority.ca_file), check_host=False), "127.1")
     assert isinstance(error, Unreachable), "the handshake passed; the answer was no Kafka"
     assert heard
 
 
-def test_a_plaintext_server_is_not_mistaken_for_a_broker(authority: SandboxSecurity) -> None:
-    error, _ = dial(None, Tls(str(authority.ca_file)))
+def test_a_plaintext_server_is_not_mistaken_for_a_broker(loop: Loop, authority: SandboxSecurity) -> None:
+    error, _ = dial(loop, None, Tls(str(authority.ca_file)))
     assert (type(error), error.ref) == (AuthenticationFailed, "tls-not-spoken")
 
 
