@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kmigrate.errors import BrokerRefused, Failed, Unreachable
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
@@ -36,6 +36,8 @@ __all__ = [
 HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
+_LOGIN_PAUSE_S = 1.0
+"""A refused login is not tried more often, whoever asks: many loops retry, and many brokers lock such accounts."""
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
 
@@ -95,6 +97,8 @@ class ClusterClient:
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
         self._refreshed = 0.0
+        self._login_failure: AuthenticationFailed | None = None
+        self._login_failed_at = 0.0
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -209,13 +213,20 @@ class ClusterClient:
             known = self._connections.get(key)
             if known is not None and not known.lost and known.address == f"{host}:{port}":
                 return known
-            opened = await BrokerConnection.open(
-                host,
-                port,
-                client_id=self.settings.client_id,
-                security=self.settings.security,
-                cluster=self.settings.name,
-            )
+            if self._login_failure is not None and monotonic() - self._login_failed_at < _LOGIN_PAUSE_S:
+                raise self._login_failure
+            try:
+                opened = await BrokerConnection.open(
+                    host,
+                    port,
+                    client_id=self.settings.client_id,
+                    security=self.settings.security,
+                    cluster=self.settings.name,
+                )
+            except AuthenticationFailed as failed:
+                self._login_failure, self._login_failed_at = failed, monotonic()
+                raise
+            self._login_failure = None
             self._connections[key] = opened
             return opened
 

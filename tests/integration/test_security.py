@@ -129,7 +129,12 @@ def test_a_password_that_is_changed_in_its_file_serves_the_next_login(pair: Secu
                 await client.refresh([])
             with pytest.raises(AuthenticationFailed, match="not logged in"):
                 await admin.groups()
+            with pytest.raises(AuthenticationFailed):
+                await client.refresh([])
             held.write_text(Path(right.password_file).read_text(encoding="utf-8"), encoding="utf-8")
+            with pytest.raises(AuthenticationFailed):  # not tried again within a second: accounts get locked
+                await client.refresh([])
+            await asyncio.sleep(1)
             await client.refresh([])
             await admin.groups()
 
