@@ -100,7 +100,8 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
         ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:kmigrate", "*", AclOperation.WRITE,
         AclPermissionType.DENY,
     )  # fmt: skip
-    AdminClient(target.client()).create_acls([ban])[ban].result(30)
+    admin = AdminClient(target.client())
+    admin.create_acls([ban])[ban].result(30)
     _produce(source, 500, 20)
 
     def problem() -> str:
