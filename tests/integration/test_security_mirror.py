@@ -95,7 +95,7 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
 
     _rotate_a_password(migration)
 
-    # Without WRITE on the topic: that topic says so, and goes on when it has it again.
+    # Without WRITE on the topic, status says so at that topic.
     ban = AclBinding(
         ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:kmigrate", "*", AclOperation.WRITE,
         AclPermissionType.DENY,
