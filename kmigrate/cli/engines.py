@@ -79,7 +79,7 @@ def _refuse_open_router(settings: Settings) -> None:
     if secured:
         raise Refused(
             "router-not-secure",
-            f"the router's listeners are plaintext without a login, and {', '.join(secured)} is not open to all",
+            f"the router's listeners ask for no login, and these clusters do: {', '.join(secured)}",
             still_true="no listener was opened; mirrors and controllers can run",
             next_step="run kmigrate mirror run and kmigrate controller run; a secure router is not in this version",
         )

@@ -317,7 +317,13 @@ def _address(call: Call, to: str) -> str:
 
 def _logins(folder: Path, bootstrap: str) -> Logins | None:
     """How the live clients log in there: as their own users, where it is a secure cluster of this sandbox."""
-    for cluster in Sandbox.load(folder).clusters:
+    try:
+        clusters = Sandbox.load(folder).clusters
+    except Refused as refused:
+        if refused.ref != "no-sandbox":  # then the clients run on clusters of somebody's own
+            raise
+        return None
+    for cluster in clusters:
         if cluster.spec.secure and cluster.bootstrap == bootstrap:
             return {role: cluster.security.access(user) for role, user in CLIENT_USERS.items()}
     return None
