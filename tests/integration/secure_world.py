@@ -25,7 +25,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 
-SESSION_MS = 2000
+SESSION_MS = 2500
 _OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 
 

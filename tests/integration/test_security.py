@@ -91,7 +91,7 @@ def test_a_session_is_renewed_before_it_ends_while_requests_flow(pair: SecurePai
     async def run() -> None:
         async with ClusterClient(settings) as client, ClusterClient(pair.settings("source")) as other:
             first, theirs = await client.bootstrap(), await other.bootstrap()
-            for moment in range(2 * SESSION_MS // 20):
+            for moment in range(3 * SESSION_MS // 40):
                 if moment == 50:
                     held.write_text(token("kmigrate", 600), encoding="utf-8")
                 await asyncio.wait([asyncio.create_task(c.refresh([])) for c in (client, other) for _ in range(3)])
@@ -203,11 +203,11 @@ def test_a_secure_sandbox_is_reached_by_the_configuration_it_writes_and_by_nobod
     secrets = Path(written.split('"ssl.ca.location" = "')[1].split('"')[0]).parent
     try:
         assert (secrets / "kmigrate.password").read_text(encoding="utf-8") not in written
-        assert kmigrate("link", "create", "l", "--source", "source")["applied"] is True
+        assert kmigrate("link", "list", code=3)["error"] == "no-state-log"  # so the login passed
         assert kmigrate("router", "run", code=3)["error"] == "router-not-secure"
         stranger = AdminClient({"bootstrap.servers": up["clusters"][0]["bootstrap"], "log_level": 0})
         with pytest.raises(KafkaException):
-            stranger.list_topics(timeout=2)
+            stranger.list_topics(timeout=1)
     finally:
         kmigrate("sandbox", "down")
     assert not secrets.exists()
