@@ -7,6 +7,7 @@
     ├── WaitTimedOut        exit 5   a condition did not come true in time; the intent stays
     └── Failed              exit 1   something broke while acting
         ├── Unreachable              no broker of a cluster answers
+        ├── AuthenticationFailed     TLS or SASL: broker and we do not agree on who is who
         ├── BrokerRefused            a broker answered with an error that we cannot act on
         ├── ProtocolViolation        a peer sent bytes that break the protocol
         ├── StateLogBroken           the state log contradicts itself or is newer than we are
@@ -21,6 +22,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "AuthenticationFailed",
     "BrokerRefused",
     "Diverged",
     "Failed",
@@ -95,6 +97,10 @@ class Failed(KmigrateError):
 
 class Unreachable(Failed):
     """No broker of the cluster answers."""
+
+
+class AuthenticationFailed(Failed):
+    """TLS or SASL: broker and we do not agree on who is who. No retry mends it, so it is not Unreachable."""
 
 
 class BrokerRefused(Failed):

@@ -18,10 +18,11 @@ from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.settings import Settings
-from kmigrate.errors import KmigrateError
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.records import LinkRecord
+from kmigrate.model.security import PLAINTEXT
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.server import Router
@@ -76,6 +77,18 @@ async def serve(call: Call, engines: Engine, link: str | None = None) -> None:
     call.out.line({"event": "stopped"}, "stopped")
 
 
+def _refuse_open_router(settings: Settings) -> None:
+    """Its listeners ask nobody who they are: in front of a secure cluster it would lend everybody our own rights."""
+    secured = [name for name, cluster in settings.clusters.items() if cluster.security != PLAINTEXT]
+    if secured:
+        raise Refused(
+            "router-not-secure",
+            f"the router's listeners ask for no login, and these clusters do: {', '.join(secured)}",
+            still_true="no listener was opened; mirrors and controllers can run",
+            next_step="run kmigrate mirror run and kmigrate controller run; a secure router is not in this version",
+        )
+
+
 class _Process:
     """The engines of this process and what they hold open."""
 
@@ -93,6 +106,7 @@ class _Process:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._tasks.close)
             if Engine.ROUTER in engines:
+                _refuse_open_router(self._call.settings)
                 await self._start_router(stack)
             if Engine.CONTROLLER in engines:
                 self._tasks.start(self._keep("controller", {}, self._control), "controller")

@@ -33,7 +33,9 @@ from kmigrate.sandbox.jars import JarProgress
 from kmigrate.sandbox.kafka import SOURCE_VERSION
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
-from kmigrate.sandbox.traffic import Client, Traffic
+from kmigrate.sandbox.security import CLIENT_USERS
+from kmigrate.sandbox.traffic import Client, Logins, Traffic
+from kmigrate.sandbox.zookeeper import needs_zookeeper
 
 __all__ = ["CONFIG_FILE", "app", "config_text"]
 
@@ -62,15 +64,21 @@ def _folder(call: Call, folder: Path | None) -> Path:
     return chosen
 
 
-def config_text(source: str, target: str, router_port: int) -> str:
-    """A configuration by which the next command works."""
+def config_text(source: str, target: str, router_port: int, logins: tuple[str, str] = ("", "")) -> str:
+    """A configuration by which the next command works; `logins` are lines for source and target."""
     return (
         "# Written by `kmigrate sandbox up`; removed by `kmigrate sandbox down`.\n"
-        f'[clusters.source]\n"bootstrap.servers" = "{source}"\n\n'
-        f'[clusters.target]\n"bootstrap.servers" = "{target}"\n\n'
+        f'[clusters.source]\n"bootstrap.servers" = "{source}"\n{logins[0]}\n'
+        f'[clusters.target]\n"bootstrap.servers" = "{target}"\n{logins[1]}\n'
         f'[router]\nhost = "127.0.0.1"\nport = {router_port}\n\n'
         '[defaults]\ntarget = "target"\n'
     )
+
+
+def _config_of(sandbox: Sandbox) -> str:
+    source, target = sandbox.clusters
+    logins = [each.security.access("kmigrate").toml() if each.spec.secure else "" for each in sandbox.clusters]
+    return config_text(source.bootstrap, target.bootstrap, free_ports(1)[0], (logins[0], logins[1]))
 
 
 @command(app, "up", target=False)
@@ -81,6 +89,9 @@ def up(
     source_version: Annotated[
         str, typer.Option("--source-version", help="Kafka of the source; 2.8.2 comes with a ZooKeeper.")
     ] = SOURCE_VERSION,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="SASL_SSL, an authorizer, and users with their own passwords.")
+    ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and take the brokers down with this process.")
     ] = False,
@@ -90,12 +101,16 @@ def up(
         raise UsageError("bad-broker-count", f"--brokers {brokers}", next_step="expected: 1 or 3")
     if not re.fullmatch(r"\d+\.\d+\.\d+", source_version):
         raise UsageError("bad-version", f"--source-version {source_version}", next_step="expected: as in 2.8.2")
+    if secure and needs_zookeeper(source_version):
+        raise UsageError(
+            "secure-needs-kraft",
+            f"--secure with --source-version {source_version}",
+            next_step="expected: a source of 3.9.1 or newer, or no --secure",
+        )
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
-    sandbox = _start(call, chosen, brokers, source_version, detached=not foreground)
+    sandbox = _start(call, chosen, brokers, source_version, detached=not foreground, secure=secure)
     config = chosen / CONFIG_FILE
-    config.write_text(
-        config_text(sandbox.source.bootstrap, sandbox.target.bootstrap, free_ports(1)[0]), encoding="utf-8"
-    )
+    config.write_text(_config_of(sandbox), encoding="utf-8")
     answer = _up_answer(sandbox.status(), config)
     if not foreground:
         return answer
@@ -109,7 +124,7 @@ def up(
     return None
 
 
-def _start(call: Call, folder: Path, brokers: int, source_version: str, *, detached: bool) -> Sandbox:
+def _start(call: Call, folder: Path, brokers: int, source_version: str, *, detached: bool, secure: bool) -> Sandbox:
     """Start the brokers with a bar for downloads, and with SIGTERM as an end that cleans up."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     bar = Progress(
@@ -133,7 +148,12 @@ def _start(call: Call, folder: Path, brokers: int, source_version: str, *, detac
         if call.out.err.is_terminal:
             call.out.err.print(Text("starting brokers …", style="dim"))
         return Sandbox.up(
-            folder, brokers=brokers, source_version=source_version, detached=detached, on_progress=on_progress
+            folder,
+            brokers=brokers,
+            source_version=source_version,
+            detached=detached,
+            secure=secure,
+            on_progress=on_progress,
         )
 
 
@@ -238,7 +258,7 @@ def start(
     filled = _fill(call, chosen, records)
     if filled or not (chosen / "traffic" / "traffic.json").exists():
         Traffic.create(chosen / "traffic", demo_clients(rate))
-    started = Traffic(chosen / "traffic").start(bootstrap, which or "all")
+    started = Traffic(chosen / "traffic").start(bootstrap, which or "all", access=_logins(chosen, bootstrap))
     return _clients_answer("started", started, bootstrap)
 
 
@@ -247,9 +267,15 @@ def _fill(call: Call, folder: Path, records: int) -> bool:
     source = call.settings.cluster("source")
     if asyncio.run(_exists(source, next(iter(DEMO_TOPICS)))):
         return False
-    Sandbox.load(folder)  # topics are made on a sandbox's source only, never on a cluster of somebody's own
+    own = Sandbox.load(folder).source  # topics are made on a sandbox's source only, never on somebody's own
     with call.out.waiting("filling the source") as waiting:
-        preload(source.bootstrap_servers, folder / _PRELOAD, Preload(records=records), on_progress=waiting.say)
+        preload(
+            source.bootstrap_servers,
+            folder / _PRELOAD,
+            Preload(records=records),
+            on_progress=waiting.say,
+            login=own.client(),
+        )
     return True
 
 
@@ -271,7 +297,8 @@ def roll(
     bootstrap = _address(call, to)
     traffic = Traffic(chosen / "traffic")
     with call.out.waiting(f"rolling {which} to {bootstrap}"):
-        return _clients_answer("rolled", traffic.roll(which, bootstrap), bootstrap)
+        rolled = traffic.roll(which, bootstrap, access=_logins(chosen, bootstrap))
+        return _clients_answer("rolled", rolled, bootstrap)
 
 
 @command(traffic_app, "stop", target=False)
@@ -307,6 +334,20 @@ def _address(call: Call, to: str) -> str:
     if section.port:
         return f"{section.advertised_host or section.host}:{section.port}"
     return asyncio.run(_router(call))
+
+
+def _logins(folder: Path, bootstrap: str) -> Logins | None:
+    """How the live clients log in there: as their own users, where it is a secure cluster of this sandbox."""
+    try:
+        clusters = Sandbox.load(folder).clusters
+    except Refused as refused:
+        if refused.ref != "no-sandbox":  # then the clients run on clusters of somebody's own
+            raise
+        return None
+    for cluster in clusters:
+        if cluster.spec.secure and cluster.bootstrap == bootstrap:
+            return {role: cluster.security.access(user) for role, user in CLIENT_USERS.items()}
+    return None
 
 
 async def _router(call: Call) -> str:

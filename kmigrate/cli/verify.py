@@ -18,8 +18,10 @@ from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.errors import Failed, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord, TopicRecord
+from kmigrate.model.security import Login
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.login import current_password
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
 from kmigrate.protocol.codes import row
@@ -93,7 +95,12 @@ def _compare(call: Call, job: _Job, master: str, waiting: Waiting) -> ParityRepo
 def _options(settings: ClusterSettings) -> KafkaOptions:
     from kmigrate.spark.source import KafkaOptions
 
-    return KafkaOptions.from_librdkafka({**settings.admin, "bootstrap.servers": settings.bootstrap_servers})
+    security = dict(settings.security.librdkafka())
+    if isinstance(settings.security.sasl, Login):
+        security["sasl.password"] = current_password(settings.security.sasl)
+    return KafkaOptions.from_librdkafka(
+        {**settings.admin, **security, "bootstrap.servers": settings.bootstrap_servers}
+    )
 
 
 async def _job(call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting) -> _Job:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -29,14 +29,21 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kmigrate.errors import BrokerRefused, Failed, KmigrateError, Unreachable
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable
 from kmigrate.model.acls import Acl
+from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import now_ms
+from kmigrate.net.login import current_password, current_token
+from kmigrate.protocol.sasl import expiry_of
 
 __all__ = ["Admin", "CommittedOffset", "ConfigValue", "GroupMember", "GroupState"]
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191})  # all brokers down, transport, timed out, …
+_LOGIN = frozenset({-169, -181})  # authentication, TLS
 _OFFSET_INVALID = -1001
+_TOKEN_SECONDS = 60.0
+"""How long a token that does not say when it ends is taken to live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +88,46 @@ class Admin:
         self._settings = settings
         self._timeout = settings.request_timeout_s
         self._client: AdminClient | None = None
+        self._password = ""
+        self._login_failures: list[str] = []
 
     @property
     def client(self) -> AdminClient:
+        security = self._settings.security
         if self._client is None:
-            self._client = AdminClient(
-                {
-                    "bootstrap.servers": self._settings.bootstrap_servers,
-                    "client.id": f"{self._settings.client_id}-admin",
-                    "log_level": 0,
-                    "socket.timeout.ms": 10_000,
-                    "topic.metadata.refresh.interval.ms": 5_000,
-                    **self._settings.admin,
-                },
-                logger=None,
-            )
+            config: dict[str, Any] = {
+                "bootstrap.servers": self._settings.bootstrap_servers,
+                **security.librdkafka(),
+                "error_cb": self._on_error,
+                "client.id": f"{self._settings.client_id}-admin",
+                "log_level": 0,
+                "socket.timeout.ms": 10_000,
+                "topic.metadata.refresh.interval.ms": 5_000,
+                **self._settings.admin,
+            }
+            if isinstance(security.sasl, Bearer):
+                config["oauth_cb"] = self._token
+            if isinstance(security.sasl, Login):
+                config["sasl.password"] = self._password = current_password(security.sasl)
+            self._client = AdminClient(config, logger=None)
+        elif isinstance(security.sasl, Login) and (password := current_password(security.sasl)) != self._password:
+            self._client.set_sasl_credentials(str(security.sasl.username), password)
+            self._password = password
+        self._client.poll(0)
+        self._login_failures.clear()  # of earlier calls
         return self._client
+
+    def _token(self, _: str | None) -> tuple[str, float]:
+        """librdkafka's question for a bearer's token, and until when it need not ask again."""
+        bearer = self._settings.security.sasl
+        if not isinstance(bearer, Bearer):
+            raise TypeError("a token was asked for where no bearer is configured")
+        token = current_token(bearer)
+        return token, expiry_of(token) or now_ms() / 1000 + _TOKEN_SECONDS
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in _LOGIN:
+            self._login_failures.append(error.str())
 
     async def _wait(self, future: Future[Any], what: str) -> Any:
         try:
@@ -117,7 +148,18 @@ class Admin:
             still_true="nothing was changed by this request",
         )
 
-    def _unreachable(self, what: str, why: str) -> Unreachable:
+    def _unreachable(self, what: str, why: str) -> Failed:
+        """No answer: a login that failed is the better name for it, which librdkafka tells only beside the call."""
+        if self._client is not None:
+            self._client.poll(0)
+        if self._login_failures:
+            told = self._login_failures[-1]
+            return AuthenticationFailed(
+                "authentication-failed",
+                f"cluster {self._settings.name} was not logged in to, to {what}: {told}",
+                still_true="nothing was changed by this request",
+                next_step=f"check the security settings of [clusters.{self._settings.name}] (docs/security.md)",
+            )
         return Unreachable(
             "cluster-unreachable",
             f"cluster {self._settings.name} ({self._settings.bootstrap_servers}) did not answer to {what}: {why}",
@@ -223,6 +265,8 @@ class Admin:
         result = await self._wait(
             self.client.list_consumer_groups(request_timeout=self._timeout), "list consumer groups"
         )
+        for error in result.errors:  # of single brokers: without their groups the list would be a half-truth
+            raise self._translate(KafkaException(error), "list consumer groups")
         return {str(g.group_id): g.state.name.lower() for g in result.valid}
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupState]:

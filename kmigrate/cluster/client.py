@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kmigrate.errors import BrokerRefused, Failed, Unreachable
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = [
     "PRODUCER_EXPIRATION",
@@ -37,14 +37,10 @@ __all__ = [
 HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
+_LOGIN_PAUSE_S = 1.0
+"""A refused login is not tried more often, whoever asks: many loops retry, and many brokers lock such accounts."""
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
-
-
-def code_of(error: Any) -> int:
-    """The number of a kio error code (kio gives an enum member whose value is a row)."""
-    value = getattr(error, "value", error)
-    return int(value if isinstance(value, int) else value[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +100,8 @@ class ClusterClient:
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
         self._refreshed = 0.0
+        self._login_failure: AuthenticationFailed | None = None
+        self._login_failed_at = 0.0
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -128,6 +126,7 @@ class ClusterClient:
         addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
         for node, (host, port) in addresses:
             try:
+                # A login that fails is told at once: asking the other brokers would only lock the account.
                 return await self._open(node, host, port, "control")
             except Unreachable as error:
                 failures.append(error.what)
@@ -218,7 +217,20 @@ class ClusterClient:
             known = self._connections.get(key)
             if known is not None and not known.lost and known.address == f"{host}:{port}":
                 return known
-            opened = await BrokerConnection.open(host, port, client_id=self.settings.client_id)
+            if self._login_failure is not None and monotonic() - self._login_failed_at < _LOGIN_PAUSE_S:
+                raise self._login_failure
+            try:
+                opened = await BrokerConnection.open(
+                    host,
+                    port,
+                    client_id=self.settings.client_id,
+                    security=self.settings.security,
+                    cluster=self.settings.name,
+                )
+            except AuthenticationFailed as failed:
+                self._login_failure, self._login_failed_at = failed, monotonic()
+                raise
+            self._login_failure = None
             self._connections[key] = opened
             return opened
 

@@ -1,4 +1,4 @@
-"""`[clusters.NAME]`: librdkafka's names, of which our own wire client knows four.
+"""`[clusters.NAME]`: librdkafka's names, of which our own wire client knows some (security has its own page).
 
 Any other key is refused by name, because a setting that only half of the product obeys is worse than none:
 under `[clusters.NAME.admin]` it is given to librdkafka's admin client alone, as written.
@@ -7,11 +7,13 @@ under `[clusters.NAME.admin]` it is given to librdkafka's admin client alone, as
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from kmigrate.config.given import Given, bad_value
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import HiddenMap, SecretText
+from kmigrate.config.security import SECURITY_KEYS, security_of
 from kmigrate.errors import UsageError
 from kmigrate.model.settings import ClusterSettings
 
@@ -21,13 +23,13 @@ CLUSTER_KEYS: Mapping[str, str] = {
     "bootstrap.servers": "one or more host:port, separated by commas",
     "client.id": "a name without spaces",
     "request.timeout.ms": "a number of milliseconds from 100 to 3600000",
-    "security.protocol": "PLAINTEXT",
+    **SECURITY_KEYS,
 }
 
-_SECURITY = ("sasl.", "ssl.", "security.", "enable.ssl")
 
-
-def cluster_settings(name: str, keys: Mapping[str, Given], admin: Mapping[str, Given], place: str) -> ClusterSettings:
+def cluster_settings(
+    name: str, keys: Mapping[str, Given], admin: Mapping[str, Given], place: str, folder: Path
+) -> ClusterSettings:
     """One cluster's settings; `keys` and `admin` hold what all sources gave, the last word of each."""
     for key, given in keys.items():
         if key not in CLUSTER_KEYS:
@@ -39,14 +41,6 @@ def cluster_settings(name: str, keys: Mapping[str, Given], admin: Mapping[str, G
             still_true="nothing was contacted or changed",
             next_step=f"expected: {CLUSTER_KEYS['bootstrap.servers']}",
         )
-    protocol = keys.get("security.protocol")
-    if protocol is not None and str(protocol.value).upper() != "PLAINTEXT":
-        raise UsageError(
-            "not-in-this-version",
-            f"{protocol.origin}: {protocol.key}: not in this version: {protocol.value}",
-            still_true="nothing was contacted or changed",
-            next_step='expected: "PLAINTEXT", the one protocol that mirror and router speak so far',
-        )
     client_id = keys.get("client.id")
     timeout = keys.get("request.timeout.ms")
     return ClusterSettings(
@@ -55,17 +49,11 @@ def cluster_settings(name: str, keys: Mapping[str, Given], admin: Mapping[str, G
         client_id=_client_id(client_id) if client_id else "kmigrate",
         request_timeout_s=_milliseconds(timeout) / 1000 if timeout else 30.0,
         admin=HiddenMap({key: _admin_value(key, given) for key, given in admin.items()}),
+        security=security_of(name, keys, folder),
     )
 
 
 def _unknown(name: str, key: str, given: Given) -> UsageError:
-    if key.startswith(_SECURITY):
-        return UsageError(
-            "not-in-this-version",
-            f"{given.origin}: {given.key}: not in this version: mirror and router speak PLAINTEXT only",
-            still_true="nothing was contacted or changed",
-            next_step=f"remove it, or put it under [clusters.{name}.admin] for the admin client alone",
-        )
     return UsageError(
         "unknown-config-key",
         f"{given.origin}: {given.key}: mirror and router do not know this key{nearest(key, CLUSTER_KEYS)}",
@@ -111,6 +99,8 @@ def _milliseconds(given: Given) -> int:
 def _admin_value(key: str, given: Given) -> str:
     if key == "bootstrap.servers":
         raise bad_value(given, "this key in the cluster's own section, so that all clients reach one cluster")
+    if key in SECURITY_KEYS or key == "sasl.mechanisms":
+        raise bad_value(given, "this key in the cluster's own section, so that all clients log in alike")
     value = given.value
     if isinstance(value, SecretText):
         return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kmigrate.config.secret_text import SecretText, shown
+from kmigrate.config.secret_text import FileText, SecretText, shown
 from kmigrate.errors import UsageError
 
 __all__ = ["Given", "bad_value", "resolve"]
@@ -50,9 +50,10 @@ def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
     if kind == "file":
         path = folder / Path(name).expanduser()
         try:
-            secret = path.read_text(encoding="utf-8").rstrip("\r\n")
+            secret = FileText(path.read_text(encoding="utf-8").rstrip("\r\n"))
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise bad_value(given, "a readable file", f"{path} cannot be read: {reason}") from error
-        return Given(given.key, SecretText(secret), f"{given.origin} (file {path})", text=True)
+        secret.path = str(path)
+        return Given(given.key, secret, f"{given.origin} (file {path})", text=True)
     raise bad_value(given, forms, f"found a table with the key {kind!r}")

@@ -1,7 +1,7 @@
 """Reads the configuration: file < environment < flags, each value with its origin, every mistake named.
 
 A variable `KMIGRATE_<SECTION>__<KEY>` overrides a key (`KMIGRATE_ROUTER__PORT`,
-`KMIGRATE_CLUSTERS__SOURCE__BOOTSTRAP_SERVERS`, `KMIGRATE_CLUSTERS__SOURCE__ADMIN__SASL_PASSWORD`): dots and
+`KMIGRATE_CLUSTERS__SOURCE__BOOTSTRAP_SERVERS`, `KMIGRATE_CLUSTERS__SOURCE__SASL_PASSWORD`): dots and
 dashes become underscores. Variables without the double underscore belong to others.
 """
 
@@ -57,7 +57,8 @@ def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str]
     settings = Settings(
         path=file,
         clusters={
-            name: cluster_settings(name, keys, raw.admin.get(name, {}), place) for name, keys in raw.clusters.items()
+            name: cluster_settings(name, keys, raw.admin.get(name, {}), place, folder)
+            for name, keys in raw.clusters.items()
         },
         router=_section(RouterSection, raw.sections["router"]),
         mirror=_section(MirrorSection, raw.sections["mirror"]),

@@ -6,7 +6,7 @@ or in any output: `repr`, formatting and containers show `(hidden)`.
 
 from __future__ import annotations
 
-__all__ = ["HIDDEN", "HiddenMap", "SecretText", "shown"]
+__all__ = ["HIDDEN", "FileText", "HiddenMap", "SecretText", "shown"]
 
 HIDDEN = "(hidden)"
 _TELLING = ("password", "secret", "token", "jaas", "key.pem", "username", "oauthbearer.config")
@@ -23,6 +23,14 @@ class SecretText(str):
 
     def __format__(self, spec: str) -> str:
         return HIDDEN
+
+
+class FileText(SecretText):
+    """Such a value that knows its file, so that a login may read it again."""
+
+    __slots__ = ("path",)
+
+    path: str
 
 
 class HiddenMap(dict[str, str]):

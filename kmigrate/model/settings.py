@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kmigrate.model.security import PLAINTEXT, Security
+
 __all__ = ["ClusterSettings"]
 
 
@@ -18,6 +20,7 @@ class ClusterSettings:
     request_timeout_s: float = 30.0
     admin: Mapping[str, str] = field(default_factory=dict)
     """Extra librdkafka settings of the admin client (`[clusters.X.admin]`)."""
+    security: Security = PLAINTEXT
 
     @property
     def bootstrap_servers(self) -> str:

@@ -1,14 +1,25 @@
-"""Our own connection to one broker: requests in, futures of response frames out, first in first out."""
+"""Our own connection to one broker: requests in, futures of response frames out, first in first out.
+
+    open: TCP → TLS → SASL → ready ── 85 % of the session's lifetime ──→ SASL again (KIP-368) → ready …
+
+While a login is under way, requests wait: a broker takes nothing else between its words.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from collections import deque
 from typing import Any
 
-from kmigrate.errors import ProtocolViolation, Unreachable
-from kmigrate.net.stream import Buffer, FrameStream
+from kmigrate.errors import AuthenticationFailed, Failed, ProtocolViolation, Unreachable
+from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security
+from kmigrate.net.clock import sleep
+from kmigrate.net.login import log_in
+from kmigrate.net.stream import Buffer, FrameStream, TlsAlertError
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.net.tls import client_context, named_failure
 from kmigrate.protocol.api import decode_body, encode_body, response_type
 from kmigrate.protocol.frames import (
     SIZE,
@@ -19,6 +30,13 @@ from kmigrate.protocol.frames import (
 
 __all__ = ["BrokerConnection"]
 
+_RENEW_AT = 0.85
+"""Share of a session's lifetime after which we log in again (Java clients choose 0.85 to 0.95)."""
+_LOGIN_SECONDS = 10.0
+
+_Request = tuple[int, int, list[Buffer], bool]
+_Answer = asyncio.Future[bytearray]
+
 
 class BrokerConnection:
     """One TCP connection; ordered, pipelined. Every pending future fails when the connection is lost.
@@ -26,26 +44,78 @@ class BrokerConnection:
     A failed future says only that no answer came: whether the request was carried out stays unknown.
     """
 
-    def __init__(self, address: str, client_id: str) -> None:
+    def __init__(self, address: str, client_id: str, cluster: str = "") -> None:
         self.address = address
+        self._called = f"{address} (cluster {cluster})" if cluster else address
         self._client_id = client_id.encode()
         self._ids = itertools.count(1)
-        self._pending: deque[tuple[int, asyncio.Future[bytearray]]] = deque()
+        self._pending: deque[tuple[int, _Answer]] = deque()
+        self._held: list[tuple[_Request, _Answer]] | None = None
+        self._answered = False
+        self._login_failure: AuthenticationFailed | None = None
+        # A renewal that fails has told everyone who waits, and takes the connection with it.
+        self._renewal = TaskOwner()
+        self._renewing: asyncio.Task[None] | None = None
         self._stream = FrameStream(self._on_frame, self._on_lost)
 
     @classmethod
-    async def open(cls, host: str, port: int, *, client_id: str, timeout: float = 10.0) -> BrokerConnection:
-        """Connect, or raise Unreachable."""
-        self = cls(f"{host}:{port}", client_id)
-        loop = asyncio.get_running_loop()
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout: float = 10.0,
+        security: Security = PLAINTEXT,
+        cluster: str = "",
+    ) -> BrokerConnection:
+        """Connect and log in, or raise Unreachable or AuthenticationFailed; these name the cluster."""
+        self = cls(f"{host}:{port}", client_id, cluster)
         try:
             async with asyncio.timeout(timeout):
-                await loop.create_connection(lambda: self._stream, host, port)
-        except (OSError, TimeoutError) as error:
-            raise Unreachable(
-                "broker-unreachable", f"no connection to {self.address}: {error or 'timed out'}"
-            ) from error
+                await self._connect(host, port, security)
+                if security.sasl is not None:
+                    lifetime = await self._log_in(security.sasl)
+                    if lifetime:
+                        self._renewing = self._renewal.start(self._keep_session(security.sasl, lifetime))
+        except TimeoutError as error:
+            self.abort()
+            raise Unreachable("broker-unreachable", f"no connection to {self.address}: timed out") from error
         return self
+
+    async def _connect(self, host: str, port: int, security: Security) -> None:
+        context = client_context(security.tls) if security.tls else None
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self._stream, host, port, ssl=context)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            named = named_failure(error, self._called)
+            if named is not None:
+                raise named from error
+            cut = isinstance(error, ConnectionResetError | ConnectionAbortedError | ssl.SSLEOFError)
+            why = "closed within the TLS handshake; it may be a plaintext listener" if context and cut else error
+            raise Unreachable("broker-unreachable", f"no connection to {self.address}: {why}") from error
+
+    async def _log_in(self, sasl: Login | Bearer) -> float:
+        """Hold requests, log in, let them go; a failed login takes the connection with it."""
+        self._held = []
+        try:
+            async with asyncio.timeout(_LOGIN_SECONDS):
+                return await log_in(self._ask, sasl, self._called)
+        except BaseException as error:
+            self._login_failure = error if isinstance(error, AuthenticationFailed) else None
+            self.abort()
+            raise
+        finally:
+            held, self._held = self._held, None
+            for request, future in held:
+                self._write(request, future)
+
+    async def _keep_session(self, sasl: Login | Bearer, lifetime: float) -> None:
+        while lifetime:
+            await sleep(lifetime * _RENEW_AT)
+            lifetime = await self._log_in(sasl)
 
     @property
     def lost(self) -> bool:
@@ -53,21 +123,38 @@ class BrokerConnection:
 
     @property
     def pending(self) -> int:
-        """Requests sent and not yet answered."""
-        return len(self._pending)
+        """Requests made and not yet answered."""
+        return len(self._pending) + len(self._held or ())
 
     def send(self, api_key: int, version: int, body: list[Buffer], *, flexible: bool) -> asyncio.Future[bytearray]:
         """Send one request now; the future gives the whole response frame."""
-        future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        future: _Answer = asyncio.get_running_loop().create_future()
+        request = (api_key, version, body, flexible)
+        if self._held is not None and not self.lost:
+            self._held.append((request, future))
+        else:
+            self._write(request, future)
+        return future
+
+    def _write(self, request: _Request, future: _Answer) -> None:
         if self.lost:
-            future.set_exception(Unreachable("connection-lost", f"the connection to {self.address} is lost"))
-            return future
+            gone = Unreachable("connection-lost", f"the connection to {self.address} is lost")
+            future.set_exception(self._login_failure or gone)
+            return
+        api_key, version, body, flexible = request
         number = next(self._ids) & 0x7FFFFFFF
         head = encode_request_head(api_key, version, number, self._client_id, flexible)
         size = len(head) + sum(len(part) for part in body)
         self._pending.append((number, future))
         self._stream.write_many([SIZE.pack(size) + head, *body])
-        return future
+
+    async def _ask(self, request: Any) -> Any:
+        """A login's own request: it passes those that are held."""
+        kind = type(request)
+        future: _Answer = asyncio.get_running_loop().create_future()
+        self._write((int(kind.__api_key__), int(kind.__version__), [encode_body(request)], kind.__flexible__), future)
+        answer = await future
+        return decode_body(response_type(kind), answer, response_body_offset(answer, kind.__flexible__))
 
     async def call(self, request: Any, timeout: float = 30.0) -> Any:
         """Send a kio request and read its response."""
@@ -106,6 +193,7 @@ class BrokerConnection:
         self._stream.abort()
 
     def _on_frame(self, frame: bytearray) -> None:
+        self._answered = True
         if not self._pending:
             self._stream.abort(ProtocolViolation("unasked-answer", f"{self.address} answered unasked"))
             return
@@ -120,9 +208,29 @@ class BrokerConnection:
             future.set_result(frame)
 
     def _on_lost(self, error: Exception | None) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+        reason = self._reason(error)
         while self._pending:
             _, future = self._pending.popleft()
             if not future.done():
-                future.set_exception(
-                    Unreachable("connection-lost", f"the connection to {self.address} was lost: {error or 'closed'}")
-                )
+                future.set_exception(reason)
+
+    def _reason(self, error: Exception | None) -> Failed:
+        """Why the connection is lost, as those who wait shall hear it."""
+        if self._login_failure is not None:
+            return self._login_failure
+        if isinstance(error, TlsAlertError):
+            return AuthenticationFailed(
+                "tls-wanted",
+                f"{self._called} answers with a TLS alert: this listener speaks TLS only",
+                still_true="nothing was read or changed",
+                next_step="set security.protocol to SSL or SASL_SSL, or use a plaintext listener's port",
+            )
+        named = named_failure(error, self._called)
+        if named is not None:
+            return named
+        what = f"the connection to {self.address} was lost: {error or 'closed'}"
+        if not self._answered:
+            what += "; closed before any answer: the listener may want TLS or SASL (security.protocol)"
+        return Unreachable("connection-lost", what)

@@ -18,11 +18,17 @@ from typing import cast
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import MAX_FRAME, SIZE
 
-__all__ = ["FrameStream"]
+__all__ = ["FrameStream", "TlsAlertError"]
 
 _SCRATCH = 64 * 1024
+_TLS_ALERT = b"\x15\x03"
+"""The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
 Buffer = bytes | bytearray | memoryview
+
+
+class TlsAlertError(ProtocolViolation):
+    """Plain bytes met a peer that speaks TLS."""
 
 
 class FrameStream(asyncio.BufferedProtocol):
@@ -83,6 +89,9 @@ class FrameStream(asyncio.BufferedProtocol):
         while not self.lost and self._fill - at >= 4:
             (size,) = SIZE.unpack_from(self._scratch, at)
             if not 0 <= size <= self._max_frame:
+                if self._scratch[at : at + 2] == _TLS_ALERT:
+                    self.abort(TlsAlertError("tls-alert", f"{self.peer} answers with a TLS alert"))
+                    return
                 self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
                 return
             stop = at + 4 + size

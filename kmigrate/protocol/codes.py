@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
-__all__ = ["Code", "ErrorRow", "row"]
+__all__ = ["Code", "ErrorRow", "code_of", "row"]
 
 
 class Code(IntEnum):
@@ -39,6 +40,8 @@ class Code(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_CONFIG = 40
@@ -93,3 +96,9 @@ def row(code: int) -> ErrorRow:
     except ValueError:
         name = f"ERROR_{code}"
     return ErrorRow(code, name, code in _RETRIABLE, code in _REFRESH)
+
+
+def code_of(error: Any) -> int:
+    """The number of a kio error code (kio gives an enum member whose value is a row)."""
+    value = getattr(error, "value", error)
+    return int(value if isinstance(value, int) else value[0])

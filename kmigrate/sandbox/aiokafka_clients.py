@@ -29,7 +29,7 @@ async def produce(spec: ClientSpec, launch: Launch, history: HistoryWriter, stop
     if not isinstance(spec, ProducerSpec):
         raise Failed("traffic-family", f"{spec.name}: aiokafka clients here are producers and consumers")
     producer = AIOKafkaProducer(
-        bootstrap_servers=launch.bootstrap,
+        **launch.aiokafka,
         client_id=spec.name,
         acks="all" if spec.acks == "all" else int(spec.acks),
         enable_idempotence=spec.idempotent,
@@ -141,7 +141,7 @@ async def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, st
     """A group member that commits what it has read every half second, on revoke and at its end."""
     log = ReadLog(spec.group, history)
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=launch.bootstrap,
+        **launch.aiokafka,
         client_id=spec.name,
         group_id=spec.group,
         enable_auto_commit=False,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from kmigrate.errors import UsageError
+from kmigrate.sandbox.access import Access
 
 __all__ = [
     "DEMO_GROUPS",
@@ -89,15 +90,29 @@ class Launch:
     start_seq: int
     history: str
     tied_to: tuple[int, str] | None = None
+    access: Access | None = None
+    """How it logs in, where the cluster at the bootstrap address is not open to all."""
+
+    @property
+    def librdkafka(self) -> dict[str, str]:
+        """Where it connects and how it logs in, by librdkafka's names."""
+        return {"bootstrap.servers": self.bootstrap, **(self.access.librdkafka() if self.access else {})}
+
+    @property
+    def aiokafka(self) -> dict[str, Any]:
+        """The same as aiokafka's arguments."""
+        return {"bootstrap_servers": self.bootstrap, **(self.access.aiokafka() if self.access else {})}
 
     def to_json(self) -> str:
-        return json.dumps({**self.__dict__, "spec": spec_to_json(self.spec)})
+        access = asdict(self.access) if self.access else None
+        return json.dumps({**self.__dict__, "spec": spec_to_json(self.spec), "access": access})
 
     @staticmethod
     def from_json(text: str) -> Launch:
         fields = json.loads(text)
         tied_to = fields["tied_to"]
-        launch = Launch(**{**fields, "spec": spec_from_json(fields["spec"])})
+        access = Access(**fields["access"]) if fields["access"] else None
+        launch = Launch(**{**fields, "spec": spec_from_json(fields["spec"]), "access": access})
         return replace(launch, tied_to=(int(tied_to[0]), str(tied_to[1])) if tied_to else None)
 
 

@@ -92,16 +92,17 @@ class Sandbox:
         brokers: int = 1,
         source_version: str = SOURCE_VERSION,
         detached: bool = False,
+        secure: bool = False,
         on_progress: OnProgress | None = None,
     ) -> Sandbox:
-        """Start both clusters side by side and return when both take clients."""
+        """Start both clusters side by side and return when both take clients; `secure` ones, their users."""
         folder = folder.resolve()
         with exclusive(folder / "lock"):
             _make_room(folder)
             data = Path(tempfile.mkdtemp(prefix="kmigrate-sandbox-"))
             specs = (
-                ClusterSpec("source", source_version, brokers),
-                ClusterSpec("target", TARGET_VERSION, brokers),
+                ClusterSpec("source", source_version, brokers, secure=secure),
+                ClusterSpec("target", TARGET_VERSION, brokers, secure=secure),
             )
             clusters: list[KafkaCluster] = []
             try:
@@ -117,6 +118,8 @@ class Sandbox:
                     sandbox.save()
                     list(threads.map(KafkaCluster.wait_ready, clusters))
                     sandbox.save()  # with the cluster id that brokers with a ZooKeeper chose
+                    if secure:
+                        list(threads.map(KafkaCluster.admit, clusters))
             except BaseException:
                 for cluster in clusters:
                     cluster.stop()

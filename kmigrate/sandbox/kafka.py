@@ -33,6 +33,7 @@ from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.processes import BrokerProcess, ProcessIdentity, end_all, spawn_detached, spawn_tied
 from kmigrate.sandbox.properties import broker_properties
+from kmigrate.sandbox.security import SandboxSecurity, permits
 from kmigrate.sandbox.zookeeper import ZooKeeper, needs_zookeeper
 
 __all__ = ["SOURCE_VERSION", "TARGET_VERSION", "Broker", "ClusterSpec", "KafkaCluster"]
@@ -61,6 +62,8 @@ class ClusterSpec:
     version: str
     brokers: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
+    secure: bool = False
+    """SASL_SSL with users and an authorizer (`sandbox.security`), instead of plain listeners open to all."""
 
 
 @dataclass
@@ -121,16 +124,21 @@ class KafkaCluster:
             zookeeper.write()
         cluster_id = _new_cluster_id() if zookeeper is None else ""
         cluster = cls(spec, distribution, cluster_id, brokers, detached, zookeeper)
+        security = SandboxSecurity.create(cluster.security.folder) if spec.secure else None
         for broker in brokers.values():
-            broker.folder.mkdir(parents=True)
+            broker.folder.mkdir(parents=True, exist_ok=True)
             properties = broker_properties(
                 broker.node,
                 {each.node: (each.port, each.controller_port) for each in brokers.values()},
                 broker.folder / "data",
-                spec.config,
+                {
+                    **(security.broker_properties(broker.port, broker.controller_port) if security else {}),
+                    **spec.config,
+                },
                 zookeeper,
             )
             text = "".join(f"{key}={value}\n" for key, value in properties.items())
+            broker.properties.touch(mode=0o600)
             broker.properties.write_text(text, encoding="utf-8")
         return cluster
 
@@ -138,7 +146,9 @@ class KafkaCluster:
     def from_json(cls, saved: dict[str, Any]) -> KafkaCluster:
         """The cluster that `as_json` described, seen from another process."""
         root = Path(saved["root"])
-        spec = ClusterSpec(saved["name"], saved["wished_version"], len(saved["brokers"]), saved["config"])
+        spec = ClusterSpec(
+            saved["name"], saved["wished_version"], len(saved["brokers"]), saved["config"], saved.get("secure", False)
+        )
         brokers = {
             each["node"]: Broker(
                 each["node"],
@@ -173,6 +183,7 @@ class KafkaCluster:
             "image": self.distribution.name if isinstance(self.distribution, Image) else None,
             "root": str(next(iter(self.brokers.values())).folder.parent),
             "config": dict(self.spec.config),
+            "secure": self.spec.secure,
             "brokers": [
                 {
                     "node": broker.node,
@@ -190,6 +201,20 @@ class KafkaCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    @property
+    def security(self) -> SandboxSecurity:
+        """The authority and users of a secure cluster; they are in a broker's folder, to go with it."""
+        return SandboxSecurity(next(iter(self.brokers.values())).folder / "security")
+
+    def client(self, user: str = "admin", mechanism: str = "PLAIN") -> dict[str, str]:
+        """What librdkafka needs to talk to this cluster; a user means nothing where the cluster is open to all."""
+        login = self.security.access(user, mechanism).librdkafka() if self.spec.secure else {}
+        return {"bootstrap.servers": self.bootstrap, **login}
+
+    def admit(self) -> None:
+        """Let a secure sandbox's users in, with what each may do on this side; the cluster takes clients already."""
+        self.security.admit(self.bootstrap, permits(self.spec.name))
 
     @property
     def version(self) -> str:
@@ -234,7 +259,7 @@ class KafkaCluster:
         deadline = time.monotonic() + timeout
         admin = AdminClient(
             {
-                "bootstrap.servers": self.bootstrap,
+                **self.client(),
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,  # refused connections are what we wait through

@@ -111,7 +111,7 @@ def _text_of(message: Message) -> str:
 def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """A producer with default settings but for acks and idempotence."""
     settings: dict[str, Any] = {
-        "bootstrap.servers": launch.bootstrap,
+        **launch.librdkafka,
         "client.id": spec.name,
         "acks": spec.acks,
         "enable.idempotence": spec.idempotent,
@@ -158,7 +158,7 @@ def _send_on_schedule(spec: ProducerSpec, sender: _Sender, answered: Any, stoppi
 def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """A transactional writer: a record counts as acknowledged once its transaction is committed."""
     settings: dict[str, Any] = {
-        "bootstrap.servers": launch.bootstrap,
+        **launch.librdkafka,
         "client.id": spec.name,
         "transactional.id": spec.name,
         "error_cb": _error_callback(history),
@@ -229,7 +229,7 @@ class _Member:
         self._history = history
         self._log = ReadLog(spec.group, history)
         settings: dict[str, Any] = {
-            "bootstrap.servers": launch.bootstrap,
+            **launch.librdkafka,
             "client.id": spec.name,
             "group.id": spec.group,
             "enable.auto.commit": False,

@@ -30,6 +30,9 @@ _TRANSACTION_RECORDS = 100
 _FILLER_BATCH = 50_000
 _WAIT_SECONDS = 60.0
 
+_Client = Mapping[str, str]
+"""Where a client connects and how it logs in, by librdkafka's names."""
+
 
 @dataclass(frozen=True)
 class Preload:
@@ -54,25 +57,31 @@ class Preloaded:
 
 
 def preload(
-    bootstrap: str, history: Path, plan: Preload, *, on_progress: Callable[[str], None] = lambda _: None
+    bootstrap: str,
+    history: Path,
+    plan: Preload,
+    *,
+    on_progress: Callable[[str], None] = lambda _: None,
+    login: Mapping[str, str] | None = None,
 ) -> Preloaded:
-    """Makes the demo's topics and groups on an empty source."""
+    """Makes the demo's topics and groups on an empty source; `login` is of somebody who may do all of it."""
     started = time.monotonic()
     history.unlink(missing_ok=True)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    client = {"bootstrap.servers": bootstrap, **(login or {})}
+    admin = AdminClient(dict(client))
     with HistoryWriter(history, "preload", role="preload", bootstrap=bootstrap) as pen:
         on_progress("creating topics")
         _create_topics(admin, plan.replicas)
         on_progress(f"moving the log start of {len(plan.filled_partitions)} partitions")
-        starts = _move_log_starts(admin, bootstrap, plan)
+        starts = _move_log_starts(admin, client, plan)
         on_progress(f"writing {plan.records:,} records to orders")
         timestamp = (time.time_ns() // 1_000_000 - 1000 * plan.age_seconds) if plan.age_seconds else -1
-        _write_orders(bootstrap, pen, plan.records, timestamp)
+        _write_orders(client, pen, plan.records, timestamp)
         on_progress("writing payments by transactions")
-        payments = _write_payments(bootstrap, pen, plan.records // 20, timestamp)
+        payments = _write_payments(client, pen, plan.records // 20, timestamp)
         on_progress("committing group positions")
         for group, share in plan.groups.items():
-            _commit_positions(bootstrap, pen, group, DEMO_GROUPS[group], share)
+            _commit_positions(client, pen, group, DEMO_GROUPS[group], share)
     records = {"orders": plan.records, "payments": payments, "audit": 0}
     return Preloaded(records, starts, time.monotonic() - started)
 
@@ -83,12 +92,12 @@ def _create_topics(admin: AdminClient, replicas: int) -> None:
         created.result(_WAIT_SECONDS)
 
 
-def _move_log_starts(admin: AdminClient, bootstrap: str, plan: Preload) -> dict[int, int]:
+def _move_log_starts(admin: AdminClient, client: _Client, plan: Preload) -> dict[int, int]:
     """Fills some partitions with records of one byte, a few more in each next, and deletes them all."""
     starts = {partition: plan.log_start + 17 * partition + 5 for partition in plan.filled_partitions}
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **client,
             "acks": "1",
             "linger.ms": 20,
             "compression.type": "zstd",
@@ -169,10 +178,10 @@ class _Stretch:
         self._pen.record(kind, "send", **self._slot, value=value, records=count, **fields)
 
 
-def _write_orders(bootstrap: str, pen: HistoryWriter, records: int, timestamp: int) -> None:
+def _write_orders(client: _Client, pen: HistoryWriter, records: int, timestamp: int) -> None:
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **client,
             "enable.idempotence": True,
             "log_level": 3,
             "linger.ms": 20,
@@ -189,9 +198,9 @@ def _write_orders(bootstrap: str, pen: HistoryWriter, records: int, timestamp: i
         raise Failed("preload-unanswered", "not every record of the preload was acknowledged")
 
 
-def _write_payments(bootstrap: str, pen: HistoryWriter, records: int, timestamp: int) -> int:
+def _write_payments(client: _Client, pen: HistoryWriter, records: int, timestamp: int) -> int:
     """Transactions to the partitions in turn; answers how many records are committed."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "preload", "linger.ms": 1, "log_level": 3})
+    producer = Producer({**client, "transactional.id": "preload", "linger.ms": 1, "log_level": 3})
     producer.init_transactions(_WAIT_SECONDS)
     stretches = [_Stretch(pen, "payments", partition, timestamp) for partition in range(DEMO_TOPICS["payments"])]
     committed = 0
@@ -209,8 +218,8 @@ def _write_payments(bootstrap: str, pen: HistoryWriter, records: int, timestamp:
     return committed
 
 
-def _commit_positions(bootstrap: str, pen: HistoryWriter, group: str, topics: tuple[str, ...], share: float) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+def _commit_positions(client: _Client, pen: HistoryWriter, group: str, topics: tuple[str, ...], share: float) -> None:
+    consumer = Consumer({**client, "group.id": group, "enable.auto.commit": False})
     try:
         positions = []
         for topic in topics:

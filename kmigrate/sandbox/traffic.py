@@ -12,12 +12,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kmigrate.errors import Failed, Refused, UsageError, WaitTimedOut
+from kmigrate.sandbox.access import Access
 from kmigrate.sandbox.client_specs import (
     ClientSpec,
     ConsumerSpec,
@@ -31,7 +32,10 @@ from kmigrate.sandbox.payload import parse_id
 from kmigrate.sandbox.processes import ProcessIdentity, identify, spawn_detached
 from kmigrate.sandbox.progress import Progress
 
-__all__ = ["Client", "Traffic"]
+__all__ = ["Client", "Logins", "Traffic"]
+
+Logins = Mapping[str, Access]
+"""Access by role: producer, transactional, consumer."""
 
 _STATE = "traffic.json"
 _VERSION = 1
@@ -149,15 +153,22 @@ class Traffic:
 
     # -- verbs ---------------------------------------------------------------------------------
 
-    def start(self, bootstrap: str, which: str = "all", *, timeout: float = 60.0) -> list[Client]:
-        """Starts the chosen clients that do not run, all at once, and waits for the first answer to each."""
-        started = [self._launch(client, bootstrap) for client in self._chosen(which) if not client.running]
+    def start(
+        self, bootstrap: str, which: str = "all", *, timeout: float = 60.0, access: Logins | None = None
+    ) -> list[Client]:
+        """Starts the chosen clients that do not run, all at once, and waits for the first answer to each.
+
+        `access` says how clients of each role log in, where the bootstrap address is a secure cluster's.
+        """
+        started = [self._launch(client, bootstrap, access) for client in self._chosen(which) if not client.running]
         deadline = time.monotonic() + timeout
         for client in started:
             self._wait_for_answer(client, deadline)
         return started
 
-    def roll(self, which: str, bootstrap: str, *, timeout: float = 60.0) -> list[Client]:
+    def roll(
+        self, which: str, bootstrap: str, *, timeout: float = 60.0, access: Logins | None = None
+    ) -> list[Client]:
         """Restarts the chosen clients one by one: the next one goes only when the last one has had an answer.
 
         A producer's first answer is an acknowledged record; a consumer's is metadata, for its group may be
@@ -167,7 +178,7 @@ class Traffic:
         for client in self._chosen(which):
             deadline = time.monotonic() + timeout
             self._end([client], signal.SIGTERM)
-            rolled.append(self._launch(client, bootstrap))
+            rolled.append(self._launch(client, bootstrap, access))
             self._wait_for_answer(rolled[-1], deadline)
         return rolled
 
@@ -234,7 +245,7 @@ class Traffic:
             )
         return chosen
 
-    def _launch(self, client: Client, bootstrap: str) -> Client:
+    def _launch(self, client: Client, bootstrap: str, access: Logins | None) -> Client:
         keeper = self._state()["keeper"]
         run = client.run + 1
         stem = f"{client.name}.{run}"
@@ -245,6 +256,7 @@ class Traffic:
             start_seq=self._next_seq(client.name),
             history=str(self.folder / f"{stem}.jsonl"),
             tied_to=tuple(keeper) if keeper else None,
+            access=access[client.spec.role] if access else None,
         )
         path = self.folder / f"{stem}.launch.json"
         path.write_text(launch.to_json(), encoding="utf-8")

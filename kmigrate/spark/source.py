@@ -66,12 +66,13 @@ class KafkaOptions:
     def from_librdkafka(cls, settings: Mapping[str, str]) -> KafkaOptions:
         """The same cluster, given the settings of the configuration file, which uses librdkafka's names."""
         java = {name: value for name, value in settings.items() if name in SAME_NAME}
+        if java.get("ssl.endpoint.identification.algorithm") == "none":
+            java["ssl.endpoint.identification.algorithm"] = ""  # Java's word for it
         mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
         if mechanism is not None:
             java["sasl.mechanism"] = mechanism
-        if "sasl.username" in settings:
             java["sasl.jaas.config"] = _jaas(
-                mechanism or "", settings["sasl.username"], settings.get("sasl.password", "")
+                mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", "")
             )
         if "ssl.ca.location" in settings:
             java["ssl.truststore.type"] = "PEM"

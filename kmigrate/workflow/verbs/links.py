@@ -6,7 +6,7 @@ import secrets
 from dataclasses import replace
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
-from kmigrate.errors import Refused, Unreachable, UsageError
+from kmigrate.errors import AuthenticationFailed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import (
     ClusterRef,
@@ -175,7 +175,7 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
             )
         )
         found += await access_findings(estate, link)
-    except (Refused, Unreachable) as error:
+    except (Refused, Unreachable, AuthenticationFailed) as error:
         found.append(Finding("refuse", error.ref, error.what, error.next_step))
     if not mirror_runs(estate, link.name):
         found.append(Finding("warn", "no-mirror", "no mirror is running", "kmigrate run"))

@@ -65,3 +65,8 @@ def test_secrets_are_not_shown() -> None:
 
 def test_the_columns_read_are_the_fields_of_a_fingerprint() -> None:
     assert len(FINGERPRINT) == len(Fingerprint._fields)
+
+
+def test_another_host_name_is_accepted_by_javas_empty_word() -> None:
+    given = {"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"}
+    assert KafkaOptions.from_librdkafka(given).settings["ssl.endpoint.identification.algorithm"] == ""

@@ -1,0 +1,46 @@
+"""The least that kmigrate's principals must be allowed to do: one list for documents, sandbox and tests.
+
+`docs/security.md` shows it, `sandbox up --secure` grants exactly it, and a test asks the brokers' own authorizer
+whether anything beyond it was wanted, or anything in it was never used. "Topic" stands for the mirrored topics:
+grant them by name, by prefix or, as the sandbox does, all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["GRANTS", "Grant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One operation on one kind of resource of one side, by Kafka's names."""
+
+    side: str
+    resource: str
+    operation: str
+    why: str
+    name: str = "*"
+
+
+GRANTS: tuple[Grant, ...] = (
+    Grant("source", "TOPIC", "READ", "fetch records; DescribeProducers"),
+    Grant("source", "TOPIC", "DESCRIBE_CONFIGS", "give the target topic the source's configs"),
+    Grant("source", "GROUP", "DESCRIBE", "read committed offsets and members of mirrored groups"),
+    Grant("target", "TOPIC", "CREATE", "make mirrored topics and the state log"),
+    Grant("target", "TOPIC", "READ", "read the state log; DescribeProducers; compare"),
+    Grant("target", "TOPIC", "WRITE", "write records, and the state log"),
+    Grant("target", "TOPIC", "DELETE", "DeleteRecords: give a target topic the source's log start"),
+    Grant("target", "TOPIC", "DESCRIBE_CONFIGS", "check the target topic's configs"),
+    Grant("target", "TOPIC", "ALTER_CONFIGS", "relax limits while mirroring, restore them at promote"),
+    Grant("target", "GROUP", "READ", "give a promoted group its offsets"),
+    Grant(
+        "target",
+        "CLUSTER",
+        "CLUSTER_ACTION",
+        "control markers: transactions of the source, offsets without records",
+        "kafka-cluster",
+    ),
+    Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long brokers remember producers", "kafka-cluster"),
+    Grant("target", "CLUSTER", "ALTER_CONFIGS", "make them remember long enough, and put it back", "kafka-cluster"),
+)

@@ -1,0 +1,97 @@
+"""TLS of our connections to brokers: the context, and a name for each way it fails.
+
+The files are read at each connection, so a certificate that is renewed on the disk serves the next one.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from kmigrate.errors import AuthenticationFailed, UsageError
+from kmigrate.model.security import Tls
+
+__all__ = ["client_context", "named_failure"]
+
+_EXPIRED, _NOT_YET = 10, 9
+_HOST, _ADDRESS = 62, 64
+_UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
+"""OpenSSL's verify codes (`man verify`)."""
+
+
+def client_context(tls: Tls) -> ssl.SSLContext:
+    """TLS 1.2 or newer, the broker's certificate always verified; its host name too, unless told otherwise."""
+    reading = tls.ca_file
+    try:
+        context = ssl.create_default_context(cafile=tls.ca_file or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = tls.check_host
+        if tls.cert_file:
+            reading = f"{tls.cert_file} with {tls.key_file or tls.cert_file}"
+            # A callable, always: without one OpenSSL would ask a terminal for the password of an encrypted key.
+            context.load_cert_chain(tls.cert_file, tls.key_file or None, lambda: tls.key_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "unusable"
+        raise UsageError(
+            "tls-file-unusable",
+            f"{reading or 'the authorities of this machine'}: {why}",
+            still_true="nothing was contacted or changed",
+            next_step="expected: PEM files in ssl.ca.location, ssl.certificate.location and ssl.key.location, "
+            "and the key's password in ssl.key.password where it has one",
+        ) from error
+    return context
+
+
+def named_failure(error: BaseException | None, address: str) -> AuthenticationFailed | None:
+    """What a TLS error says about the broker or about us; None where it is not one."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _distrusted(error, address)
+    if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+        return None  # a closed connection may have many reasons
+    reason = error.reason or ""
+    if "ALERT" in reason:
+        return _failed(
+            "tls-refused",
+            f"{address} refused our side of TLS: {_plain(reason)}",
+            "check ssl.certificate.location and ssl.key.location: the listener may demand a certificate, or not "
+            "accept this one (expired, or signed by an authority it does not know)",
+        )
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return _failed(
+            "tls-not-spoken", f"{address} does not answer with TLS", "check security.protocol and the listener's port"
+        )
+    return _failed("tls-failed", f"{address}: TLS failed: {_plain(reason) or error}", "check the listener's TLS")
+
+
+def _distrusted(error: ssl.SSLCertVerificationError, address: str) -> AuthenticationFailed:
+    code, why = error.verify_code, error.verify_message
+    if code in (_EXPIRED, _NOT_YET):
+        what = "has expired" if code == _EXPIRED else "is not valid yet"
+        return _failed(
+            "certificate-expired",
+            f"the certificate of {address} {what}",
+            "renew it on the broker, or check this machine's clock",
+        )
+    if code in (_HOST, _ADDRESS):
+        return _failed(
+            "wrong-host-name",
+            f"the certificate of {address} is for another host: {why}",
+            'use the name that it holds, or, where the network is trusted, "ssl.endpoint.identification.algorithm" '
+            '= "none"',
+        )
+    if code in _UNKNOWN_AUTHORITY:
+        return _failed(
+            "unknown-authority",
+            f"the certificate of {address} is signed by an authority that is not trusted here: {why}",
+            "give the authority's certificate (PEM) in ssl.ca.location",
+        )
+    return _failed("certificate-refused", f"the certificate of {address} is refused: {why}", "see the broker's TLS")
+
+
+def _failed(ref: str, what: str, next_step: str) -> AuthenticationFailed:
+    return AuthenticationFailed(
+        ref, what, still_true="no credentials were sent; nothing was read or changed", next_step=next_step
+    )
+
+
+def _plain(reason: str) -> str:
+    return reason.lower().replace("_", " ")

@@ -1,0 +1,48 @@
+"""How a user logs in to a secure sandbox cluster, in the words of each family of clients."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Access"]
+
+
+@dataclass(frozen=True)
+class Access:
+    """How one user logs in to one cluster: all that a client of any family needs."""
+
+    username: str
+    password_file: str
+    ca_file: str
+    mechanism: str = "SCRAM-SHA-512"
+
+    def librdkafka(self) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": self.ca_file,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username,
+            "sasl.password": Path(self.password_file).read_text(encoding="utf-8"),
+        }
+
+    def aiokafka(self) -> dict[str, Any]:
+        return {
+            "security_protocol": "SASL_SSL",
+            "ssl_context": ssl.create_default_context(cafile=self.ca_file),
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.username,
+            "sasl_plain_password": Path(self.password_file).read_text(encoding="utf-8"),
+        }
+
+    def toml(self) -> str:
+        """The same as lines of `kmigrate.toml`; the password stays in its file."""
+        return (
+            '"security.protocol" = "SASL_SSL"\n'
+            f'"ssl.ca.location" = "{self.ca_file}"\n'
+            f'"sasl.mechanism" = "{self.mechanism}"\n'
+            f'"sasl.username" = "{self.username}"\n'
+            f'"sasl.password" = {{ file = "{self.password_file}" }}\n'
+        )

@@ -1,0 +1,224 @@
+"""What makes a sandbox cluster secure: an authority of its own, users, passwords, and who may do what.
+
+    create(folder) → broker_properties(…) … the cluster starts … → admit(bootstrap, grants)
+
+Everything is made at run time and goes with the cluster: no key or password of a sandbox is in this repository.
+Each cluster has its own authority and passwords, so that credentials of one never work for the other by accident.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+
+from kmigrate.errors import Failed
+from kmigrate.model.grants import GRANTS
+from kmigrate.sandbox.access import Access
+from kmigrate.sandbox.client_specs import DEMO_GROUPS
+
+__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits"]
+
+USERS = ("broker", "admin", "kmigrate", "producers", "consumers")
+"""`broker` and `admin` are super users; the others may do what they are granted."""
+
+CLIENT_USERS: Mapping[str, str] = {"producer": "producers", "transactional": "producers", "consumer": "consumers"}
+"""Who the live clients are, by role."""
+
+_CLIENT_LISTENER, _CONTROLLER_LISTENER = "sasl_ssl", "controller"
+_SECONDS = 30.0
+_ITERATIONS = 4096
+
+_REQUEST = """\
+[req]
+distinguished_name = name
+prompt = no
+x509_extensions = authority
+req_extensions = holder
+[name]
+CN = {name}
+[authority]
+basicConstraints = critical, CA:true
+keyUsage = critical, keyCertSign
+[holder]
+subjectAltName = DNS:localhost, IP:127.0.0.1
+"""
+
+
+@dataclass(frozen=True)
+class Permit:
+    """One thing that a user may do, by Kafka's names."""
+
+    user: str
+    resource: str
+    operation: str
+    name: str = "*"
+
+    def binding(self) -> AclBinding:
+        return AclBinding(
+            {"CLUSTER": ResourceType.BROKER}.get(self.resource) or ResourceType[self.resource],
+            self.name,
+            ResourcePatternType.LITERAL,
+            f"User:{self.user}",
+            "*",
+            AclOperation[self.operation],
+            AclPermissionType.ALLOW,
+        )
+
+
+def permits(side: str) -> list[Permit]:
+    """Who may do what on one side: kmigrate its least (docs/security.md), live clients their work at the source.
+
+    They are allowed nothing on the target: what they need there is for the migration to bring.
+    """
+    needed = [Permit("kmigrate", g.resource, g.operation, g.name) for g in GRANTS if g.side == side]
+    if side != "source":
+        return needed
+    topics = sorted({topic for chosen in DEMO_GROUPS.values() for topic in chosen})
+    return [
+        *needed,
+        *(Permit("producers", "TOPIC", "WRITE", topic) for topic in topics),
+        Permit("producers", "TRANSACTIONAL_ID", "WRITE"),
+        *(Permit("consumers", "TOPIC", "READ", topic) for topic in topics),
+        *(Permit("consumers", "GROUP", "READ", group) for group in DEMO_GROUPS),
+    ]
+
+
+@dataclass(frozen=True)
+class SandboxSecurity:
+    """The folder that holds a cluster's authority, certificates and passwords."""
+
+    folder: Path
+
+    @classmethod
+    def create(cls, folder: Path) -> SandboxSecurity:
+        self = cls(folder)
+        folder.mkdir(mode=0o700, parents=True)
+        self._authority()
+        self.issue("broker")
+        # Kafka's PEM key store is one file: the key, then the certificate.
+        _private(folder / "broker.keystore.pem", "".join(self._pem(f"broker.{kind}") for kind in ("key", "pem")))
+        for user in USERS:
+            _private(folder / f"{user}.password", secrets.token_urlsafe(18))
+        return self
+
+    @property
+    def ca_file(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def access(self, user: str, mechanism: str = "SCRAM-SHA-512") -> Access:
+        return Access(user, str(self.folder / f"{user}.password"), str(self.ca_file), mechanism)
+
+    def issue(self, name: str, days: int = 30) -> tuple[Path, Path]:
+        """A certificate for a name, valid for this machine's loopback address: certificate and key."""
+        key, request, made = (self.folder / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
+        config = self._config(name)
+        _openssl("req", "-new", *_NEW_KEY, "-keyout", key, "-out", request, "-config", config)
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", self.ca_file, "-CAkey", self.folder / "ca.key", "-CAcreateserial",
+            "-days", str(days), "-extfile", config, "-extensions", "holder", "-out", made,
+        )  # fmt: skip
+        key.chmod(0o600)
+        return made, key
+
+    def broker_properties(self, port: int, controller_port: int) -> dict[str, str]:
+        """Both listeners over TLS and SASL; the authorizer lets nobody in who is not on its list."""
+        return {
+            "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"SASL_SSL://127.0.0.1:{port}",
+            "listener.security.protocol.map": "CONTROLLER:SASL_SSL,SASL_SSL:SASL_SSL",
+            "inter.broker.listener.name": "SASL_SSL",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            f"listener.name.{_CONTROLLER_LISTENER}.sasl.enabled.mechanisms": "PLAIN",
+            f"listener.name.{_CONTROLLER_LISTENER}.plain.sasl.jaas.config": self._plain_users(("broker",)),
+            f"listener.name.{_CLIENT_LISTENER}.plain.sasl.jaas.config": self._plain_users(USERS),
+            **{
+                f"listener.name.{_CLIENT_LISTENER}.{mechanism}.sasl.jaas.config": (
+                    "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+                )
+                for mechanism in ("scram-sha-256", "scram-sha-512")
+            },
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.folder / "broker.keystore.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.ca_file),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:broker;User:admin",
+        }
+
+    def admit(self, bootstrap: str, permits: Iterable[Permit]) -> None:
+        """Give the running cluster its SCRAM users and its access list; the super user came with its properties."""
+        admin = AdminClient({"bootstrap.servers": bootstrap, **self.access("admin", "PLAIN").librdkafka()})
+        for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a request changes a user once
+            info = ScramCredentialInfo(kind, _ITERATIONS)
+            credentials: list[UserScramCredentialAlteration] = [
+                UserScramCredentialUpsertion(user, info, self._password(user).encode()) for user in USERS
+            ]
+            for done in admin.alter_user_scram_credentials(credentials).values():
+                done.result(_SECONDS)
+        for made in admin.create_acls([permit.binding() for permit in permits]).values():
+            made.result(_SECONDS)
+
+    def _authority(self) -> None:
+        _openssl(
+            "req", "-x509", "-new", *_NEW_KEY, "-keyout", self.folder / "ca.key", "-days", "30",
+            "-config", self._config("kmigrate sandbox"), "-out", self.ca_file,
+        )  # fmt: skip
+        (self.folder / "ca.key").chmod(0o600)
+
+    def _config(self, name: str) -> Path:
+        path = self.folder / "request.cnf"
+        path.write_text(_REQUEST.format(name=name), encoding="utf-8")
+        return path
+
+    def _pem(self, name: str) -> str:
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def _password(self, user: str) -> str:
+        return self._pem(f"{user}.password")
+
+    def _plain_users(self, users: Iterable[str]) -> str:
+        known = " ".join(f'user_{user}="{self._password(user)}"' for user in users)
+        return (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'username="broker" password="{self._password("broker")}" {known};'
+        )
+
+
+_NEW_KEY = ("-newkey", "rsa:2048", "-nodes")
+
+
+def _private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+
+
+def _openssl(*words: str | Path) -> None:
+    try:
+        ended = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise Failed(
+            "openssl-missing",
+            "a secure sandbox makes its certificates with the openssl command, which is not installed",
+            still_true="nothing was started",
+            next_step="install openssl, or bring the sandbox up without --secure",
+        ) from error
+    if ended.returncode:
+        raise Failed("openssl-failed", f"openssl {words[0]}: {ended.stderr.strip()}", still_true="nothing was started")

@@ -1,0 +1,112 @@
+"""A secure pair for tests: SASL_SSL on both sides, an authorizer, and kmigrate with its least privileges.
+
+Each cluster has a further listener that demands a client certificate, takes bearer tokens on the first one, and
+ends sessions after a few seconds, so that every test that lasts longer sees them renewed. The authorizers write
+down every decision.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kmigrate.model.security import Login, Security, Tls
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.ports import free_ports
+
+SESSION_MS = 2500
+_OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+
+
+@dataclass(frozen=True)
+class SecurePair:
+    """Both clusters, ready, and the ports of their listeners that want a client certificate."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    certificate_ports: dict[str, int]
+
+    def settings(self, side: str, user: str = "kmigrate", mechanism: str = "SCRAM-SHA-512") -> ClusterSettings:
+        """One side as kmigrate's configuration would have it."""
+        cluster = self.source if side == "source" else self.target
+        access = cluster.security.access(user, mechanism)
+        login = Login(mechanism, user, "", access.password_file)
+        return reached(side, cluster.bootstrap, Security(Tls(access.ca_file), login))
+
+
+def reached(name: str, bootstrap: str, security: Security) -> ClusterSettings:
+    host, port = bootstrap.rsplit(":", 1)
+    return ClusterSettings(name, ((host, int(port)),), request_timeout_s=10.0, security=security)
+
+
+def secure_pair() -> Iterator[SecurePair]:
+    root = Path(tempfile.mkdtemp(prefix="kmigrate-secure-"))
+    clusters: list[KafkaCluster] = []
+    try:
+        ports = {}
+        for name, version in (("source", SOURCE_VERSION), ("target", TARGET_VERSION)):
+            spec = ClusterSpec(name, version, secure=True, config={"connections.max.reauth.ms": str(SESSION_MS)})
+            clusters.append(KafkaCluster.create(spec, root))
+            ports[name] = _add_listeners(clusters[-1])
+        with ThreadPoolExecutor() as threads, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JAVA_TOOL_OPTIONS", "-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug")
+            list(threads.map(KafkaCluster.start, clusters))
+            list(threads.map(KafkaCluster.wait_ready, clusters))
+            list(threads.map(KafkaCluster.admit, clusters))
+        yield SecurePair(*clusters, ports)
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _add_listeners(cluster: KafkaCluster) -> int:
+    """A later line of a properties file wins over an earlier one."""
+    broker = cluster.brokers[1]
+    (port,) = free_ports(1)
+    listeners = f"SASL_SSL://127.0.0.1:{broker.port},SSL://127.0.0.1:{port}"
+    extra = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{broker.controller_port}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "CONTROLLER:SASL_SSL,SASL_SSL:SASL_SSL,SSL:SSL",
+        "listener.name.ssl.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": f'{_OAUTH} unsecuredLoginStringClaim_sub="x";',
+    }
+    with broker.properties.open("a", encoding="utf-8") as file:
+        file.writelines(f"{key}={value}\n" for key, value in extra.items())
+    return port
+
+
+_DECISION = re.compile(r"Principal = User:(\S+) is (Allowed|Denied) operation = (\S+) from .* on resource = (\w+):")
+
+
+def decisions(cluster: KafkaCluster, user: str, word: str) -> set[tuple[str, str]]:
+    """What the authorizer allowed or denied a user so far: kind of resource and operation."""
+    text = cluster.brokers[1].log.read_text(encoding="utf-8", errors="replace")
+    return {
+        (resource.upper(), operation)
+        for who, decided, operation, resource in _DECISION.findall(text)
+        if (who, decided) == (user, word)
+    }
+
+
+def token(subject: str, seconds: float = 60) -> str:
+    """A JSON Web Token without a signature, which these brokers are told to believe."""
+    now = time.time()
+
+    def part(content: dict[str, object]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    return f"{part({'alg': 'none'})}.{part({'sub': subject, 'iat': now, 'exp': now + seconds})}."

@@ -1,0 +1,185 @@
+"""The mirror between secure clusters with its least privileges, judged by users that are not its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.model.grants import GRANTS
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.security import Permit
+from tests.integration.migration import Migration, wait_until
+from tests.integration.secure_world import SecurePair, decisions
+
+TOPIC = "orders"
+CLIENTS = [
+    Permit("producers", "TOPIC", "WRITE"),
+    Permit("producers", "TRANSACTIONAL_ID", "WRITE"),
+    Permit("consumers", "TOPIC", "READ"),
+    Permit("consumers", "GROUP", "READ"),
+]
+
+
+class SecureMigration(Migration):
+    """The same command line, with a configuration that logs in as `kmigrate`."""
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.config = self.folder / "kmigrate.toml"
+        sections = []
+        for cluster in (self.source, self.target):
+            access = cluster.security.access("kmigrate")
+            held = self.password_file(cluster)
+            held.write_text(Path(access.password_file).read_text(encoding="utf-8"), encoding="utf-8")
+            section = f'[clusters.{cluster.spec.name}]\n"bootstrap.servers" = "{cluster.bootstrap}"\n'
+            sections.append(section + replace(access, password_file=str(held)).toml())
+        self.config.write_text("\n".join([*sections, '[defaults]\ntarget = "target"\nlink = "blue"\n']), "utf-8")
+
+    def password_file(self, cluster: KafkaCluster) -> Path:
+        return self.folder / f"{cluster.spec.name}.password"
+
+
+@pytest.fixture
+def migration(pair: SecurePair, tmp_path: Path) -> Iterator[SecureMigration]:
+    made = SecureMigration(pair.source, pair.target, tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_is_missing(
+    migration: SecureMigration, pair: SecurePair
+) -> None:
+    source, target = migration.source, migration.target
+    for cluster in (source, target):
+        cluster.security.admit(cluster.bootstrap, CLIENTS)
+    admin = AdminClient(source.client())
+    admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
+    _produce(source, 0, 200)
+    for moved in admin.delete_records([TopicPartition(TOPIC, 0, 30)]).values():
+        moved.result(30)
+
+    migration.start("mirror")
+    assert migration.cli("link", "create", "blue", "--source", "source").code == 0
+    told = migration.cli("topic", "mirror", TOPIC, timeout=60)
+    assert (told.code, told.told["topics"][0]["phase"]) == (0, "mirroring"), told
+    _produce(source, 200, 200)
+    _until_copied(migration)
+    asyncio.run(_promote_by_hand(pair))
+
+    for cluster in (source, target):
+        listed = {(g.resource, g.operation) for g in GRANTS if g.side == cluster.spec.name}
+        implied = {(resource, "DESCRIBE") for resource, operation in listed if operation == "READ"} - listed
+        assert decisions(cluster, "kmigrate", "Allowed") - implied == listed
+        assert decisions(cluster, "kmigrate", "Denied") == set()
+
+    _rotate_a_password(migration)
+
+    # Without WRITE on the topic, status says so at that topic.
+    ban = AclBinding(
+        ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:kmigrate", "*", AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )  # fmt: skip
+    admin = AdminClient(target.client())
+    admin.create_acls([ban])[ban].result(30)
+    _produce(source, 500, 20)
+
+    def problem() -> str:
+        shown = migration.cli("status").told["topics"][0]
+        return str(shown["reason"]) + " ".join(str(part["problem"]) for part in shown["partitions"])
+
+    wait_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in problem(), 20, "the missing grant to be named")
+
+
+def _rotate_a_password(migration: SecureMigration) -> None:
+    """F24: the session that is to be renewed names the new password's absence; its file mends it, no restart."""
+    target, log = migration.target, migration.folder / "mirror.log"
+    held = migration.password_file(target)
+    old = held.read_text(encoding="utf-8")
+    admin = AdminClient(target.client())
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    try:
+        change = UserScramCredentialUpsertion("kmigrate", info, b"rotated")
+        admin.alter_user_scram_credentials([change])["kmigrate"].result(30)
+        wait_until(lambda: '"error": "authentication-failed"' in log.read_text("utf-8"), 10, "the failed login")
+        _produce(migration.source, 400, 100)
+        held.write_text("rotated", encoding="utf-8")
+        _until_copied(migration)
+        assert migration.engines["mirror"].poll() is None
+        assert not [word for word in (old, "rotated") if word in log.read_text("utf-8")]
+    finally:
+        back = UserScramCredentialUpsertion("kmigrate", info, old.encode())
+        admin.alter_user_scram_credentials([back])["kmigrate"].result(30)
+        held.write_text(old, encoding="utf-8")
+
+
+async def _promote_by_hand(pair: SecurePair) -> None:
+    """What group promote and topic promote ask of the clusters; both go through a router, which is not secure yet."""
+    source, target = Admin(pair.settings("source")), Admin(pair.settings("target"))
+    assert await source.groups() == {"readers": "empty"}
+    assert [state.members for state in (await source.describe_groups(["readers"])).values()] == [()]
+    offsets = await source.group_offsets("readers")
+    assert offsets
+    assert await target.write_group_offsets("readers", offsets) == {}
+    assert await target.group_offsets("readers") == offsets
+    await target.alter_topic_configs(TOPIC, {"retention.ms": "86400000"})
+
+
+def _until_copied(migration: SecureMigration) -> None:
+    deadline = time.monotonic() + 30
+    while (wanted := _values(migration.source)) != (found := _values(migration.target)):
+        assert time.monotonic() < deadline, (len(wanted), len(found))
+    assert len(wanted) > 250
+
+
+def _produce(cluster: KafkaCluster, first: int, count: int) -> None:
+    producer = Producer({**cluster.client("producers", "SCRAM-SHA-256"), "transactional.id": f"t-{first}"})
+    producer.init_transactions(30)
+    for number in range(first, first + count):
+        if number % 20 == 0:
+            producer.begin_transaction()
+        producer.produce(TOPIC, b"%d" % number, partition=number % 2)
+        if number % 100 == 99:
+            producer.abort_transaction(30)
+        elif number % 20 == 19:
+            producer.commit_transaction(30)
+
+
+def _values(cluster: KafkaCluster) -> list[tuple[int, int, bytes]]:
+    """Every committed record, as a consumer with its own credentials is given them."""
+    login = cluster.client("consumers", "SCRAM-SHA-512")
+    consumer = Consumer({**login, "group.id": "readers", "enable.partition.eof": True, "enable.auto.commit": False})
+    parts = [TopicPartition(TOPIC, p, consumer.get_watermark_offsets(TopicPartition(TOPIC, p), 10)[0]) for p in (0, 1)]
+    consumer.assign(parts)
+    found, ended, deadline = [], set(), time.monotonic() + 20
+    while len(ended) < 2:
+        assert time.monotonic() < deadline
+        for message in consumer.consume(500, 0.2):
+            if message.error():
+                ended.add(message.partition())
+            else:
+                found.append((message.partition(), message.offset(), message.value()))
+    if cluster.spec.name == "source":
+        consumer.commit(offsets=parts, asynchronous=False)
+    consumer.close()
+    return sorted(found)
