@@ -33,11 +33,15 @@ from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Kmigrat
 from kmigrate.model.acls import Acl
 from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.net.clock import now_ms
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.login import current_password, current_token
 from kmigrate.protocol.sasl import expiry_of
 
 __all__ = ["Admin", "CommittedOffset", "ConfigValue", "GroupMember", "GroupState"]
+
+_ELSEWHERE = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE}
+)
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191})  # all brokers down, transport, timed out, …
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
@@ -313,10 +317,16 @@ class Admin:
             TopicPartition(topic, partition, offset=o.offset, metadata=o.metadata)
             for (topic, partition), o in offsets.items()
         ]
-        future = self.client.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, parts)], request_timeout=self._timeout
-        )[group]
-        told = await self._wait(future, f"write the offsets of group {group}")
+        deadline = monotonic() + self._timeout
+        while True:
+            future = self.client.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, parts)], request_timeout=self._timeout
+            )[group]
+            told = await self._wait(future, f"write the offsets of group {group}")
+            failed = {p.error.code() for p in told.topic_partitions if p.error is not None}
+            if not failed & _ELSEWHERE or monotonic() > deadline:
+                break
+            await sleep(0.1)  # the group's coordinator has just moved, or is not loaded yet: nothing was written
         return {(p.topic, p.partition): str(p.error) for p in told.topic_partitions if p.error is not None}
 
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.patterns import excluded
 
-__all__ = ["Configs", "changes", "own_configs", "target_configs"]
+__all__ = ["Configs", "changes", "default_times", "own_configs", "target_configs"]
 
 _MIN_SEGMENT = 1 << 20
 """Kafka 4 refuses smaller segments (A15)."""
@@ -81,10 +82,17 @@ class Configs:
     drop: tuple[str, ...]
 
 
-def own_configs(told: Mapping[str, ConfigValue]) -> dict[str, str]:
-    """What is set on a source topic itself, and whose times its records carry, whatever the target's default is."""
+async def default_times(target: ClusterClient, admin: Admin) -> str:
+    """Whose times the target's records carry where a topic does not say."""
+    told = await admin.broker_config(next(iter(target.metadata.brokers)), "log.message.timestamp.type")
+    return told.value if told is not None else "CreateTime"
+
+
+def own_configs(told: Mapping[str, ConfigValue], default: str) -> dict[str, str]:
+    """What is set on a source topic itself, and whose times its records carry where that differs from the target."""
     own = {key: entry.value for key, entry in told.items() if entry.own}
-    return own | ({_TIME_TYPE: told[_TIME_TYPE].value} if _TIME_TYPE in told else {})
+    times = told.get(_TIME_TYPE)
+    return own if times is None or times.value == default else own | {_TIME_TYPE: times.value}
 
 
 def target_configs(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
-from kmigrate.mirror.configs import Configs, own_configs, target_configs
+from kmigrate.mirror.configs import Configs, default_times, own_configs, target_configs
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
@@ -71,7 +71,7 @@ class TopicMaker:
         existing = self._target.metadata.topics.get(topic)
         standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
         configs = target_configs(
-            own_configs(told),
+            own_configs(told, await default_times(self._target, self._target_admin)),
             replicas,
             exclude=self._exclude,
             known=standing,

@@ -20,7 +20,7 @@ from kmigrate.cluster.client import EARLIEST, ClusterClient, TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.access import Access, Kept
 from kmigrate.mirror.align import Aligner
-from kmigrate.mirror.configs import changes, own_configs, target_configs
+from kmigrate.mirror.configs import changes, default_times, own_configs, target_configs
 from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
@@ -287,7 +287,7 @@ class Upkeep:
             raise theirs
         exclude = self._settings.config_exclude
         configs = target_configs(
-            own_configs(ours),
+            own_configs(ours, await default_times(self._target, self._target_admin)),
             replicas,
             exclude=exclude,
             known=theirs,
