@@ -1,0 +1,117 @@
+"""What the map topic holds, at any moment of any history, translates every record that is on the target."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kmigrate.errors import StateLogBroken
+from kmigrate.model import mapledger
+from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger, decode_chunk, encode_chunk, fold_chunks, parse_key
+from kmigrate.model.offsetmap import OffsetMap, Run
+
+TOPIC_ID = "T1"
+
+
+class Writers(RuleBasedStateMachine):
+    """Lease terms one after another over one compacted topic; whoever lost the lease may still write to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: dict[str, MapChunk] = {}
+        self.log: list[int] = []
+        self.terms: list[MapLedger] = []
+        self.take_over()
+
+    def folded(self) -> OffsetMap:
+        made = fold_chunks(((parse_key(key), chunk) for key, chunk in self.store.items()), TOPIC_ID)
+        made.close(len(self.log))
+        return made
+
+    def put(self, ledger: MapLedger) -> None:
+        token, chunks = ledger.unwritten()
+        for key, chunk in chunks:
+            if chunk is None:
+                self.store.pop(str(key), None)
+            else:
+                self.store[str(key)] = decode_chunk(str(key), encode_chunk(chunk))
+        ledger.written(token)
+
+    @rule()
+    def take_over(self) -> None:
+        term = len(self.terms) + 1
+        made = MapLedger("uuid", "t", 0, term=term, target_topic_id=TOPIC_ID, stored=self.folded())
+        self.terms.append(made)
+
+    @rule(which=st.integers(0, 3), gap=st.integers(0, 3), count=st.integers(1, 4))
+    def plan(self, which: int, gap: int, count: int) -> None:
+        ledger = self.terms[-1 - which % len(self.terms)]
+        end = max(0, ledger.map.source_end)
+        ledger.plan(end + gap, max(0, ledger.map.target_end), count)
+
+    @rule(which=st.integers(0, 3))
+    def write(self, which: int) -> None:
+        self.put(self.terms[-1 - which % len(self.terms)])
+
+    @rule(count=st.integers(1, 9))
+    def send(self, count: int) -> None:
+        """The owner's next batches, as far as their runs are stored."""
+        owner = self.terms[-1]
+        for _ in range(count):
+            place = owner.map.to_source(len(self.log))
+            if place is None or not place.is_record or not owner.is_stored(place.offset):
+                return
+            self.log.append(place.offset)
+
+    @rule()
+    def recover(self) -> None:
+        self.terms[-1].cut(len(self.log))
+
+    @precondition(lambda self: len(self.terms) > 1 and self.terms[-1].map.target_end <= len(self.log))
+    @rule()
+    def a_late_batch_of_the_owner_before_is_adopted(self) -> None:
+        owner, late = self.terms[-1], self.terms[-2]
+        if late.map.target_end <= len(self.log) or list(late.map.runs())[: len(owner.map)] != list(owner.map.runs()):
+            return
+        self.put(late)
+        place = late.map.to_source(len(self.log))
+        assert place is not None
+        self.log.append(place.offset)
+        others = fold_chunks(
+            ((parse_key(key), chunk) for key, chunk in self.store.items() if parse_key(key).term < len(self.terms)),
+            TOPIC_ID,
+        )
+        others.close(len(self.log))
+        owner.adopt(others)
+
+    @invariant()
+    def the_stored_map_is_right_for_every_record(self) -> None:
+        made = self.folded()
+        assert [made.to_target(source) for source in self.log] == [(at, True) for at in range(len(self.log))]
+        assert made.target_end == (len(self.log) or -1)
+
+
+Writers.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignore[name-defined,misc]
+    @pytest.fixture(autouse=True)
+    def _small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mapledger, "_RUNS", 3)
+
+
+def test_a_topic_made_anew_has_a_map_of_its_own() -> None:
+    runs = OffsetMap([Run(5, 0, 3)]).encode()
+    chunks = [(ChunkKey("u", "t", 0, 1, 0), MapChunk("old", runs))]
+    assert len(fold_chunks(chunks, "new")) == 0
+    assert list(fold_chunks(chunks, "old").runs()) == [Run(5, 0, 3)]
+
+
+def test_records_of_somebody_else_in_the_map_topic_are_refused_by_name() -> None:
+    for refused in (lambda: parse_key("orders"), lambda: decode_chunk("k", b"{}"), lambda: decode_chunk("k", b"\0")):
+        with pytest.raises(StateLogBroken, match="offset map"):
+            refused()
+    with pytest.raises(StateLogBroken, match="newer"):
+        decode_chunk("k", b'{"schema":2}')
