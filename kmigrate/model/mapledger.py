@@ -138,8 +138,8 @@ class MapLedger:
         """Take over the runs of an earlier term beyond our own end: its batches arrived late, but they arrived."""
         for run in others.runs():
             skip = max(0, self.map.target_end - run.target)
-            if skip < run.count:
-                self.map.append(run.source + skip, run.target + skip, run.count - skip)
+            if skip < run.length:
+                self.map.append(run.source + skip, run.target + skip, run.length - skip)
 
     def unwritten(self) -> tuple[int, list[tuple[ChunkKey, MapChunk | None]]]:
         """What must be stored now (None: deleted), and the token that `written` takes afterwards.

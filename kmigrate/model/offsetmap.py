@@ -25,11 +25,11 @@ __all__ = ["OffsetMap", "Place", "Run"]
 
 
 class Run(NamedTuple):
-    """`count` records that stand at source, source + 1, … there, and at target, target + 1, … here."""
+    """`length` records that stand at source, source + 1, … there, and at target, target + 1, … here."""
 
     source: int
     target: int
-    count: int
+    length: int
 
 
 class Place(NamedTuple):
@@ -161,9 +161,9 @@ class OffsetMap:
         out = bytearray()
         source = target = 0
         for run in self.runs(first, stop):
-            for number in (run.source - source, run.target - target, run.count):
+            for number in (run.source - source, run.target - target, run.length):
                 _put(out, number)
-            source, target = run.source + run.count, run.target + run.count
+            source, target = run.source + run.length, run.target + run.length
         return bytes(out)
 
     def extend(self, encoded: bytes) -> None:

@@ -13,6 +13,8 @@ from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger, decode_chunk
 from kmigrate.model.offsetmap import OffsetMap, Run
 
 TOPIC_ID = "T1"
+whose = st.sampled_from((0, 0, 0, 0, 1, 2))
+"""Mostly the owner of the lease; else one before it."""
 
 
 class Writers(RuleBasedStateMachine):
@@ -45,13 +47,13 @@ class Writers(RuleBasedStateMachine):
         made = MapLedger("uuid", "t", 0, term=term, target_topic_id=TOPIC_ID, stored=self.folded())
         self.terms.append(made)
 
-    @rule(which=st.integers(0, 3), gap=st.integers(0, 3), count=st.integers(1, 4))
+    @rule(which=whose, gap=st.sampled_from((0, 0, 1, 3)), count=st.integers(1, 4))
     def plan(self, which: int, gap: int, count: int) -> None:
         ledger = self.terms[-1 - which % len(self.terms)]
         end = max(0, ledger.map.source_end)
         ledger.plan(end + gap, max(0, ledger.map.target_end), count)
 
-    @rule(which=st.integers(0, 3))
+    @rule(which=whose)
     def write(self, which: int) -> None:
         self.put(self.terms[-1 - which % len(self.terms)])
 
@@ -93,10 +95,12 @@ class Writers(RuleBasedStateMachine):
         assert made.target_end == (len(self.log) or -1)
 
 
-Writers.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Writers.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 
 
 class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignore[name-defined,misc]
+    """With three runs a chunk, so that short histories have many."""
+
     @pytest.fixture(autouse=True)
     def _small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mapledger, "_RUNS", 3)
@@ -115,3 +119,64 @@ def test_records_of_somebody_else_in_the_map_topic_are_refused_by_name() -> None
             refused()
     with pytest.raises(StateLogBroken, match="newer"):
         decode_chunk("k", b'{"schema":2}')
+
+
+def ledger(term: int = 1, stored: OffsetMap | None = None) -> MapLedger:
+    return MapLedger("uuid", "t", 0, term=term, target_topic_id=TOPIC_ID, stored=stored or OffsetMap())
+
+
+def store_of(*ledgers: MapLedger) -> dict[ChunkKey, MapChunk]:
+    """The topic after each of them stored what it has."""
+    store: dict[ChunkKey, MapChunk] = {}
+    for each in ledgers:
+        keep(store, each)
+    return store
+
+
+def keep(store: dict[ChunkKey, MapChunk], of: MapLedger) -> None:
+    token, chunks = of.unwritten()
+    store.update({key: chunk for key, chunk in chunks if chunk is not None})
+    for key in (key for key, chunk in chunks if chunk is None):
+        store.pop(key, None)
+    of.written(token)
+
+
+def test_a_run_that_grew_before_the_next_chunk_began_is_stored_with_its_growth() -> None:
+    it = ledger()
+    for number in range(512):
+        it.plan(number * 10, number, 1)
+    store = store_of(it)
+    it.plan(5111, 512, 4)
+    assert not it.dirty and it.is_stored(5111)
+    it.plan(9000, 516, 1)
+    assert it.dirty and not it.is_stored(9000)
+    keep(store, it)
+    assert fold_chunks(store.items(), TOPIC_ID) == it.map
+    assert len(store) == 2
+
+
+def test_a_stored_plan_that_the_log_did_not_take_is_stored_anew_before_another_is_sent() -> None:
+    it = ledger()
+    for source, target in ((0, 0), (20, 5), (40, 8)):
+        it.plan(source, target, 3 + 2 * (source == 0))
+    store = store_of(it)
+    it.cut(4)
+    it.plan(4, 4, 9)
+    assert it.dirty and not it.is_stored(4)
+    keep(store, it)
+    assert list(fold_chunks(store.items(), TOPIC_ID).runs()) == [Run(0, 0, 13)]
+
+
+def test_a_later_term_goes_on_in_chunks_of_its_own_and_a_late_write_of_the_one_before_changes_nothing() -> None:
+    first = ledger()
+    first.plan(0, 0, 5)
+    store = store_of(first)
+    known = fold_chunks(store.items(), TOPIC_ID)
+    known.close(5)
+    second = ledger(2, known)
+    second.plan(7, 5, 2)
+    keep(store, second)
+    first.plan(6, 5, 4)
+    first.plan(99, 9, 1)
+    keep(store, first)
+    assert list(fold_chunks(store.items(), TOPIC_ID).runs()) == [Run(0, 0, 5), Run(7, 5, 2)]

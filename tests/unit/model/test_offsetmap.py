@@ -116,9 +116,9 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def runs_are_sorted_apart_and_merged(self) -> None:
         for before, after in pairwise(self.map.runs() if hasattr(self, "map") else ()):
-            assert before.source + before.count <= after.source
-            assert before.target + before.count <= after.target
-            assert (before.source + before.count, before.target + before.count) != (after.source, after.target)
+            assert before.source + before.length <= after.source
+            assert before.target + before.length <= after.target
+            assert (before.source + before.length, before.target + before.length) != (after.source, after.target)
 
 
 Histories.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
@@ -184,4 +184,4 @@ def test_bytes_that_are_no_map_are_refused_or_make_one(data: bytes) -> None:
         made.extend(data)
     except (ValueError, OverflowError):
         return
-    assert all(run.count > 0 for run in made.runs())
+    assert all(run.length > 0 for run in made.runs())
