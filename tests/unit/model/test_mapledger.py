@@ -87,6 +87,7 @@ class Writers(RuleBasedStateMachine):
         )
         others.close(len(self.log))
         owner.adopt(others)
+        self.put(owner)
 
     @invariant()
     def the_stored_map_is_right_for_every_record(self) -> None:
