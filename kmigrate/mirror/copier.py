@@ -20,7 +20,8 @@ from kmigrate.cluster.fetcher import FetchSession
 from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
-from kmigrate.mirror.mending import Mender
+from kmigrate.mirror.mapped import MappedLane
+from kmigrate.mirror.mending import MapStore, Mender
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.broker import BrokerConnection
@@ -61,6 +62,8 @@ class MirroredTopic:
     """The source topic's own policy says that a log cleaner works on it."""
     urgent: bool = False
     """In a promote: every partition's answer is asked for, idle or not, and progress told at once (AL-76)."""
+    target_starts: Mapping[int, int] | None = None
+    """Where the records of a mapped topic begin on the target; None where offsets are identical."""
 
 
 class Copier:
@@ -74,6 +77,7 @@ class Copier:
         holes: HoleMaker,
         settings: MirrorSettings,
         *,
+        maps: MapStore | None = None,
         may_fill: Callable[[], bool] = lambda: True,
         pipelining: bool = True,
         on_move: Callable[[Lane], None] = lambda lane: None,
@@ -91,8 +95,8 @@ class Copier:
         self.trouble = ""
         self._moved = asyncio.Event()
         self._look_now = asyncio.Event()
-        self._may_write_compacted = may_fill
-        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set)
+        self._may_write_careful = may_fill
+        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set, maps)
         self._tasks = TaskOwner(self._on_failure)
         self._readers: set[int] = set()
         self._writers: set[int] = set()
@@ -110,14 +114,7 @@ class Copier:
             for partition, start in topic.starts.items():
                 lane = self.lanes.get((topic.topic, partition))
                 if lane is None:
-                    lane = Lane(
-                        topic.topic,
-                        partition,
-                        producer_id=self._identity.data_id,
-                        epoch=self._identity.data_epoch,
-                        hole_limit=self._settings.hole_limit,
-                        log_start=start,
-                    )
+                    lane = self._lane(topic, partition, start)
                     self.lanes[lane.key] = lane
                 lane.compacted = lane.compacted or topic.compacted
                 lane.barrier = topic.barriers.get(partition)
@@ -126,6 +123,27 @@ class Copier:
             self._look_now.set()
         self._topics = wanted
         self._wake()
+
+    def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
+        identity = self._identity
+        if topic.target_starts is None:
+            return Lane(
+                topic.topic,
+                partition,
+                producer_id=identity.data_id,
+                epoch=identity.data_epoch,
+                hole_limit=self._settings.hole_limit,
+                log_start=start,
+            )
+        return MappedLane(
+            topic.topic,
+            partition,
+            producer_id=identity.data_id,
+            epoch=identity.data_epoch,
+            log_start=start,
+            target_start=topic.target_starts[partition],
+            target_topic_id=topic.target_topic_id,
+        )
 
     async def run(self) -> None:
         """Copy until cancelled; raises only what no retry can mend."""
@@ -215,6 +233,10 @@ class Copier:
         if lane.must_recover:
             lane.busy = True
             self._tasks.start(self._mend(lane, self._mender.recover(lane)), f"recover-{lane.key}")
+        elif isinstance(lane, MappedLane):
+            if lane.map_due:
+                lane.busy = True
+                self._tasks.start(self._mend(lane, self._mender.store_map(lane)), f"map-{lane.key}")
         else:
             hole = lane.hole_due()
             if hole is not None:
@@ -355,10 +377,10 @@ class Copier:
         for lane in self.lanes.values():
             if self._target.leader(*lane.key) != node:
                 continue
-            if lane.compacted and not self._may_write_compacted():
+            if lane.careful and not self._may_write_careful():
                 continue
-            careful = lane.compacted or now - lane.head_timestamp > _OLD_MS
-            sent = lane.send_next(connection, 1 if careful else self._in_flight)
+            alone = lane.compacted or now - lane.head_timestamp > _OLD_MS
+            sent = lane.send_next(connection, 1 if alone else self._in_flight)
             if sent is None:
                 self._attend(lane)
                 continue

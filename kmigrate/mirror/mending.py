@@ -6,26 +6,39 @@ Both read the target's own log before they say anything; neither decides by itse
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.cluster.producer import LogTail, read_tail, settled_end
-from kmigrate.errors import Diverged, Failed, ProtocolViolation, Unreachable
+from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, LaneState
+from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.steps import Hole
+from kmigrate.model.mapledger import MapLedger
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import Batch, walk
 from kmigrate.records.rewrite import contents
+from kmigrate.state.offset_maps import OffsetMaps
 
-__all__ = ["Mender"]
+__all__ = ["MapStore", "Mender"]
 
 _SETTLE_S = 0.1
 """After an unknown outcome the log end must stay the same this long before it is believed."""
 _FENCED = frozenset({Code.TRANSACTION_COORDINATOR_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
+
+
+@dataclass(frozen=True, slots=True)
+class MapStore:
+    """The map topic, and under which link and lease term this process writes to it."""
+
+    maps: OffsetMaps
+    link_uuid: str
+    term: int
 
 
 class Mender:
@@ -39,6 +52,7 @@ class Mender:
         holes: HoleMaker,
         may_fill: Callable[[], bool],
         look_again: Callable[[], None],
+        store: MapStore | None = None,
     ) -> None:
         self._source = source
         self._target = target
@@ -46,6 +60,7 @@ class Mender:
         self._holes = holes
         self._may_fill = may_fill
         self._look_again = look_again
+        self._store = store
 
     async def recover(self, lane: Lane) -> None:
         """Read the target's tail until it is known where the lane stands."""
@@ -57,13 +72,16 @@ class Mender:
                         self._target,
                         *lane.key,
                         self._identity.data_id,
+                        since=lane.target_start if isinstance(lane, MappedLane) else 0,
                         settle_s=_SETTLE_S if lane.unknown else 0.0,
                     )
-                    if lane.compacted and lane.doubtful:
+                    if isinstance(lane, MappedLane):
+                        await self._bring_map_to(lane, tail)
+                    elif lane.compacted and lane.doubtful:
                         await self._compare_last(lane, tail)
                 except Diverged as error:
                     lane.stop(f"{error.ref}: {error.what}")
-                except ProtocolViolation as error:
+                except (ProtocolViolation, StateLogBroken) as error:
                     lane.stop(f"{error.ref}: {error.what}")
                 except Unreachable as error:
                     lane.trouble = error.what
@@ -71,7 +89,7 @@ class Mender:
                     await sleep(delay)
                     delay = min(delay * 2, 1.0)
                 else:
-                    if tail.end < lane.log_start:
+                    if not isinstance(lane, MappedLane) and tail.end < lane.log_start:
                         lane.stop(f"not-aligned: the target ends at {tail.end}, before the start {lane.log_start}")
                     lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
         finally:
@@ -88,16 +106,64 @@ class Mender:
         ours = await self._batches(self._target, lane, tail.data_end - 1, tail.data_end)
         first = min((batch.base_offset for batch in ours), default=tail.data_end)
         copied = {offset: record for batch in ours for offset, record in contents(batch).items()}
-        for batch in await self._batches(self._source, lane, first, tail.data_end):
+        await self._compare(lane, copied, first, tail.data_end, 0)
+
+    async def _compare(
+        self, lane: Lane, copied: dict[int, tuple[int, bytes]], first: int, end: int, shift: int
+    ) -> None:
+        """Compare the source's records from `first` to `end` with what was copied of them, `shift` offsets on."""
+        for batch in await self._batches(self._source, lane, first, end):
             for offset, record in contents(batch).items():
-                if first <= offset < tail.data_end and copied.get(offset) != record:
+                if first <= offset < end and copied.get(offset + shift) != record:
                     raise Diverged(
                         "diverged",
-                        f"{lane.topic}-{lane.partition} holds another record at offset {offset} on the target than "
-                        "on the source: a copier that had been stopped wrote after its place was taken",
+                        f"{lane.topic}-{lane.partition} holds another record at offset {offset + shift} on the target "
+                        f"than the source at {offset}: a copier that had been stopped wrote after its place was taken",
                         still_true="no later record was copied; the source is untouched",
                         next_step="delete the target topic and mirror it again, before any client reads it",
                     )
+
+    async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
+        """Cut the map to what the target's log holds, and compare the last batch with what the map says it is."""
+        assert self._store is not None
+        link_uuid, term, maps = self._store.link_uuid, self._store.term, self._store.maps
+        await maps.read_to_end()
+        if lane.ledger is None:
+            stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id)
+            stored.close(tail.end)
+            lane.ledger = MapLedger(
+                link_uuid, *lane.key, term=term, target_topic_id=lane.target_topic_id, stored=stored
+            )
+        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, before_term=term)
+        others.close(tail.end)
+        lane.stands_at(tail.end, others)
+        if tail.end == lane.target_start:
+            return
+        ours = await self._batches(self._target, lane, tail.end - 1, tail.end)
+        copied = {offset: record for batch in ours for offset, record in contents(batch).items()}
+        last = lane.ledger.map.to_source(tail.end - 1)
+        if last is None or not last.is_record or tail.end - 1 not in copied:
+            raise _unknown_batch(lane, tail.end - 1)
+        shift = tail.end - 1 - last.offset
+        first = min(copied)
+        await self._compare(lane, copied, first - shift, last.offset + 1, shift)
+
+    async def store_map(self, lane: MappedLane) -> None:
+        """Store the runs that are planned, so that their batches may go."""
+        assert self._store is not None and lane.ledger is not None
+        try:
+            if not self._may_fill():
+                await sleep(0.05)
+                return
+            token, chunks = lane.ledger.unwritten()
+            await self._store.maps.store(chunks)
+            lane.ledger.written(token)
+        except Failed as error:
+            lane.trouble = error.what
+            self._look_again()
+            await sleep(0.1)
+        finally:
+            lane.busy = False
 
     async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch]:
         """The data batches that hold offsets start … end − 1; raises Unreachable."""
@@ -163,3 +229,13 @@ class Mender:
             lane.filled(end)
         else:
             lane.fill_failed("the target's log moved", unknown=True)
+
+
+def _unknown_batch(lane: Lane, offset: int) -> Diverged:
+    return Diverged(
+        "diverged",
+        f"{lane.topic}-{lane.partition} holds a record at offset {offset} on the target that its offset map does not "
+        "know",
+        still_true="no later record was copied; the source is untouched",
+        next_step="find who writes to this topic on the target; see docs/mirror.md",
+    )

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Refused, Unreachable
+from kmigrate.mirror.outlook import why_mapped
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
+from kmigrate.state.offset_maps import ensure_map_topic
 
 __all__ = ["Prepared", "TopicMaker", "target_configs"]
 
@@ -83,25 +86,33 @@ def target_configs(own: Mapping[str, str], replicas: int) -> Configs:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A target topic that exists and is empty, and where its mirror begins."""
+    """A target topic that exists, and where its mirror begins on both sides."""
 
     partitions: int
     source_topic_id: str
     target_topic_id: str
     starts: Mapping[int, int]
     configs: Configs
+    target_starts: Mapping[int, int] | None
+    """Where the records begin on the target, where its offsets are its own; None for identical offsets."""
 
 
 class TopicMaker:
     """Creates target topics of one link."""
 
     def __init__(
-        self, source: ClusterClient, target: ClusterClient, source_admin: Admin, target_admin: Admin
+        self,
+        source: ClusterClient,
+        target: ClusterClient,
+        source_admin: Admin,
+        target_admin: Admin,
+        settings: MirrorSettings,
     ) -> None:
         self._source = source
         self._target = target
         self._source_admin = source_admin
         self._target_admin = target_admin
+        self._settings = settings
 
     async def prepare(self, record: TopicRecord) -> Prepared:
         """The target topic, made or adopted; Refused where one is there that is not ours to fill."""
@@ -119,8 +130,17 @@ class TopicMaker:
         told = (await self._source_admin.topic_configs([topic]))[topic]
         configs = target_configs({key: entry.value for key, entry in told.items() if entry.own}, replicas)
         existing = self._target.metadata.topics.get(topic)
+        compacted = "compact" in told["cleanup.policy"].value
+        starts = await self._starts(record, info)
+        ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
+        if any(ends.values()):
+            self._refuse_data(record, ends)
+            told = (await self._target_admin.topic_configs([topic]))[topic]  # who has data keeps its own configs
+            configs = target_configs({key: entry.value for key, entry in told.items() if entry.own}, replicas)
+        mapped = await self._is_mapped(record, starts, compacted)
+        if mapped:
+            await ensure_map_topic(self._target, self._target_admin)
         if existing is not None:
-            await self._check_empty(existing, len(info.partitions))
             await self._target_admin.alter_topic_configs(topic, configs.now)
         else:
             await self._target_admin.create_topic(topic, len(info.partitions), replicas, configs.now)
@@ -129,9 +149,16 @@ class TopicMaker:
             partitions=len(info.partitions),
             source_topic_id=_id(info),
             target_topic_id=_id(made),
-            starts=await self._starts(record, info),
+            starts=starts,
             configs=configs,
+            target_starts=ends if mapped else None,
         )
+
+    async def _is_mapped(self, record: TopicRecord, starts: Mapping[int, int], compacted: bool) -> bool:
+        """Whether the target's offsets will be its own: asked for, or because identity cannot be had."""
+        if record.offsets != "auto":
+            return record.offsets == "mapped"
+        return bool(await why_mapped(self._source, self._settings, record.topic, starts, compacted=compacted))
 
     async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
         deadline = monotonic() + 30
@@ -154,22 +181,28 @@ class TopicMaker:
             next_step=f"delete {found.name} on the target, or give its partitions the same number",
         )
 
-    async def _check_empty(self, found: TopicInfo, partitions: int) -> None:
+    async def _ends(self, found: TopicInfo, partitions: int) -> dict[int, int]:
+        """Log ends of a target topic that stood there before us."""
         if len(found.partitions) != partitions:
             raise self._wrong_shape(found, partitions)
-        keys = [(found.name, partition) for partition in found.partitions]
-        ends = await self._target.log_ends(keys)
-        for key in keys:
-            if ends[key].error:
-                raise Unreachable("no-log-end", f"{key[0]}-{key[1]}: {row(ends[key].error).name}")
-            if ends[key].offset > 0:
-                raise Refused(
-                    "target-topic-not-empty",
-                    f"topic {found.name} on {self._target.settings.name} already holds data (partition {key[1]} "
-                    f"ends at {ends[key].offset})",
-                    still_true="nothing was written to it",
-                    next_step=f"delete {found.name} on the target if it is not needed, and mirror it again",
-                )
+        ends = await self._target.log_ends([(found.name, partition) for partition in sorted(found.partitions)])
+        for (topic, partition), end in ends.items():
+            if end.error:
+                raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error).name}")
+        return {partition: end.offset for (_, partition), end in ends.items()}
+
+    def _refuse_data(self, record: TopicRecord, ends: Mapping[int, int]) -> None:
+        """Records are put behind those of somebody else only where a person asked for it."""
+        if record.offsets != "mapped":
+            partition, end = next((p, end) for p, end in ends.items() if end > 0)
+            raise Refused(
+                "target-topic-not-empty",
+                f"topic {record.topic} on {self._target.settings.name} already holds data (partition {partition} "
+                f"ends at {end})",
+                still_true="nothing was written to it",
+                next_step=f"delete {record.topic} on the target if it is not needed, and mirror it again; "
+                "or put the records behind that data: --offsets mapped",
+            )
 
     async def _starts(self, record: TopicRecord, info: TopicInfo) -> dict[int, int]:
         """First mirrored offset by partition (AL-20)."""

@@ -42,20 +42,22 @@ class Place(NamedTuple):
 class OffsetMap:
     """The runs of one partition, in order; three columns, so that a million runs are 24 MB."""
 
-    __slots__ = ("_count", "_source", "_target", "covered")
+    __slots__ = ("_count", "_origin", "_source", "_target", "covered")
 
-    def __init__(self, runs: Iterable[Run] = (), *, covered: int = -1) -> None:
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
         self._source, self._target, self._count = array("q"), array("q"), array("q")
+        self._origin = (-1, -1)
         self.covered = -1
         """Source position below which nothing is missing from the map."""
         for run in runs:
             self.append(*run)
-        self.cover(covered)
 
     @classmethod
     def identity(cls, start: int, end: int) -> OffsetMap:
         """One run: the same offsets on both sides."""
-        return cls([Run(start, start, end - start)] if end > start else [], covered=max(start, end))
+        made = cls([Run(start, start, end - start)] if end > start else [])
+        made.begin(start, start)
+        return made
 
     def __len__(self) -> int:
         return len(self._source)
@@ -78,14 +80,19 @@ class OffsetMap:
 
     @property
     def source_end(self) -> int:
-        """Source offset after the last record of the map; −1 where it holds none."""
-        return self._source[-1] + self._count[-1] if self._source else -1
+        """Source offset after the last record of the map; where it holds none, where it begins."""
+        return self._source[-1] + self._count[-1] if self._source else self._origin[0]
 
     @property
     def target_end(self) -> int:
-        return self._target[-1] + self._count[-1] if self._target else -1
+        return self._target[-1] + self._count[-1] if self._target else self._origin[1]
 
     # growing and shrinking
+
+    def begin(self, source: int, target: int) -> None:
+        """Say where the first record will stand, so that a map without any translates the positions before it."""
+        self._origin = (source, target)
+        self.cover(source)
 
     def append(self, source: int, target: int, count: int) -> bool:
         """Add records behind all others; True where that began a new run. ValueError where an invariant would break."""
@@ -139,14 +146,14 @@ class OffsetMap:
     def to_target(self, position: int) -> Place | None:
         """The target's position for one of the source; None beyond what was copied."""
         place = _translate(self._source, self._target, self._count, position)
-        if place is None and self._source and position <= self.covered:
+        if place is None and self.target_end >= 0 and position <= self.covered:
             return Place(self.target_end, False)
         return place
 
     def to_source(self, position: int) -> Place | None:
         """The source's position for one of the target; None beyond what was copied."""
         place = _translate(self._target, self._source, self._count, position)
-        if place is None and self._source and position == self.target_end:
+        if place is None and position <= self.target_end:
             return Place(self.source_end, False)
         return place
 

@@ -137,7 +137,7 @@ class TopicRecord:
     start: str = "earliest"
     """earliest, latest, or a timestamp in ms as a number (AL-20)."""
     offsets: str = "auto"
-    """auto or identical."""
+    """As asked for: auto, identical or mapped."""
     partitions: int = 0
     source_topic_id: str = ""
     target_topic_id: str = ""
@@ -157,6 +157,12 @@ class TopicRecord:
     barrier: Mapping[int, PartitionBarrier] = field(default_factory=dict)
     fenced_ms: int = 0
     promoted_ms: int = 0
+    mapped: bool = False
+    """Whether the target's offsets are its own, told by an exact map; decided when the target topic was prepared."""
+    target_starts: Mapping[int, int] = field(default_factory=dict)
+    """Where the mirror's records begin on the target, by partition of a mapped topic."""
+    target_ends: Mapping[int, int] = field(default_factory=dict)
+    """Where they end: the target's log ends at the flip of a mapped topic."""
 
     @property
     def key(self) -> str:
@@ -256,6 +262,10 @@ class PartitionProgress:
     direct_offset: int = -1
     direct_ms: int = 0
     """When that batch was seen here, ms since the epoch."""
+    target_position: int = -1
+    """The target's offset at `position`, of a mapped partition."""
+    runs: int = 0
+    """Runs of a mapped partition's offset map."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ A  The fence is left only by a record (flip or un-fence), never by a timer of a 
 B  The barrier is read after the drain: the source's log end (replica_id −2, V1). The producers are read after it, and
    the end must be the same once more after that (C), so that no mark is newer than the barrier.
 C  The flip needs the mirror's own word that it stopped exactly at the barrier, and the target's log end equal
-   to it, and the source's log end and leader epoch still the same.
+   to it (where offsets are mapped: to what the barrier is there), and the source's log end and leader epoch still the
+   same.
 D  Any deadline or guard before the flip un-fences; after the flip there is no way but forward.
 """
 
@@ -248,7 +249,9 @@ class TopicPromotion:
 
         await _together(arrival(), self._write_marks(record))
         await self._prove(record, deadline)
-        await self._advance(record, TopicEvent.FLIP, replace(record, promoted_ms=now_ms(), reason=""))
+        ends = self._target_ends(record) if record.mapped else {}
+        flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends)
+        await self._advance(record, TopicEvent.FLIP, flipped)
         await self.target_admin.alter_topic_configs(self.topic, record.restore_configs, record.drop_configs)
 
     def _not_arrived(self, record: TopicRecord) -> str | None:
@@ -263,16 +266,24 @@ class TopicPromotion:
                 return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}"
         return None
 
+    def _target_ends(self, record: TopicRecord) -> dict[int, int]:
+        """Where the target's logs must end now: at the barrier, by the mirror's own word where offsets are mapped."""
+        if not record.mapped:
+            return {p: barrier.offset for p, barrier in record.barrier.items()}
+        progress = self._progress()
+        return {p: progress[p].target_position if p in progress else -1 for p in record.barrier}
+
     async def _prove(self, record: TopicRecord, deadline: float) -> None:
         """Rules B and C: ask both clusters themselves."""
         keys = self._keys(record)
         while True:
             source_ends, target_ends = await _together(self.source.log_ends(keys), self.target.log_ends(keys))
             self._refuse_moved(record, source_ends)
+            wanted = self._target_ends(record)
             behind = [
-                f"the target's log of {topic}-{partition} ends at {end.offset}, not {record.barrier[partition].offset}"
+                f"the target's log of {topic}-{partition} ends at {end.offset}, not {wanted[partition]}"
                 for (topic, partition), end in target_ends.items()
-                if end.error or end.offset != record.barrier[partition].offset
+                if end.error or end.offset != wanted[partition]
             ]
             if not behind:
                 return

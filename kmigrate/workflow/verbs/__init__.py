@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups
 from kmigrate.workflow.verbs.links import check_link, create_link, delete_link, forget_router, resolve_link
-from kmigrate.workflow.verbs.topics import mirror_topics, promote_topics
+from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
 __all__ = [
     "check_link",
+    "check_offsets_mode",
     "create_link",
     "delete_link",
     "forget_router",

@@ -161,6 +161,16 @@ def test_what_is_not_copied_yet_has_no_place_and_the_end_of_what_is_has_one() ->
     assert OffsetMap().to_target(0) is None
 
 
+def test_a_map_without_records_translates_the_positions_before_the_first() -> None:
+    made = OffsetMap()
+    made.begin(10, 300)
+    assert made.to_target(4) == made.to_target(10) == (300, False)
+    assert made.to_target(11) is None
+    assert made.to_source(300) == made.to_source(7) == (10, False)
+    assert made.to_source(301) is None
+    assert OffsetMap.identity(0, 0).to_target(0) == (0, False)
+
+
 def test_identical_offsets_are_one_run() -> None:
     made = OffsetMap.identity(7, 100)
     assert list(made.runs()) == [Run(7, 7, 93)]
