@@ -99,6 +99,10 @@ class MappedLane(Lane):
             return None
         return super().send_next(connection, in_flight)
 
+    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
+        super().answered(step, error, base_offset, repeated=repeated)
+        self._pass_holes()
+
     def expected(self, step: Append) -> int:
         place = self.ledger.map.to_target(step.start) if self.ledger is not None else None
         return place.offset if place is not None and place.is_record else -1
