@@ -30,6 +30,8 @@ app = typer.Typer()
 
 _PADDING_RATE = 5e6
 """Filler offsets a second and partition: 8.5 M were measured (M4)."""
+_STRETCHES = 1_000
+"""Stretches of 1 MiB that one call reads at most, or one of each partition: a plan is to take seconds."""
 _STYLES = {"identical": "green", "mapped": "cyan"}
 
 
@@ -85,9 +87,11 @@ async def plan(
         names = topics or sorted(name for name in known if not is_internal(name))
         configs = await source_admin.topic_configs([name for name in names if name in known])
         rows: list[TopicOutlook] = []
+        partitions = sum(len(known[name].partitions) for name in names if name in known)
+        stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
         for name in dict.fromkeys(names):
             policy = configs[name]["cleanup.policy"].value if name in configs else ""
-            asked = _Asked(start, offsets, rate, "compact" in policy, mirror_settings(call.settings))
+            asked = _Asked(start, offsets, rate, "compact" in policy, stretches, mirror_settings(call.settings))
             rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked))
         return Answer({"link": record.name, "topics": [asdict(row) for row in rows]}, _view(rows))
 
@@ -100,6 +104,7 @@ class _Asked:
     offsets: str
     rate: float
     compacted: bool
+    stretches: int
     settings: MirrorSettings
 
 
@@ -128,7 +133,7 @@ async def _outlook(
     elif why and not mapped:
         mapped = True
         notes.append(f"mapped: {why}")
-    seen = [await sample(source, name, p, begin[p], ends[name, p].offset) for _, p in keys]
+    seen = [await sample(source, name, p, begin[p], ends[name, p].offset, stretches=asked.stretches) for _, p in keys]
     replicas = max((len(p.replicas) for p in info.partitions.values()), default=0)
     padding = 0 if mapped else sum(max(0, offset) for offset in begin.values())
     size = sum(each.bytes for each in seen)

@@ -21,8 +21,6 @@ from kmigrate.protocol.hot import FetchPartition
 __all__ = ["Sample", "sample", "why_mapped"]
 
 _STRETCH = 1 << 20
-_FIRST_STRETCHES = 6
-_FAR_STRETCHES = 4
 _ANY_GAP = 1 << 62
 
 
@@ -55,21 +53,23 @@ class Sample:
     """Of the whole range; an estimate where `exact` is false."""
 
 
-async def sample(source: ClusterClient, topic: str, partition: int, start: int, end: int) -> Sample:
-    """Look at offsets start … end − 1 of one partition."""
+async def sample(
+    source: ClusterClient, topic: str, partition: int, start: int, end: int, *, stretches: int = 10
+) -> Sample:
+    """Look at offsets start … end − 1 of one partition: half of the stretches from the start on, the others spread."""
     holes = weight = seen = 0
     at = start
-    for number in range(_FIRST_STRETCHES + _FAR_STRETCHES):
+    near = (stretches + 1) // 2
+    for number in range(1, stretches + 1):
         if at >= end:
             break
         found = await _stretch(source, topic, partition, at, end)
         holes, weight, seen = holes + found.holes, weight + found.bytes, seen + found.next_offset - at
         if found.next_offset <= at:
             break
-        if number < _FIRST_STRETCHES - 1:
-            at = found.next_offset
-        else:
-            at = max(found.next_offset, start + (end - start) * (number - _FIRST_STRETCHES + 2) // (_FAR_STRETCHES + 1))
+        at = found.next_offset
+        if number >= near:
+            at = max(at, start + (end - start) * (number - near + 1) // (stretches - near + 1))
     exact = seen >= end - start
     return Sample(holes, exact, weight if exact or not seen else weight * (end - start) // seen)
 

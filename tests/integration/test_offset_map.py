@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -175,7 +176,8 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     try:
         run.does("link", "create", "blue", "--source", "source", "--target", "target")
         outlook = run.does("plan", topic)["topics"][0]
-        assert outlook["offsets"] == "mapped"
+        assert (outlook["offsets"], outlook["padding"], outlook["holes_exact"]) == ("mapped", 0, True)
+        assert outlook["holes"] == outlook["records"] - len(records) > 600_000
         run.start("mirror", "controller")
         run.does("topic", "mirror", topic)
         wait_until(lambda: run.does("status")["topics"][0]["lag"] == 0, 40, "the copy")
@@ -186,6 +188,20 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
         assert told["positions"][2]["to"] is None
         back = run.does("offsets", "translate", f"{topic}:0", str(told["positions"][0]["to"]), "--from", "target")
         assert back["positions"][0]["to"] == records[9][0]
+        kept = tmp_path / "positions.json"
+        kept.write_text(json.dumps({topic: {"0": gap_from + 5}}))
+        run.does("offsets", "export", str(kept), "--out", str(tmp_path / "moved.json"))
+        moved = json.loads((tmp_path / "moved.json").read_text())
+        assert moved == {topic: {"0": told["positions"][1]["to"]}}
+        checkpoint = tmp_path / "query"
+        (checkpoint / "offsets").mkdir(parents=True)
+        (checkpoint / "metadata").write_text('{"id":"q"}')
+        for batch, position in ((6, 0), (7, records[9][0]), (8, gap_from + 5)):
+            (checkpoint / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"{topic}":{{"0":{position}}}}}')
+        run.does("offsets", "export", str(checkpoint), "--out", str(tmp_path / "copy"))
+        assert sorted(path.name for path in (tmp_path / "copy" / "offsets").iterdir()) == ["7", "8"]
+        assert json.loads((tmp_path / "copy" / "offsets" / "8").read_text().split("\n")[2]) == moved
+        assert (tmp_path / "copy" / "metadata").read_text() == '{"id":"q"}'
         run.does("group", "mirror", "before", "inside", "end")
         run.does("group", "promote", "before", "inside", "end", "--yes")
         run.does("promote", topic, "--yes")
