@@ -116,7 +116,8 @@ async def _translate(
         maps = {topic: await maps_of(topic) for topic in sorted({topic for topic, _ in wanted})}
         moved: Wanted = {}
         for (topic, partition), committed in wanted.items():
-            place = maps[topic][partition].to_target(committed.offset)
+            made = maps[topic].get(partition)
+            place = made.to_target(committed.offset) if made is not None else None
             if place is not None:
                 moved[(topic, partition)] = CommittedOffset(place.offset, committed.metadata)
         ends = await target.list_offsets(dict.fromkeys(moved, LATEST))
@@ -125,10 +126,11 @@ async def _translate(
             return moved
         if monotonic() > deadline:
             topic, partition = missing[0]
+            made = maps[topic].get(partition)
             raise Refused(
                 "target-behind-group",
                 f"group {group} has read {topic}-{partition} up to {wanted[missing[0]].offset}, the mirror has copied "
-                f"it up to {maps[topic][partition].covered}",
+                f"it up to {made.covered if made is not None else 0}",
                 still_true="the group is still mirrored; nothing was written",
                 next_step="wait until the mirror has caught up (kmigrate status), or look at a position beyond the log",
             )

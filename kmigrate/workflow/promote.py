@@ -248,9 +248,8 @@ class TopicPromotion:
                 raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
 
         await _together(arrival(), self._write_marks(record))
-        await self._prove(record, deadline)
-        ends = self._target_ends(record) if record.mapped else {}
-        flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends)
+        ends = await self._prove(record, deadline)
+        flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
         await self._advance(record, TopicEvent.FLIP, flipped)
         await self.target_admin.alter_topic_configs(self.topic, record.restore_configs, record.drop_configs)
 
@@ -271,10 +270,13 @@ class TopicPromotion:
         if not record.mapped:
             return {p: barrier.offset for p, barrier in record.barrier.items()}
         progress = self._progress()
-        return {p: progress[p].target_position if p in progress else -1 for p in record.barrier}
+        return {
+            p: seen.target_position if (seen := progress.get(p)) and seen.at_barrier == barrier.offset else -1
+            for p, barrier in record.barrier.items()
+        }
 
-    async def _prove(self, record: TopicRecord, deadline: float) -> None:
-        """Rules B and C: ask both clusters themselves."""
+    async def _prove(self, record: TopicRecord, deadline: float) -> dict[int, int]:
+        """Rules B and C: ask both clusters themselves; the target's ends, which are the barrier there."""
         keys = self._keys(record)
         while True:
             source_ends, target_ends = await _together(self.source.log_ends(keys), self.target.log_ends(keys))
@@ -286,7 +288,7 @@ class TopicPromotion:
                 if end.error or end.offset != wanted[partition]
             ]
             if not behind:
-                return
+                return wanted
             if monotonic() > deadline:
                 raise Refused("target-not-at-barrier", behind[0])
             await self.target.refresh([self.topic])
