@@ -120,7 +120,9 @@ class Mender:
                         f"{lane.topic}-{lane.partition} holds another record at offset {offset + shift} on the target "
                         f"than the source at {offset}: a copier that had been stopped wrote after its place was taken",
                         still_true="no later record was copied; the source is untouched",
-                        next_step="delete the target topic and mirror it again, before any client reads it",
+                        next_step="delete the target topic and mirror it again, before any client reads it"
+                        if not isinstance(lane, MappedLane)
+                        else "what the target held before its mirror is untouched; see docs/offsets.md",
                     )
 
     async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
@@ -158,6 +160,7 @@ class Mender:
             token, chunks = lane.ledger.unwritten()
             await self._store.maps.store(chunks)
             lane.ledger.written(token)
+            lane.trouble = ""
         except Failed as error:
             lane.trouble = error.what
             self._look_again()
