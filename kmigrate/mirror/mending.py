@@ -67,6 +67,10 @@ class Mender:
         delay = 0.02
         try:
             while lane.state is LaneState.LOST:
+                if isinstance(lane, MappedLane) and not self._may_fill():
+                    lane.trouble = "the lease is not confirmed"  # a newer owner's runs are not ours to judge
+                    await sleep(0.05)
+                    continue
                 try:
                     tail = await read_tail(
                         self._target,

@@ -96,6 +96,7 @@ def test_a_topic_whose_target_holds_data_is_copied_behind_it_and_the_map_finds_e
             await world.change(topic, lambda record: replace(record, offsets="mapped"))
             record = await world.in_phase(topic, TopicPhase.MIRRORING)
             assert record.mapped and dict(record.target_starts) == before
+            assert record.restore_configs["retention.ms"] == "3600000000", "the target topic keeps its own configs"
             await copied(world, topic)
             maps = await assert_mapped(world, topic, before=before)
             assert all(len(made) > 10 for made in maps.values())
@@ -251,7 +252,7 @@ def test_mirrors_killed_and_stopped_in_the_middle_leave_a_map_that_finds_every_r
             with mirror_process(world, "zombie") as zombie:
                 for run in range(2):
                     with mirror_process(world, f"k{run}") as process:
-                        await asyncio.sleep(1.2)
+                        await asyncio.sleep(0.8)
                         zombie.send_signal(signal.SIGSTOP)
                         await asyncio.sleep(2.2)
                         zombie.send_signal(signal.SIGCONT)
