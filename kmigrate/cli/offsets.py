@@ -40,7 +40,7 @@ From = Annotated[str, typer.Option("--from", metavar="source|target", help="The 
 async def translate(
     call: Call,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="The partition may be left out where it is 0.")
+        str | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="The partition may be left out where there is one.")
     ] = None,
     offsets: Annotated[list[int] | None, typer.Argument(metavar="OFFSET...", help="Positions.", min=0)] = None,
     from_: From = "source",

@@ -1,4 +1,4 @@
-"""What a lane needs beside being read and written: to learn where it stands, and to have its holes filled.
+"""What a lane needs beside being read and written: to learn where it stands, its holes filled, its map stored.
 
 Both read the target's own log before they say anything; neither decides by itself, the lane does.
 """
