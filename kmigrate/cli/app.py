@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from kmigrate.cli import doctor, group, link, plan, playbook, promote, run, sandbox, status, topic, verify
+from kmigrate.cli import doctor, group, link, offsets, plan, playbook, promote, run, sandbox, status, topic, verify
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
 from kmigrate.errors import UsageError
@@ -22,8 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for _sub in (link.app, topic.app, group.app, run.mirror_app, run.router_app, run.controller_app, sandbox.app):
+for _sub in (link.app, topic.app, group.app, offsets.app, run.mirror_app, run.router_app, run.controller_app):
     app.add_typer(_sub)
+app.add_typer(sandbox.app)
 app.add_typer(playbook.app)
 for _single in (promote.app, run.app, status.app, verify.app, plan.app, doctor.app):
     app.registered_commands += _single.registered_commands

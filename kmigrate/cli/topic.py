@@ -21,7 +21,7 @@ from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
 from kmigrate.cli.waiting import need_mirror, watched_topics
-from kmigrate.errors import Refused, UsageError
+from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord, encode_record
 from kmigrate.workflow import verbs
@@ -52,11 +52,15 @@ async def mirror(
     no_wait: NoWait = False,
     plan: PlanOnly = False,
 ) -> Answer:
-    """Mirror topics with identical offsets, and wait until each is being mirrored."""
+    """Mirror topics, and wait until each is being mirrored.
+
+    auto: identical offsets where they can be had, else the target's own with an exact map; mapped also goes behind
+    data that the target topic holds already.
+    """
     topics = call.required_list(topics, "TOPIC", "the topics to mirror")
     left_out = check_names(topics, exclude, regex=regex)
     start = start_position(from_)
-    _check_offsets(offsets)
+    verbs.check_offsets_mode(offsets)
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
         if regex:
@@ -81,23 +85,6 @@ async def mirror(
 
 def _records(estate: Estate, link: str, topics: list[str]) -> list[TopicRecord | None]:
     return [estate.log.state.topic(link, topic) for topic in topics]
-
-
-def _check_offsets(offsets: str) -> None:
-    if offsets == "mapped":
-        raise Refused(
-            "not-in-this-version",
-            "--offsets mapped: not in this version, which keeps offsets identical on every partition",
-            still_true="nothing was changed",
-            next_step="--offsets auto, or identical",
-        )
-    if offsets not in ("auto", "identical"):
-        raise UsageError(
-            "bad-offsets-mode",
-            f"--offsets {offsets}: no such mode",
-            still_true="nothing was changed",
-            next_step="expected: auto, identical or mapped",
-        )
 
 
 @command(app, "pause")
@@ -188,7 +175,7 @@ def _facts(record: TopicRecord) -> Any:
             ("link", record.link),
             ("phase", phase_text(record.phase)),
             ("from", record.start),
-            ("offsets", record.offsets),
+            ("offsets asked", record.offsets),
             *([("paused", "yes")] if record.paused else []),
             *([("reason", record.reason)] if record.reason else []),
             *([("fence to flip", f"{record.promoted_ms - record.fenced_ms} ms")] if record.promoted_ms else []),

@@ -124,6 +124,14 @@ def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[
                 next_step="kmigrate topic list",
             )
         records = [known[topic] for topic in dict.fromkeys(topics)]
+    mapped = [r.topic for r in records if r.mapped]
+    if mapped:
+        raise Refused(
+            "mapped-not-compared",
+            f"{', '.join(mapped)}: offsets are mapped; only topics with identical offsets are compared",
+            still_true="nothing was read",
+            next_step="name the other topics; a mapped topic's offsets: kmigrate offsets translate",
+        )
     early = [r.topic for r in records if r.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING)]
     if early or not records:
         raise Refused(

@@ -48,11 +48,13 @@ async def read_tail(
     partition: int,
     producer_id: int,
     *,
+    since: int = 0,
     settle_s: float = 0.0,
     patience_s: float = 30.0,
 ) -> LogTail:
     """Where `producer_id` must append next; raises Unreachable, or Diverged where somebody else wrote behind it.
 
+    `since`: the offset before which the log was somebody else's by right.
     `settle_s`: after an unknown outcome, how long the log end must stay the same before it is believed.
     """
     deadline = monotonic() + patience_s
@@ -61,18 +63,19 @@ async def read_tail(
     if first.error:
         await client.refresh([topic])
         raise Unreachable("no-log-start", f"{topic}-{partition}: {row(first.error).name}")
+    begin = max(first.offset, since)
     window = _FIRST_WINDOW
-    while end > first.offset:
-        start = max(first.offset, end - window)
+    while end > begin:
+        start = max(begin, end - window)
         last, foreign, reached = await _scan(client, topic, partition, producer_id, start, end, deadline)
-        if foreign is not None and (last is not None or start == first.offset):
+        if foreign is not None and (last is not None or start == begin):
             raise _foreign(topic, partition, foreign)
         if last is not None:
             return LogTail(reached, next_sequence(last.base_sequence, last.count), last.next_offset)
-        if start == first.offset:
+        if start == begin:
             break
         window *= _WIDER
-    return await _without_batch(client, topic, partition, producer_id, first.offset)
+    return await _without_batch(client, topic, partition, producer_id, begin)
 
 
 async def settled_end(

@@ -23,7 +23,8 @@ from kmigrate.cluster.fetcher import FetchSession
 from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
-from kmigrate.mirror.mending import Mender
+from kmigrate.mirror.mapped import MappedLane
+from kmigrate.mirror.mending import MapStore, Mender
 from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.steps import Append
@@ -73,6 +74,8 @@ class MirroredTopic:
     paused: bool = False
     stops: Mapping[int, PartitionStop] = field(default_factory=dict)
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
+    target_starts: Mapping[int, int] | None = None
+    """Where the records of a mapped topic begin on the target; None where offsets are identical."""
 
 
 class Copier:
@@ -86,6 +89,7 @@ class Copier:
         holes: HoleMaker,
         settings: MirrorSettings,
         *,
+        maps: MapStore | None = None,
         may_fill: Callable[[], bool] = lambda: True,
         pipelining: bool = True,
         request_limit: int = 100 << 20,
@@ -105,8 +109,8 @@ class Copier:
         self.trouble = ""
         self._moved = asyncio.Event()
         self._look_now = asyncio.Event()
-        self._may_write_compacted = may_fill
-        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set, self._check_anew)
+        self._may_write_careful = may_fill
+        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set, self._check_anew, maps)
         self._throttle = Throttle()
         self._held: dict[int, float] = {}
         """Target brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
@@ -136,14 +140,7 @@ class Copier:
             if lane is not None and lane.recorded and stop is None and lane.at_rest:
                 lane = None
             if lane is None:
-                lane = Lane(
-                    topic.topic,
-                    partition,
-                    producer_id=self._identity.data_id,
-                    epoch=self._identity.data_epoch,
-                    hole_limit=self._settings.hole_limit,
-                    log_start=start,
-                )
+                lane = self._lane(topic, partition, start)
                 self.lanes[key] = lane
                 self._look_now.set()
             if stop is not None:
@@ -155,6 +152,27 @@ class Copier:
             lane.urgent = topic.urgent
             lane.paused = topic.paused
             lane.losses = topic.losses.get(partition, ())
+
+    def _lane(self, topic: MirroredTopic, partition: int, start: int) -> Lane:
+        identity = self._identity
+        if topic.target_starts is None:
+            return Lane(
+                topic.topic,
+                partition,
+                producer_id=identity.data_id,
+                epoch=identity.data_epoch,
+                hole_limit=self._settings.hole_limit,
+                log_start=start,
+            )
+        return MappedLane(
+            topic.topic,
+            partition,
+            producer_id=identity.data_id,
+            epoch=identity.data_epoch,
+            log_start=start,
+            target_start=topic.target_starts[partition],
+            target_topic_id=topic.target_topic_id,
+        )
 
     def limit(self, rate: int) -> None:
         """Read at most `rate` bytes a second from now on, all partitions together; 0 is no limit."""
@@ -269,6 +287,10 @@ class Copier:
         if lane.must_recover:
             lane.busy = True
             self._tasks.start(self._mend(lane, self._mender.recover(lane)), f"recover-{lane.key}")
+        elif isinstance(lane, MappedLane):
+            if lane.map_due:
+                lane.busy = True
+                self._tasks.start(self._mend(lane, self._mender.store_map(lane)), f"map-{lane.key}")
         else:
             hole = lane.hole_due()
             if hole is not None:
@@ -430,13 +452,13 @@ class Copier:
         for lane in self.lanes.values():
             if self._target.leader(*lane.key) != node:
                 continue
-            if lane.compacted and not self._may_write_compacted():
+            if lane.careful and not self._may_write_careful():
                 continue
             if lane.head is not None and size + len(lane.head.view) > self._request_limit:
                 self._refuse_too_large(lane, lane.head)
                 continue
-            careful = lane.compacted or now - lane.head_timestamp > _OLD_MS
-            sent = lane.send_next(connection, 1 if careful else self._in_flight)
+            alone = lane.compacted or now - lane.head_timestamp > _OLD_MS
+            sent = lane.send_next(connection, 1 if alone else self._in_flight)
             if sent is None:
                 self._attend(lane)
                 continue

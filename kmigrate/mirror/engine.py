@@ -25,6 +25,7 @@ from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lease import Lease
+from kmigrate.mirror.mending import MapStore
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
 from kmigrate.mirror.topics import Prepared, TopicMaker
@@ -35,6 +36,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.state.log import StateLog
+from kmigrate.state.offset_maps import OffsetMaps
 
 __all__ = ["MirrorEngine"]
 
@@ -72,7 +74,8 @@ class MirrorEngine:
         self._settings = settings
         self._lease = Lease(log, link_name, instance, settings.lease_s)
         self._stops = StopKeeper(log, link_name)
-        self._maker = TopicMaker(source, target, source_admin, target_admin, settings.config_exclude)
+        self._maker = TopicMaker(source, target, source_admin, target_admin, settings)
+        self._maps = OffsetMaps(target)
         self._copier: Copier | None = None
         self._upkeep: Upkeep | None = None
         self._working: dict[str, asyncio.Task[Any]] = {}
@@ -137,6 +140,7 @@ class MirrorEngine:
             link.copy,
             holes,
             self._settings,
+            maps=MapStore(self._maps, link.uuid, self._lease.term),
             may_fill=self._lease.confirmed,
             pipelining=pipelining,
             request_limit=await self._request_limit(),
@@ -205,7 +209,7 @@ class MirrorEngine:
             elif record.phase in _COPIED:
                 mirrored.append(_mirrored(record))
                 self._problems.pop(record.topic, None)
-                if record.topic not in self._rechecking:
+                if record.topic not in self._rechecking and not record.mapped:
                     self._rechecking[record.topic] = work.start(self._recheck(record, aligner))
         copying = {topic.topic for topic in mirrored}
         for topic in [topic for topic in self._rechecking if topic not in copying]:
@@ -273,7 +277,8 @@ class MirrorEngine:
         await self._log.append(decide)
 
     async def _align(self, record: TopicRecord, aligner: Aligner) -> None:
-        await aligner.align(record)
+        if not record.mapped:
+            await aligner.align(record)
         now = now_ms()
 
         def decide(state: State) -> TopicRecord | None:
@@ -373,6 +378,7 @@ def _mirrored(record: TopicRecord) -> MirroredTopic:
         paused=record.paused,
         stops=record.stops,
         losses=record.losses,
+        target_starts=record.target_starts if record.mapped else None,
     )
 
 
@@ -386,6 +392,8 @@ def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
         source_topic_id=prepared.source_topic_id,
         target_topic_id=prepared.target_topic_id,
         starts=prepared.starts,
+        mapped=prepared.target_starts is not None,
+        target_starts=prepared.target_starts or {},
         restore_configs=prepared.configs.restore,
         drop_configs=prepared.configs.drop,
         compacted=prepared.compacted,

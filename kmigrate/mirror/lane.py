@@ -238,6 +238,18 @@ class Lane:
 
     # writing to the target
 
+    @property
+    def careful(self) -> bool:
+        """Whether another copier's append may be another one than ours: only the lease's owner writes, and compares."""
+        return self.compacted
+
+    def expected(self, step: Append) -> int:
+        """The offset that the target must give this batch."""
+        return step.start
+
+    def _arrive(self, position: int) -> None:
+        self.position = position
+
     def send_next(self, connection: object, in_flight: int) -> Sent | None:
         """The next append, stamped and counted as sent, or None where nothing may go now."""
         if connection is not self._connection:
@@ -289,17 +301,17 @@ class Lane:
         self._settle(step)
         if self.state is LaneState.STOPPED:
             return
-        if error == 0 and base_offset != step.start:
+        if error == 0 and base_offset != self.expected(step):
             self.stop(
                 f"{reaction_to(Asked.PRODUCE, Found.OTHER_OFFSET).ref}: the batch for offset {step.start} was stored "
                 f"or found at {base_offset} on the target"
             )
-        elif error == 0 and repeated and self.compacted:
+        elif error == 0 and repeated and self.careful:
             self._failed.append(step)
             self._lose("another copier was faster")
         elif error == 0 and self.state in (LaneState.PRIMING, LaneState.PIPING):
             self.state = LaneState.PIPING
-            self.position = step.end
+            self._arrive(step.end)
             self.queued_bytes -= len(step.view)
             self.trouble = ""
             self.failures = 0

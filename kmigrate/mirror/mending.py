@@ -1,4 +1,4 @@
-"""What a lane needs beside being read and written: to learn where it stands, and to have its holes filled.
+"""What a lane needs beside being read and written: to learn where it stands, its holes filled, its map stored.
 
 Both read the target's own log before they say anything; neither decides by itself, the lane does.
 """
@@ -6,16 +6,19 @@ Both read the target's own log before they say anything; neither decides by itse
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.cluster.producer import LogTail, read_tail, settled_end
-from kmigrate.errors import Diverged, Failed, ProtocolViolation, Unreachable
+from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, LaneState
+from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.steps import Hole
+from kmigrate.model.mapledger import MapLedger
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code, row
@@ -23,13 +26,23 @@ from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import Batch
 from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import contents
+from kmigrate.state.offset_maps import OffsetMaps
 
-__all__ = ["Mender"]
+__all__ = ["MapStore", "Mender"]
 
 _SETTLE_S = 0.1
 """After an unknown outcome the log end must stay the same this long before it is believed."""
 _COMPARED_BYTES = 64 << 10
 """A look at one batch; a broker gives a larger one whole all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapStore:
+    """The map topic, and under which link and lease term this process writes to it."""
+
+    maps: OffsetMaps
+    link_uuid: str
+    term: int
 
 
 class Mender:
@@ -44,6 +57,7 @@ class Mender:
         may_fill: Callable[[], bool],
         look_again: Callable[[], None],
         check_topic: Callable[[ClusterClient, str], Coroutine[Any, Any, None]],
+        store: MapStore | None = None,
     ) -> None:
         self._source = source
         self._target = target
@@ -52,6 +66,7 @@ class Mender:
         self._may_fill = may_fill
         self._look_again = look_again
         self._check_topic = check_topic
+        self._store = store
 
     async def recover(self, lane: Lane) -> None:
         """Read the target's tail until it is known where the lane stands."""
@@ -59,21 +74,15 @@ class Mender:
         try:
             await sleep(lane.write_pause_s)
             while lane.state is LaneState.LOST:
+                if isinstance(lane, MappedLane) and not self._may_fill():
+                    lane.trouble = "the lease is not confirmed"  # a newer owner's runs are not ours to judge
+                    await sleep(0.05)
+                    continue
                 try:
-                    tail = await read_tail(
-                        self._target,
-                        *lane.key,
-                        self._identity.data_id,
-                        settle_s=_SETTLE_S if lane.unknown else 0.0,
-                    )
-                    if tail.end < lane.position:
-                        # Cut by an unclean election, then it is filled up again; or another topic by that name.
-                        await self._check_topic(self._target, lane.topic)
-                    if lane.doubtful and (lane.compacted or lane.position < 0):
-                        await self._compare_last(lane, tail)
+                    tail = await self._look_at_tail(lane)
                 except Diverged as error:
                     lane.stop(f"{error.ref}: {error.what}")
-                except ProtocolViolation as error:
+                except (ProtocolViolation, StateLogBroken) as error:
                     lane.stop(f"{error.ref}: {error.what}")
                 except Unreachable as error:
                     lane.trouble = f"{error.ref}: {error.what}"
@@ -81,12 +90,31 @@ class Mender:
                     await sleep(delay)
                     delay = min(delay * 2, 1.0)
                 else:
-                    if tail.end < lane.log_start:
+                    if not isinstance(lane, MappedLane) and tail.end < lane.log_start:
                         ref = reaction_to(Asked.PRODUCE, Found.NOT_ALIGNED).ref
                         lane.stop(f"{ref}: the target ends at {tail.end}, before the start {lane.log_start}")
                     lane.recovered(tail.end, tail.sequence, max(tail.data_end, lane.log_start))
         finally:
             lane.busy = False
+
+    async def _look_at_tail(self, lane: Lane) -> LogTail:
+        """The target's tail, once it is known to be what this lane's copiers wrote; raises Diverged."""
+        mapped = lane if isinstance(lane, MappedLane) else None
+        tail = await read_tail(
+            self._target,
+            *lane.key,
+            self._identity.data_id,
+            since=mapped.target_start if mapped else 0,
+            settle_s=_SETTLE_S if lane.unknown else 0.0,
+        )
+        if tail.end < (mapped.target_position if mapped else lane.position):
+            # Cut by an unclean election, then it is filled up again; or another topic by that name.
+            await self._check_topic(self._target, lane.topic)
+        if mapped:
+            await self._bring_map_to(mapped, tail)
+        elif lane.doubtful and (lane.compacted or lane.position < 0):
+            await self._compare_last(lane, tail)
+        return tail
 
     async def _compare_last(self, lane: Lane, tail: LogTail) -> None:
         """Raise Diverged where the target's last batch holds other records than the source at those offsets.
@@ -101,18 +129,70 @@ class Mender:
         ours = await self._batches(self._target, lane, tail.data_end - 1, tail.data_end)
         first = min((batch.base_offset for batch in ours), default=tail.data_end)
         copied = {offset: record for batch in ours for offset, record in _contents(batch).items()}
-        for batch in await self._batches(self._source, lane, first, tail.data_end):
+        await self._compare(lane, copied, first, tail.data_end, 0)
+
+    async def _compare(
+        self, lane: Lane, copied: dict[int, tuple[int, bytes]], first: int, end: int, shift: int
+    ) -> None:
+        """Compare the source's records from `first` to `end` with what was copied of them, `shift` offsets on."""
+        for batch in await self._batches(self._source, lane, first, end):
             for offset, record in _contents(batch).items():
                 if any(loss.covers(offset, offset) for loss in lane.losses):
                     continue
-                if first <= offset < tail.data_end and copied.get(offset) != record:
+                if first <= offset < end and copied.get(offset + shift) != record:
                     raise Diverged(
                         reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
-                        f"{lane.topic}-{lane.partition} holds another record at offset {offset} on the target than "
-                        "on the source: another wrote to the target, or the source was cut and written anew",
+                        f"{lane.topic}-{lane.partition} holds another record at offset {offset + shift} on the target "
+                        f"than the source at {offset}: another wrote to the target, or the source was cut and "
+                        "written anew",
                         still_true="no later record was copied; the source is untouched",
-                        next_step="delete the target topic and mirror it again, before any client reads it",
+                        next_step="delete the target topic and mirror it again, before any client reads it"
+                        if not isinstance(lane, MappedLane)
+                        else "what the target held before its mirror is untouched; see docs/offsets.md",
                     )
+
+    async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
+        """Cut the map to what the target's log holds, and compare the last batch with what the map says it is."""
+        assert self._store is not None
+        link_uuid, term, maps = self._store.link_uuid, self._store.term, self._store.maps
+        await maps.read_to_end()
+        if lane.ledger is None:
+            stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id)
+            stored.close(tail.end)
+            lane.ledger = MapLedger(
+                link_uuid, *lane.key, term=term, target_topic_id=lane.target_topic_id, stored=stored
+            )
+        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, before_term=term)
+        others.close(tail.end)
+        lane.stands_at(tail.end, others)
+        if tail.end == lane.target_start:
+            return
+        ours = await self._batches(self._target, lane, tail.end - 1, tail.end)
+        copied = {offset: record for batch in ours for offset, record in _contents(batch).items()}
+        last = lane.ledger.map.to_source(tail.end - 1)
+        if last is None or not last.is_record or tail.end - 1 not in copied:
+            raise _unknown_batch(lane, tail.end - 1)
+        shift = tail.end - 1 - last.offset
+        first = min(copied)
+        await self._compare(lane, copied, first - shift, last.offset + 1, shift)
+
+    async def store_map(self, lane: MappedLane) -> None:
+        """Store the runs that are planned, so that their batches may go."""
+        assert self._store is not None and lane.ledger is not None
+        try:
+            if not self._may_fill():
+                await sleep(0.05)
+                return
+            token, chunks = lane.ledger.unwritten()
+            await self._store.maps.store(chunks)
+            lane.ledger.written(token)
+            lane.trouble = ""
+        except Failed as error:
+            lane.trouble = error.what
+            self._look_again()
+            await sleep(0.1)
+        finally:
+            lane.busy = False
 
     async def _batches(self, client: ClusterClient, lane: Lane, start: int, end: int) -> list[Batch | OldMessages]:
         """The data batches that hold offsets start … end − 1; raises Unreachable."""
@@ -185,3 +265,13 @@ def _contents(batch: Batch | OldMessages) -> dict[int, tuple[int, bytes]]:
 
 def _is_control(batch: Batch | OldMessages) -> bool:
     return not isinstance(batch, OldMessages) and batch.is_control
+
+
+def _unknown_batch(lane: Lane, offset: int) -> Diverged:
+    return Diverged(
+        reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
+        f"{lane.topic}-{lane.partition} holds a record at offset {offset} on the target that its offset map does not "
+        "know",
+        still_true="no later record was copied; the source is untouched",
+        next_step="find who writes to this topic on the target; see docs/mirror.md",
+    )

@@ -9,17 +9,20 @@ from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.mirror.configs import Configs, default_times, own_configs, target_configs
+from kmigrate.mirror.outlook import why_mapped
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.offset_maps import ensure_map_topic
 
 __all__ = ["Prepared", "TopicMaker"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A target topic that exists and is empty, and where its mirror begins."""
+    """A target topic that exists, and where its mirror begins on both sides."""
 
     partitions: int
     source_topic_id: str
@@ -27,6 +30,8 @@ class Prepared:
     starts: Mapping[int, int]
     configs: Configs
     compacted: bool
+    target_starts: Mapping[int, int] | None
+    """Where the records begin on the target, where its offsets are its own; None for identical offsets."""
 
 
 class TopicMaker:
@@ -38,13 +43,13 @@ class TopicMaker:
         target: ClusterClient,
         source_admin: Admin,
         target_admin: Admin,
-        config_exclude: tuple[str, ...] = (),
+        settings: MirrorSettings,
     ) -> None:
         self._source = source
         self._target = target
         self._source_admin = source_admin
         self._target_admin = target_admin
-        self._exclude = config_exclude
+        self._settings = settings
 
     async def prepare(self, record: TopicRecord) -> Prepared:
         """The target topic, made or adopted; Refused where one is there that is not ours to fill."""
@@ -69,16 +74,23 @@ class TopicMaker:
         replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)
         told = (await self._source_admin.topic_configs([topic]))[topic]
         existing = self._target.metadata.topics.get(topic)
+        compacted = "compact" in told["cleanup.policy"].value
+        starts = await self._starts(record, info)
+        ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
         standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
+        theirs = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
+        if any(ends.values()):
+            self._refuse_data(record, ends)
+            own = theirs  # who has data keeps its own configs
+        else:
+            own = own_configs(told, await default_times(self._target, self._target_admin))
         configs = target_configs(
-            own_configs(told, await default_times(self._target, self._target_admin)),
-            replicas,
-            exclude=self._exclude,
-            known=standing,
-            standing={k: v.value for k, v in standing.items() if v.own} if existing is not None else {},
+            own, replicas, exclude=self._settings.config_exclude, known=standing, standing=theirs
         )
+        mapped = await self._is_mapped(record, starts, compacted)
+        if mapped:
+            await ensure_map_topic(self._target, self._target_admin)
         if existing is not None:
-            await self._check_empty(existing, len(info.partitions))
             await self._target_admin.alter_topic_configs(topic, configs.now)
         else:
             await self._target_admin.create_topic(topic, len(info.partitions), replicas, configs.now)
@@ -87,14 +99,21 @@ class TopicMaker:
             partitions=len(info.partitions),
             source_topic_id=_id(info),
             target_topic_id=_id(made),
-            starts=await self._starts(record, info),
+            starts=starts,
             configs=configs,
-            compacted="compact" in told["cleanup.policy"].value,
+            compacted=compacted,
+            target_starts=ends if mapped else None,
         )
 
     async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
         """Configs of a topic that stands on the target: also the list of keys that this target knows at all."""
         return (await self._target_admin.topic_configs([topic]))[topic]
+
+    async def _is_mapped(self, record: TopicRecord, starts: Mapping[int, int], compacted: bool) -> bool:
+        """Whether the target's offsets will be its own: asked for, or because identity cannot be had."""
+        if record.offsets != "auto":
+            return record.offsets == "mapped"
+        return bool(await why_mapped(self._source, self._settings, record.topic, starts, compacted=compacted))
 
     async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
         deadline = monotonic() + 30
@@ -117,22 +136,28 @@ class TopicMaker:
             next_step=f"delete {found.name} on the target, or give its partitions the same number",
         )
 
-    async def _check_empty(self, found: TopicInfo, partitions: int) -> None:
+    async def _ends(self, found: TopicInfo, partitions: int) -> dict[int, int]:
+        """Log ends of a target topic that stood there before us."""
         if len(found.partitions) != partitions:
             raise self._wrong_shape(found, partitions)
-        keys = [(found.name, partition) for partition in found.partitions]
-        ends = await self._target.log_ends(keys)
-        for key in keys:
-            if ends[key].error:
-                raise Unreachable("no-log-end", f"{key[0]}-{key[1]}: {row(ends[key].error).name}")
-            if ends[key].offset > 0:
-                raise Refused(
-                    "target-topic-not-empty",
-                    f"topic {found.name} on {self._target.settings.name} already holds data (partition {key[1]} "
-                    f"ends at {ends[key].offset})",
-                    still_true="nothing was written to it",
-                    next_step=f"delete {found.name} on the target if it is not needed, and mirror it again",
-                )
+        ends = await self._target.log_ends([(found.name, partition) for partition in sorted(found.partitions)])
+        for (topic, partition), end in ends.items():
+            if end.error:
+                raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error).name}")
+        return {partition: end.offset for (_, partition), end in ends.items()}
+
+    def _refuse_data(self, record: TopicRecord, ends: Mapping[int, int]) -> None:
+        """Records are put behind those of somebody else only where a person asked for it."""
+        if record.offsets != "mapped":
+            partition, end = next((p, end) for p, end in ends.items() if end > 0)
+            raise Refused(
+                "target-topic-not-empty",
+                f"topic {record.topic} on {self._target.settings.name} already holds data (partition {partition} "
+                f"ends at {end})",
+                still_true="nothing was written to it",
+                next_step=f"delete {record.topic} on the target if it is not needed, and mirror it again; "
+                "or put the records behind that data: --offsets mapped",
+            )
 
     async def _starts(self, record: TopicRecord, info: TopicInfo) -> dict[int, int]:
         """First mirrored offset by partition (AL-20)."""

@@ -265,8 +265,16 @@ class Upkeep:
             (topic, partition), code = late[0]
             raise Unreachable("no-offsets", f"{topic}-{partition}: {row(code).name}")
         starts = {partition: told[(topic, partition)].offset for topic, partition in new}
-        await self._aligner.align(replace(record, starts=starts))
-        return await self._write(record, replace(record, partitions=ours, starts={**record.starts, **starts}))
+        on_target = dict.fromkeys(starts, 0) if record.mapped else {}
+        if not record.mapped:
+            await self._aligner.align(replace(record, starts=starts))
+        wider = replace(
+            record,
+            partitions=ours,
+            starts={**record.starts, **starts},
+            target_starts={**record.target_starts, **on_target},
+        )
+        return await self._write(record, wider)
 
     async def _leaders(self, topic: str, partitions: int) -> None:
         deadline = monotonic() + _LEADERS_S
@@ -280,6 +288,8 @@ class Upkeep:
             await sleep(0.02)
 
     async def _follow_configs(self, record: TopicRecord, seen: _Seen, replicas: int) -> TopicRecord:
+        if any(record.target_starts.values()):
+            return record  # it held data before it was mirrored: its configs are its own
         ours, theirs = seen.source_configs, seen.target_configs
         if isinstance(ours, KmigrateError):
             raise ours

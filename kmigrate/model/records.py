@@ -146,7 +146,7 @@ class TopicRecord:
     start: str = "earliest"
     """earliest, latest, or a timestamp in ms as a number (AL-20)."""
     offsets: str = "auto"
-    """auto or identical."""
+    """As asked for: auto, identical or mapped."""
     partitions: int = 0
     source_topic_id: str = ""
     target_topic_id: str = ""
@@ -179,6 +179,12 @@ class TopicRecord:
     """The topic's rules from its promote on: writing is held back until then (MM-31)."""
     unsettled: bool = False
     """Promoted, and its configs and rules are not yet what they shall be from now on."""
+    mapped: bool = False
+    """Whether the target's offsets are its own, told by an exact map; decided when the target topic was prepared."""
+    target_starts: Mapping[int, int] = field(default_factory=dict)
+    """Where the mirror's records begin on the target, by partition of a mapped topic."""
+    target_ends: Mapping[int, int] = field(default_factory=dict)
+    """Where they end: the target's log ends at the flip of a mapped topic."""
 
     @property
     def key(self) -> str:
@@ -282,6 +288,10 @@ class PartitionProgress:
     """When that batch was seen here, ms since the epoch."""
     trouble: str = ""
     """What is being tried again, or waited for, without anybody's help; or ''."""
+    target_position: int = -1
+    """The target's offset at `position`, of a mapped partition."""
+    runs: int = 0
+    """Runs of a mapped partition's offset map."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,19 @@ that act at once cannot contradict each other.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.model.lifecycle import GroupEvent, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import ControllerPresence, GroupRecord, LeaseRecord, Record, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import hand_over
+from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 
 __all__ = ["Controller", "ControllerSettings"]
@@ -136,6 +139,7 @@ class Controller:
             done = await hand_over(
                 record.group,
                 starts=starts,
+                maps_of=self._maps_of(record.link),
                 source_admin=source_admin,
                 target=self._estate.target,
                 target_admin=self._estate.target_admin,
@@ -146,6 +150,15 @@ class Controller:
         except KmigrateError as error:
             self.trouble = error
             await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
+
+    def _maps_of(self, link: str) -> Callable[[str], Awaitable[Mapping[int, OffsetMap]]]:
+        positions = Positions(self._estate.target, self._log)
+
+        async def maps_of(topic: str) -> Mapping[int, OffsetMap]:
+            record = self._log.state.topic(link, topic)
+            return {} if record is None else await positions.maps(record)
+
+        return maps_of
 
     async def _finish(self, record: GroupRecord, event: GroupEvent, changed: GroupRecord) -> None:
         def decide(state: State) -> Record | None:

@@ -1,19 +1,21 @@
 """How a group's committed positions go from the source to the target, exactly.
 
 Order (C12): nobody on the source → read stable offsets → wait until the target holds every record below them →
-write with leader epoch −1 and the metadata string → read back → look at the source once more → open.
+translate by the topic's offset map (one run where offsets are identical: a position stays what it is) → write with
+leader epoch −1 and the metadata string → read back → look at the source once more → open.
 All or nothing: a group whose handover stops anywhere before `open` is mirrored as before, and nothing that was
 written to the target is seen by a consumer, because the routers still hold the group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, CommittedOffset, GroupMember
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.errors import Refused
+from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import monotonic, sleep
 
 __all__ = ["Handover", "hand_over", "members_left"]
@@ -50,6 +52,7 @@ async def hand_over(
     group: str,
     *,
     starts: Mapping[str, Mapping[int, int]],
+    maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
     source_admin: Admin,
     target: ClusterClient,
     target_admin: Admin,
@@ -57,7 +60,7 @@ async def hand_over(
 ) -> Handover:
     """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
 
-    Identical offsets only: a position means the same record on both sides.
+    `maps_of` tells a topic's offset maps by partition, as they are at the time of the call.
     """
     refuse_members(group, await members_left(source_admin, group))
     told = await source_admin.group_offsets(group)
@@ -69,7 +72,7 @@ async def hand_over(
             continue
         first = starts[topic].get(partition, 0)
         wanted[(topic, partition)] = CommittedOffset(max(committed.offset, first), committed.metadata)
-    await _wait_for_records(group, target, wanted, timeout)
+    wanted = await _translate(group, target, wanted, maps_of, timeout)
     failed = await target_admin.write_group_offsets(group, wanted)
     if failed:
         (topic, partition), why = next(iter(failed.items()))
@@ -97,23 +100,37 @@ async def hand_over(
     return Handover(written, tuple(sorted(left_out)))
 
 
-async def _wait_for_records(
-    group: str, target: ClusterClient, wanted: Mapping[tuple[str, int], CommittedOffset], timeout: float
-) -> None:
-    """Opening reads before the records are there makes clients reset (G-07): wait for them."""
+Wanted = dict[tuple[str, int], CommittedOffset]
+
+
+async def _translate(
+    group: str,
+    target: ClusterClient,
+    wanted: Wanted,
+    maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
+    timeout: float,
+) -> Wanted:
+    """The positions on the target; opening reads before the records are there makes clients reset (G-07): wait."""
     deadline = monotonic() + timeout
-    missing = dict(wanted)
-    while missing:
-        ends = await target.list_offsets(dict.fromkeys(missing, LATEST))
-        missing = {k: v for k, v in missing.items() if ends[k].error or ends[k].offset < v.offset}
+    while True:
+        maps = {topic: await maps_of(topic) for topic in sorted({topic for topic, _ in wanted})}
+        moved: Wanted = {}
+        for (topic, partition), committed in wanted.items():
+            made = maps[topic].get(partition)
+            place = made.to_target(committed.offset) if made is not None else None
+            if place is not None:
+                moved[(topic, partition)] = CommittedOffset(place.offset, committed.metadata)
+        ends = await target.list_offsets(dict.fromkeys(moved, LATEST))
+        missing = [k for k in wanted if k not in moved or ends[k].error or ends[k].offset < moved[k].offset]
         if not missing:
-            return
+            return moved
         if monotonic() > deadline:
-            (topic, partition), committed = next(iter(missing.items()))
+            topic, partition = missing[0]
+            made = maps[topic].get(partition)
             raise Refused(
                 "target-behind-group",
-                f"group {group} has read {topic}-{partition} up to {committed.offset}, the target ends at "
-                f"{ends[(topic, partition)].offset}",
+                f"group {group} has read {topic}-{partition} up to {wanted[missing[0]].offset}, the mirror has copied "
+                f"it up to {made.covered if made is not None else 0}",
                 still_true="the group is still mirrored; nothing was written",
                 next_step="wait until the mirror has caught up (kmigrate status), or look at a position beyond the log",
             )

@@ -64,7 +64,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
     "topic mirror": {
         "topics": _NAMES,
         "from": Field("earliest, latest, ISO-8601 or ms since the epoch as a text", _is_text),
-        "offsets": Field("auto or identical", _is_text),
+        "offsets": Field("auto, identical or mapped", _is_text),
         "regex": _SWITCH,
         "exclude": Field("a list of regular expressions", _is_names),
         "link": _NAME,

@@ -7,7 +7,8 @@ A  The fence is left only by a record (flip or un-fence), never by a timer of a 
 B  The barrier is read after the drain: the source's log end (replica_id −2, V1). The producers are read after it, and
    the end must be the same once more after that (C), so that no mark is newer than the barrier.
 C  The flip needs the mirror's own word that it stopped exactly at the barrier, and the target's log end equal
-   to it, and the source's log end and leader epoch still the same.
+   to it (where offsets are mapped: to what the barrier is there), and the source's log end and leader epoch still the
+   same.
 D  Any deadline or guard before the flip un-fences; after the flip there is no way but forward.
 E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
    record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
@@ -263,8 +264,9 @@ class TopicPromotion:
 
         rules = put_in_force(record, self.target, self.target_admin, deadline)
         await _together(arrival(), _together(self._write_marks(record), rules))
-        await self._prove(record, deadline)
-        await self._advance(record, TopicEvent.FLIP, replace(record, promoted_ms=now_ms(), reason=""))
+        ends = await self._prove(record, deadline)
+        flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
+        await self._advance(record, TopicEvent.FLIP, flipped)
 
     def _not_arrived(self, record: TopicRecord) -> str | None:
         progress = self._progress()
@@ -278,21 +280,32 @@ class TopicPromotion:
                 return f"waiting: mirror at {seen.position} of barrier {barrier.offset}, partition {partition}"
         return None
 
-    async def _prove(self, record: TopicRecord, deadline: float) -> None:
-        """Rules B and C: ask both clusters themselves."""
+    def _target_ends(self, record: TopicRecord) -> dict[int, int]:
+        """Where the target's logs must end now: at the barrier, by the mirror's own word where offsets are mapped."""
+        if not record.mapped:
+            return {p: barrier.offset for p, barrier in record.barrier.items()}
+        progress = self._progress()
+        return {
+            p: seen.target_position if (seen := progress.get(p)) and seen.at_barrier == barrier.offset else -1
+            for p, barrier in record.barrier.items()
+        }
+
+    async def _prove(self, record: TopicRecord, deadline: float) -> dict[int, int]:
+        """Rules B and C: ask both clusters themselves; the target's ends, which are the barrier there."""
         keys = self._keys(record)
         await _together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
         self._refuse_partitions(record)
         while True:
             source_ends, target_ends = await _together(self.source.log_ends(keys), self.target.log_ends(keys))
             self._refuse_moved(record, source_ends)
+            wanted = self._target_ends(record)
             behind = [
-                f"the target's log of {topic}-{partition} ends at {end.offset}, not {record.barrier[partition].offset}"
+                f"the target's log of {topic}-{partition} ends at {end.offset}, not {wanted[partition]}"
                 for (topic, partition), end in target_ends.items()
-                if end.error or end.offset != record.barrier[partition].offset
+                if end.error or end.offset != wanted[partition]
             ]
             if not behind:
-                return
+                return wanted
             if monotonic() > deadline:
                 raise Refused("target-not-at-barrier", behind[0])
             await self.target.refresh([self.topic])

@@ -59,7 +59,8 @@ class TopicStatus:
     since_ms: int
     reason: str
     offsets: str
-    """identical: every partition's target log lies within the source's, offset for offset; else unknown."""
+    """identical: every partition's target log begins where its mirror began and does not pass the source's.
+    mapped (n runs): the target's offsets are its own, the map holds every one. Else unknown, or not yet."""
     partitions: tuple[PartitionStatus, ...]
     paused: bool = False
     upkeep: str = ""
@@ -217,6 +218,8 @@ def _topic_status(
         lag = -1 if source_end < 0 or target_end < 0 else max(0, source_end - target_end)
         seen = progress.get(partition)
         stop = record.stops.get(partition)
+        if record.mapped:
+            lag = max(0, source_end - seen.position) if seen is not None and min(source_end, seen.position) >= 0 else -1
         rows.append(
             PartitionStatus(
                 partition,
@@ -239,11 +242,17 @@ def _topic_status(
         record.phase,
         record.since_ms,
         record.reason,
-        _offsets(record, rows),
+        _mapped(record, progress) if record.mapped else _offsets(record, rows),
         tuple(rows),
         record.paused,
         next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
     )
+
+
+def _mapped(record: TopicRecord, progress: Mapping[int, PartitionProgress]) -> str:
+    """The number of runs as the mirror has them; without one that runs, that it is mapped is all that is known."""
+    runs = sum(seen.runs for seen in progress.values())
+    return f"mapped ({runs} run{'' if runs == 1 else 's'})" if runs else "mapped"
 
 
 def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
@@ -252,8 +261,14 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
         return "not yet"
     for row in rows:
         limit = record.barrier[row.partition].offset if record.phase is TopicPhase.PROMOTED else row.source_end
-        passed = record.phase is not TopicPhase.PROMOTED and row.target_end > limit >= 0
-        if row.problem or passed or row.target_start < 0 or row.target_start < record.starts.get(row.partition, 0):
+        start = record.starts.get(row.partition, 0)
+        if record.phase is TopicPhase.PROMOTED:
+            begins = row.target_start >= start  # retention is the target's own now
+            passed = False
+        else:
+            begins = row.target_start == start
+            passed = row.target_end > limit >= 0
+        if row.problem or passed or row.target_start < 0 or not begins:
             return "unknown"
     return "identical"
 

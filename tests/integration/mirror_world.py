@@ -47,9 +47,10 @@ class World:
     target: KafkaCluster
     log: StateLog
 
-    async def mirror(self, topic: str, start: str = "earliest") -> None:
+    async def mirror(self, topic: str, start: str = "earliest", offsets: str = "auto") -> None:
+        now = int(time.time() * 1000)
         await self.log.append(
-            lambda state: TopicRecord(self.link, topic, TopicPhase.INITIALISING, int(time.time() * 1000), start)
+            lambda state: TopicRecord(self.link, topic, TopicPhase.INITIALISING, now, start, offsets)
         )
 
     async def change(self, topic: str, edit: Callable[[TopicRecord], TopicRecord]) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
-from kmigrate.errors import KmigrateError, Refused, Unreachable, UsageError
+from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.settings import ClusterSettings
@@ -209,12 +209,28 @@ def test_one_bad_topic_keeps_the_others_from_being_mirrored(pair: Any) -> None:
     assert on_estate(pair, look) is None
 
 
-def test_mapped_offsets_are_refused_as_not_in_this_version(pair: Any) -> None:
-    async def act(estate: Estate) -> Any:
-        return await verbs.mirror_topics(estate, "l", ["good"], "earliest", "mapped")
+def test_a_target_topic_with_data_is_adopted_only_where_mapped_offsets_are_asked_for(pair: Any) -> None:
+    make(pair[0], "full")
+    make(pair[1], "full", records=3)
 
-    with pytest.raises(UsageError):
-        on_estate(pair, act)
+    async def unasked(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", ["full"], "earliest", "auto")
+
+    error = refusal(pair, unasked)
+    assert error.ref == "target-has-data"
+    assert "--offsets mapped" in error.next_step
+
+    async def asked(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", ["full"], "earliest", "mapped", plan=True)
+
+    made = on_estate(pair, asked)
+    assert [finding.ref for finding in made.findings] == ["target-has-data"]
+    assert made.changes == ("mirror full from earliest, mapped offsets",)
+
+    async def misspelt(estate: Estate) -> Any:
+        return await verbs.mirror_topics(estate, "l", ["good"], "earliest", "maped")
+
+    assert refusal(pair, misspelt).ref == "bad-offsets-mode"
 
 
 def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:

@@ -18,12 +18,13 @@ from kmigrate.workflow.verbs.links import (
     throttle_link,
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
-from kmigrate.workflow.verbs.topics import mirror_topics, promote_topics
+from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
 __all__ = [
     "access_findings",
     "check_link",
+    "check_offsets_mode",
     "create_link",
     "delete_link",
     "forget_patterns",

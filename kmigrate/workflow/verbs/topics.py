@@ -24,10 +24,15 @@ from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.links import resolve_link
 
-__all__ = ["mirror_topics", "promote_topics"]
+__all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
 
 _FIRST_WITH_PRODUCERS = (0, 11)
 """The message format, magic 2, that has producer ids."""
+_MODES = {
+    "auto": "identical offsets where they can be had, else mapped",
+    "identical": "identical offsets",
+    "mapped": "mapped offsets",
+}
 _UNDER_WAY = (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
 
 
@@ -36,10 +41,7 @@ async def mirror_topics(
 ) -> Plan:
     """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18)."""
     link = resolve_link(estate.log.state, link_name)
-    if offsets not in ("auto", "identical"):
-        raise UsageError(
-            "offsets-mode", f"--offsets {offsets} is not in this version: topics get identical offsets or are refused"
-        )
+    check_offsets_mode(offsets)
     source, source_admin = await estate.source(link)
     seen = (await source.refresh(topics)).topics
     configs = await source_admin.topic_configs([topic for topic in dict.fromkeys(topics) if topic in seen])
@@ -53,10 +55,10 @@ async def mirror_topics(
             continue
         guards = _topic_guards(link, topic, owner, seen.get(topic))
         if not guards and topic in standing:
-            guards = await _target_guards(estate.target, seen[topic], standing[topic])
+            guards = await _target_guards(estate.target, seen[topic], standing[topic], offsets)
         found += guards + _format_guards(topic, configs.get(topic, {}).get("message.format.version"))
         new.append(topic)
-    made = Plan.of("topic mirror", [f"mirror {t} from {start}, identical offsets" for t in new], found)
+    made = Plan.of("topic mirror", [f"mirror {t} from {start}, {_MODES[offsets]}" for t in new], found)
     made.refuse()
     if plan:
         return made
@@ -66,6 +68,17 @@ async def mirror_topics(
         )
         await estate.log.append(lambda state, r=record: _claim(state, r))  # type: ignore[misc]
     return made.done()
+
+
+def check_offsets_mode(offsets: str) -> None:
+    """UsageError where a word is none of the modes."""
+    if offsets not in _MODES:
+        raise UsageError(
+            "bad-offsets-mode",
+            f"--offsets {offsets}: no such mode",
+            still_true="nothing was changed",
+            next_step="expected: auto, identical or mapped",
+        )
 
 
 def _claim(state: State, record: TopicRecord) -> Record | None:
@@ -118,8 +131,10 @@ def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:
     ]
 
 
-async def _target_guards(target: ClusterClient, seen: TopicInfo, standing: TopicInfo) -> list[Finding]:
-    """A topic that stands on the target may be adopted only if it is empty and has the same partitions."""
+async def _target_guards(
+    target: ClusterClient, seen: TopicInfo, standing: TopicInfo, offsets: str
+) -> list[Finding]:
+    """A topic that stands on the target may be adopted where it has the same partitions; with data, mapped only."""
     if len(standing.partitions) != len(seen.partitions):
         return [
             Finding(
@@ -134,12 +149,16 @@ async def _target_guards(target: ClusterClient, seen: TopicInfo, standing: Topic
     ends = await target.list_offsets(dict.fromkeys(keys, LATEST))
     if any(end.offset > 0 for end in ends.values()):
         total = sum(max(0, end.offset) for end in ends.values())
+        if offsets == "mapped":
+            what = f"topic {seen.name} exists on the target with {total} offsets: the mirror's records go behind them"
+            return [Finding("warn", "target-has-data", what)]
         return [
             Finding(
                 "refuse",
                 "target-has-data",
                 f"topic {seen.name} exists on the target and has held data ({total} offsets)",
-                "delete the target topic by hand if nobody needs it, then repeat",
+                "delete the target topic by hand if nobody needs it, then repeat; or put the records behind that "
+                "data: --offsets mapped",
             )
         ]
     return [Finding("warn", "target-topic-adopted", f"topic {seen.name} exists on the target, empty: it is adopted")]

@@ -95,6 +95,8 @@ class Stage:
     mirror_stops_at: int | None = None
     problem: str = ""
     upkeep: str | None = ""
+    mapped_to: int = -1
+    """Where the mirror says the barrier is on the target, of a mapped topic."""
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
 
     def promotion(self) -> TopicPromotion:
@@ -117,7 +119,9 @@ class Stage:
         for partition in range(2):
             barrier = record.barrier.get(partition)
             stop = -1 if barrier is None else barrier.offset if self.mirror_stops_at is None else self.mirror_stops_at
-            progress[partition] = PartitionProgress(100, 100, 100, self.problem, stop)
+            progress[partition] = PartitionProgress(
+                100, 100, 100, self.problem, stop, target_position=self.mapped_to
+            )
         upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
         self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}, upkeep))
 
@@ -279,6 +283,21 @@ def test_a_second_fence_has_a_higher_epoch_so_old_acknowledgements_do_not_count(
     asyncio.run(stage.log.append(lambda state: replace(PENDING, fence_epoch=first)))
     assert promoted(stage).phase is TopicPhase.PROMOTED
     assert stage.record.fence_epoch > first
+
+
+def test_a_mapped_topic_is_flipped_where_the_target_ends_as_its_map_puts_the_barrier() -> None:
+    log = MemoryLog(LINK, ROUTER, replace(PENDING, mapped=True))
+    stage = Stage(log=log, mapped_to=907, target=FakeCluster(ends=dict.fromkeys(KEYS, LogOffset(0, 907, 0))))
+    record = promoted(stage)
+    assert (record.phase, dict(record.target_ends)) == (TopicPhase.PROMOTED, {0: 907, 1: 907})
+
+
+def test_a_mapped_topic_whose_target_ends_elsewhere_is_not_flipped() -> None:
+    log = MemoryLog(LINK, ROUTER, replace(PENDING, mapped=True))
+    record = promoted(Stage(log=log, mapped_to=907))
+    assert record.phase is TopicPhase.MIRRORING
+    assert "ends at 100, not 907" in record.reason
+    assert record.target_ends == {}
 
 
 class Crashed(Exception):

@@ -1,0 +1,223 @@
+"""`kmigrate offsets`: where a position lies on the other cluster, exactly."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.options import Link
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.tables import table
+from kmigrate.errors import Refused, UsageError
+from kmigrate.model.offsetmap import OffsetMap, Place
+from kmigrate.model.records import TopicRecord
+from kmigrate.workflow import verbs
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.outside import (
+    Translate,
+    newest_batches,
+    positions_in,
+    spark_positions,
+    translated,
+    translated_spark,
+)
+from kmigrate.workflow.positions import Positions
+
+__all__ = ["app"]
+
+app = typer.Typer(name="offsets", help="Positions, from one cluster to the other.", no_args_is_help=True)
+
+From = Annotated[str, typer.Option("--from", metavar="source|target", help="The side the positions are of.")]
+
+
+@command(app, "translate")
+async def translate(
+    call: Call,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="The partition: where there are several.")
+    ] = None,
+    offsets: Annotated[list[int] | None, typer.Argument(metavar="OFFSET...", help="Positions.", min=0)] = None,
+    from_: From = "source",
+    link: Link = None,
+) -> Answer:
+    """Say where positions of one side lie on the other.
+
+    A position means the next record at or after it. One that holds a record becomes that record's offset; one that
+    holds none becomes the next record's. One beyond what is copied has no place yet.
+    """
+    _check_side(from_)
+    name, _, part = call.required(topic, "TOPIC[:PARTITION]", "the partition").partition(":")
+    if not offsets or not (part.isdigit() or not part):
+        raise UsageError(
+            "usage",
+            f"no partition {part} of {name}" if offsets else "no OFFSET is given",
+            still_true="nothing was contacted or changed",
+            next_step="kmigrate offsets translate TOPIC:PARTITION OFFSET...",
+        )
+    async with call.estate() as estate:
+        record = _record(estate, call.link(link), name)
+        partition = _partition(record, part)
+        made = (await Positions(estate.target, estate.log).maps(record))[partition]
+        places = [(offset, _place(made, offset, from_)) for offset in offsets]
+    json = {
+        "topic": name,
+        "partition": partition,
+        "from": from_,
+        "offsets": "mapped" if record.mapped else "identical",
+        "runs": len(made),
+        "positions": [
+            {"offset": offset, "to": place.offset if place else None, "record": bool(place and place.is_record)}
+            for offset, place in places
+        ],
+    }
+    return Answer(json, _view(places, from_, mapped=record.mapped))
+
+
+@command(app, "export")
+async def export(
+    call: Call,
+    positions: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE|CHECKPOINT", help='JSON {"topic": {"0": 123}}, or a Spark checkpoint directory.'),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the translated copy goes; must not exist yet.")
+    ] = None,
+    from_: From = "source",
+    link: Link = None,
+) -> Answer:
+    """Translate positions kept outside Kafka into a copy; what was given stays as it is.
+
+    Of a Spark checkpoint everything is copied, with the two newest files of its offsets translated: a query that has
+    been stopped goes on from the copy at exactly the next record.
+    """
+    _check_side(from_)
+    given = Path(call.required(str(positions) if positions else None, "FILE|CHECKPOINT", "the positions"))
+    place = Path(call.required(str(out) if out else None, "--out", "where the copy goes"))
+    if not given.exists() or place.exists():
+        raise UsageError(
+            "no-positions" if not given.exists() else "out-exists",
+            f"{given} does not exist" if not given.exists() else f"{place} exists already",
+            still_true="nothing was written",
+        )
+    files = _checkpoint(given) if given.is_dir() else {given: given.read_text(encoding="utf-8")}
+    wanted = (
+        [found for path, text in files.items() for found in spark_positions(text, str(path))]
+        if given.is_dir()
+        else [positions_in(text, str(path)) for path, text in files.items()]
+    )
+    topics = sorted({topic for each in wanted for topic in each})
+    async with call.estate() as estate:
+        move = await _translator(estate, call.link(link), topics, from_)
+    if given.is_dir():
+        copies = {path.name: translated_spark(text, str(path), move) for path, text in files.items()}
+        _copy_checkpoint(given, place, copies)
+    else:
+        place.write_text(translated(wanted[0], move), encoding="utf-8")
+    count = sum(len(parts) for each in wanted for parts in each.values())
+    json = {"from": from_, "out": str(place), "topics": topics, "positions": count}
+    return Answer(json, Text(f"{count} positions of {', '.join(topics) or 'no topic'} → {place}"))
+
+
+def _check_side(side: str) -> None:
+    if side not in ("source", "target"):
+        raise UsageError(
+            "bad-side",
+            f"--from {side}: no such side",
+            still_true="nothing was contacted or changed",
+            next_step="expected: source or target",
+        )
+
+
+def _record(estate: Estate, link: str | None, topic: str) -> TopicRecord:
+    name = verbs.resolve_link(estate.log.state, link).name
+    record = estate.log.state.topic(name, topic)
+    if record is None:
+        raise Refused(
+            "not-mirrored",
+            f"topic {topic} is not mirrored by link {name}",
+            still_true="nothing was changed",
+            next_step=f"kmigrate topic mirror {topic}",
+        )
+    return record
+
+
+def _partition(record: TopicRecord, part: str) -> int:
+    if not part and record.partitions == 1:
+        return 0
+    if not part or int(part) >= record.partitions:
+        raise UsageError(
+            "which-partition",
+            f"topic {record.topic} has {record.partitions} partitions" + (f", no partition {part}" if part else ""),
+            still_true="nothing was changed",
+            next_step=f"kmigrate offsets translate {record.topic}:0 OFFSET...",
+        )
+    return int(part)
+
+
+def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
+    return made.to_target(offset) if side == "source" else made.to_source(offset)
+
+
+async def _translator(estate: Estate, link: str | None, topics: Iterable[str], side: str) -> Translate:
+    """What moves a position of these topics; refuses one that has no place yet."""
+    told = Positions(estate.target, estate.log)
+    maps: dict[str, Mapping[int, OffsetMap]] = {
+        topic: await told.maps(_record(estate, link, topic)) for topic in topics
+    }
+
+    def move(topic: str, partition: int, offset: int) -> int:
+        made = maps[topic].get(partition)
+        place = _place(made, offset, side) if made is not None else None
+        if place is None:
+            raise Refused(
+                "position-not-copied",
+                f"position {offset} of {topic}-{partition} has no place on the other side yet",
+                still_true="nothing was written",
+                next_step="wait until the mirror has caught up (kmigrate status), or check the position",
+            )
+        return place.offset
+
+    return move
+
+
+def _checkpoint(folder: Path) -> dict[Path, str]:
+    offsets = folder / "offsets"
+    names = newest_batches(path.name for path in offsets.iterdir()) if offsets.is_dir() else []
+    if not names:
+        raise UsageError(
+            "bad-checkpoint",
+            f"{folder} holds no offsets of a Spark query",
+            still_true="nothing was written",
+            next_step="name the checkpoint directory itself: it has a folder offsets",
+        )
+    return {offsets / name: (offsets / name).read_text(encoding="utf-8") for name in names}
+
+
+def _copy_checkpoint(folder: Path, place: Path, copies: Mapping[str, str]) -> None:
+    """Everything but offsets as it is; those as they were translated (their checksum files would no longer fit)."""
+
+    def left_out(at: str, names: list[str]) -> list[str]:
+        return names if Path(at) == folder / "offsets" else []
+
+    shutil.copytree(folder, place, ignore=left_out)
+    for name, text in copies.items():
+        (place / "offsets" / name).write_text(text, encoding="utf-8")
+
+
+def _view(places: list[tuple[int, Place | None]], side: str, *, mapped: bool) -> Any:
+    other = "target" if side == "source" else "source"
+    made = table(side, other, "", right=(side, other))
+    for offset, place in places:
+        if place is None:
+            made.add_row(f"{offset:,}", "–", Text("not copied yet", style="yellow"))
+        else:
+            gap = mapped and not place.is_record
+            made.add_row(f"{offset:,}", f"{place.offset:,}", Text("the next record" if gap else "", style="dim"))
+    return made

@@ -1,0 +1,180 @@
+"""A lane whose offsets on the target are its own: what holds no record is left out, and the map says where all is.
+
+Source offsets still lead: `position`, barrier and steps are the source's. Added to the invariants of `Lane`:
+
+H  A batch goes only once its run is stored (`MapLedger`): whatever stands on the target is in the map.
+I  A hole is passed, not filled: the position moves over it when everything before it is acknowledged.
+J  After a stop the position is the source end of what the map says is on the target, never more: a gap behind it is
+   read again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from kmigrate.errors import Diverged
+from kmigrate.mirror.lane import Lane, LaneState, Sent
+from kmigrate.mirror.steps import Append, Hole, Step
+from kmigrate.model.mapledger import MapLedger
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.records import PartitionProgress
+from kmigrate.protocol.hot import FetchedPartition
+
+__all__ = ["MappedLane"]
+
+_ANY_GAP = 1 << 62
+
+
+class MappedLane(Lane):
+    """The copy of one partition to offsets of its own, from `target_start` on."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        producer_id: int,
+        epoch: int,
+        log_start: int,
+        target_start: int,
+        target_topic_id: str,
+    ) -> None:
+        super().__init__(
+            topic, partition, producer_id=producer_id, epoch=epoch, hole_limit=_ANY_GAP, log_start=log_start
+        )
+        self.target_start = target_start
+        self.target_topic_id = target_topic_id
+        self.ledger: MapLedger | None = None
+        self.target_position = -1
+        """Next offset of the target: everything below is acknowledged there. Moves together with `position`."""
+        self._passed: deque[Hole] = deque()
+        """Holes behind batches that are on their way."""
+
+    @property
+    def careful(self) -> bool:
+        return True
+
+    # reading
+
+    def take(self, asked: int, answer: FetchedPartition, now_ms: int) -> None:
+        super().take(asked, answer, now_ms)
+        self._pass_holes()
+
+    def _push(self, step: Step) -> None:
+        super()._push(step)
+        if isinstance(step, Append) and self.ledger is not None and not self.stopped:
+            self.ledger.plan(step.start, self._planned_end, step.end - step.start)
+
+    @property
+    def _planned_end(self) -> int:
+        assert self.ledger is not None
+        return max(self.target_start, self.ledger.map.target_end)
+
+    def _pass_holes(self) -> None:
+        """Move over holes at the head of the queue, as far as the barrier allows."""
+        while self.state in (LaneState.PRIMING, LaneState.PIPING) and self._queue:
+            hole = self._queue[0]
+            if not isinstance(hole, Hole):
+                return
+            end = hole.end if self.barrier is None else min(hole.end, self.barrier)
+            if end <= self._next:
+                return
+            if end == hole.end:
+                self._queue.popleft()
+            else:
+                self._queue[0] = Hole(end, hole.end)
+            self._passed.append(Hole(self._next, end))
+            self._next = end
+            if not self._sent:
+                self._arrive(self.position)
+                self._end_if_done()
+
+    # writing
+
+    def send_next(self, connection: object, in_flight: int) -> Sent | None:
+        self._pass_holes()
+        head = self._queue[0] if self._queue else None
+        if self.ledger is None or not isinstance(head, Append) or not self.ledger.is_stored(head.start):
+            return None
+        return super().send_next(connection, in_flight)
+
+    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
+        super().answered(step, error, base_offset, repeated=repeated)
+        self._pass_holes()
+
+    def expected(self, step: Append) -> int:
+        place = self.ledger.map.to_target(step.start) if self.ledger is not None else None
+        return place.offset if place is not None and place.is_record else -1
+
+    def _arrive(self, position: int) -> None:
+        super()._arrive(position)
+        while self._passed and self._passed[0].start == self.position:
+            self.position = self._passed.popleft().end
+        if self.ledger is not None:
+            self.target_position = self._target_of(self.position)
+
+    def _target_of(self, position: int) -> int:
+        assert self.ledger is not None
+        place = self.ledger.map.to_target(position)
+        return place.offset if place is not None else self._planned_end
+
+    # the map
+
+    @property
+    def map_due(self) -> bool:
+        """Whether runs are to be stored now."""
+        ready = self.state in (LaneState.PRIMING, LaneState.PIPING) and not self.busy
+        return ready and self.ledger is not None and self.ledger.dirty
+
+    def hole_due(self) -> Hole | None:
+        return None
+
+    def stands_at(self, target_end: int, others: OffsetMap) -> None:
+        """The target's log ends here: bring the map to it; `others` is what earlier terms stored.
+
+        Raises Diverged where the target holds more than any copier planned.
+        """
+        assert self.ledger is not None
+        if target_end > self._planned_end:
+            self.ledger.cut(max(self.target_position, self.target_start))
+            self.ledger.adopt(others)
+        if target_end > self._planned_end:
+            raise Diverged(
+                "diverged",
+                f"{self.topic}-{self.partition} ends at {target_end} on the target, beyond every batch that was "
+                f"planned (up to {self._planned_end})",
+                still_true="no later record was copied; the source is untouched",
+                next_step="find who writes to this topic on the target; see docs/mirror.md",
+            )
+        self.ledger.cut(target_end)
+
+    def recovered(self, position: int, sequence: int, data_end: int) -> None:
+        """The target's tail was read and the map brought to it: read the source from where the map ends."""
+        if self.state is not LaneState.LOST:
+            return
+        assert self.ledger is not None
+        if self._cut is not None:
+            self._after_cut(self.ledger.map.source_end)
+            if self.stopped:
+                return
+        self._failed = []
+        self._queue.clear()
+        self._passed.clear()
+        self.queued_bytes = 0
+        self.target_position = position
+        self.position = self._next = self.read_at = max(self.log_start, self.ledger.map.source_end)
+        self._sequence = sequence
+        self.unknown = self.doubtful = False
+        self.problem = self.trouble = ""
+        self.lost = (-1, -1)
+        self.state = LaneState.PRIMING
+
+    def _read_again(self, offset: int) -> None:
+        super()._read_again(offset)
+        if self.ledger is not None:
+            self.ledger.cut(max(self.target_start, self._target_of(offset)))
+
+    def progress(self) -> PartitionProgress:
+        runs = len(self.ledger.map) if self.ledger is not None else 0
+        return replace(super().progress(), target_position=self.target_position, runs=runs)

@@ -1,0 +1,95 @@
+"""What a partition's copy will be like, told before anything is written: identical or mapped, holes, bytes.
+
+A short log is read to its end (batch headers only), and its figures are exact. Of a long one a few stretches are
+read: its holes are then "at least" what was seen, its bytes are estimated from what the stretches weigh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.fetcher import fetch_one
+from kmigrate.cluster.gaps import has_wide_gap
+from kmigrate.errors import Unreachable
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Append, read_steps
+from kmigrate.protocol.codes import row
+from kmigrate.protocol.hot import FetchPartition
+
+__all__ = ["Sample", "sample", "why_mapped"]
+
+_STRETCH = 1 << 20
+_ANY_GAP = 1 << 62
+
+
+async def why_mapped(
+    source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
+) -> str:
+    """Why `auto` cannot give a topic identical offsets; '' where it can."""
+    for partition, start in starts.items():
+        if start > settings.align_limit:
+            return f"partition {partition} begins at {start}; padding ends at {settings.align_limit}"
+    if not compacted:
+        return ""
+    ends = await source.list_offsets(dict.fromkeys([(topic, p) for p in starts], LATEST))
+    for (_, partition), end in ends.items():
+        if end.error:
+            await source.refresh([topic])
+            raise Unreachable("no-offsets", f"{topic}-{partition}: {row(end.error).name}")
+        if await has_wide_gap(source, topic, partition, starts[partition], end.offset, settings.hole_limit):
+            return f"compaction left gaps in partition {partition} that are too wide to be filled"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Offsets that no reader sees, and the bytes of the others; of the whole range, or of what was looked at."""
+
+    holes: int
+    exact: bool
+    bytes: int
+    """Of the whole range; an estimate where `exact` is false."""
+
+
+async def sample(
+    source: ClusterClient, topic: str, partition: int, start: int, end: int, *, stretches: int = 10
+) -> Sample:
+    """Look at offsets start … end − 1 of one partition: half of the stretches from the start on, the others spread."""
+    holes = weight = seen = 0
+    at = start
+    near = (stretches + 1) // 2
+    for number in range(1, stretches + 1):
+        if at >= end:
+            break
+        found = await _stretch(source, topic, partition, at, end)
+        holes, weight, seen = holes + found.holes, weight + found.bytes, seen + found.next_offset - at
+        if found.next_offset <= at:
+            break
+        at = found.next_offset
+        if number >= near:
+            at = max(at, start + (end - start) * (number - near + 1) // (stretches - near + 1))
+    exact = seen >= end - start
+    return Sample(holes, exact, weight if exact or not seen else weight * (end - start) // seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    next_offset: int
+    holes: int
+    bytes: int
+
+
+async def _stretch(source: ClusterClient, topic: str, partition: int, at: int, end: int) -> _Stretch:
+    node = source.leader(topic, partition)
+    part = FetchPartition(topic, partition, at, _STRETCH)
+    answer = await fetch_one(source, node, part, purpose="probe", read_committed=True)
+    if answer.error:
+        await source.refresh([topic])
+        raise Unreachable("probe-refused", f"{topic}-{partition} at {at}: {row(answer.error).name}")
+    reading = read_steps(answer.records, answer.aborted, read_at=at, leader_epoch=-1, hole_limit=_ANY_GAP)
+    appends = [step for step in reading.steps if isinstance(step, Append) and step.start < end]
+    reached = min(reading.next_offset, end)
+    records = sum(min(step.end, end) - step.start for step in appends)
+    return _Stretch(reached, reached - at - records, sum(len(step.view) for step in appends))

@@ -1,0 +1,106 @@
+"""The map topic: the offset maps of all mapped partitions, as keyed chunks in one compacted topic on the target.
+
+A link's own records in it are told apart by the link's uuid. Plain appends are enough: what a late writer says is
+void by its term (`model/mapledger`). Reading follows the topic to its end and keeps the newest chunk of each key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.producer import append_alone
+from kmigrate.cluster.tail import Tail
+from kmigrate.errors import Failed, Unreachable
+from kmigrate.model.mapledger import ChunkKey, MapChunk, decode_chunk, encode_chunk, fold_chunks, parse_key
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.protocol.codes import row
+from kmigrate.records.batch import Batch
+from kmigrate.records.build import one_record_batch, read_single_record
+
+__all__ = ["MAP_TOPIC", "OffsetMaps", "ensure_map_topic"]
+
+MAP_TOPIC = "__kmigrate_offset_maps"
+_PATIENCE_S = 30.0
+
+
+async def ensure_map_topic(client: ClusterClient, admin: Admin) -> None:
+    """Make the topic where it is missing: compacted for ever, as durable as the state log."""
+    metadata = await client.refresh([MAP_TOPIC])
+    if MAP_TOPIC not in metadata.topics:
+        brokers = len(metadata.brokers)
+        configs = {
+            "cleanup.policy": "compact",
+            "message.timestamp.type": "LogAppendTime",
+            "unclean.leader.election.enable": "false",
+            "min.insync.replicas": "2" if brokers >= 3 else "1",
+            "segment.bytes": str(64 << 20),
+        }
+        await admin.create_topic(MAP_TOPIC, 1, min(3, brokers), configs)
+    deadline = monotonic() + _PATIENCE_S
+    while client.leader(MAP_TOPIC, 0) < 0:
+        if monotonic() > deadline:
+            raise Unreachable("no-leader", f"{MAP_TOPIC} gets no leader")
+        await sleep(0.05)
+        await client.refresh([MAP_TOPIC])
+
+
+class OffsetMaps:
+    """The map topic on one cluster; a topic that is not there yet holds no map."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._chunks: dict[tuple[str, str, int], dict[ChunkKey, MapChunk]] = {}
+        self._tail = Tail(client, MAP_TOPIC, 0, self._take, purpose="map-read")
+        self._turn = asyncio.Lock()
+
+    def folded(
+        self, link_uuid: str, topic: str, partition: int, target_topic_id: str, *, before_term: int | None = None
+    ) -> OffsetMap:
+        """A partition's map as far as it was read; of the terms before `before_term` only, where one is given."""
+        chunks = self._chunks.get((link_uuid, topic, partition), {}).items()
+        return fold_chunks((c for c in chunks if before_term is None or c[0].term < before_term), target_topic_id)
+
+    async def read_to_end(self) -> None:
+        """Take in everything that was stored before this call."""
+        async with self._turn:
+            if await self._client.topic(MAP_TOPIC) is None:
+                return
+            key = (MAP_TOPIC, 0)
+            told = (await self._client.list_offsets({key: LATEST}))[key]
+            if told.error:
+                await self._client.refresh([MAP_TOPIC])
+                raise Unreachable("map-topic-unreadable", f"the end of {MAP_TOPIC}: {row(told.error).name}")
+            while self._tail.position < told.offset:
+                await self._tail.poll(100)
+
+    def _take(self, batch: Batch) -> None:
+        if batch.is_control or batch.count != 1:
+            return
+        name, value = read_single_record(batch)
+        key = parse_key(name.decode("utf-8", "replace"))
+        chunks = self._chunks.setdefault((key.link_uuid, key.topic, key.partition), {})
+        if value is None:
+            chunks.pop(key, None)
+        else:
+            chunks[key] = decode_chunk(str(key), value)
+
+    async def store(self, chunks: Iterable[tuple[ChunkKey, MapChunk | None]]) -> None:
+        """Write chunks in this order, each acknowledged by all replicas before the next; raises Failed."""
+        for key, chunk in chunks:
+            batch = one_record_batch(
+                str(key).encode(),
+                None if chunk is None else encode_chunk(chunk),
+                timestamp=now_ms(),
+                producer_id=-1,
+                epoch=-1,
+                sequence=-1,
+            )
+            answer = await append_alone(self._client, MAP_TOPIC, 0, batch, purpose="map-write")
+            if answer.error:
+                await self._client.refresh([MAP_TOPIC])
+                kind = Unreachable if row(answer.error).retriable else Failed
+                raise kind("map-not-stored", f"the offset map {key} was refused: {row(answer.error).name}")

@@ -1,0 +1,94 @@
+"""Positions that are kept outside Kafka, read and written in the shapes that others keep them in. Pure.
+
+    JSON              {"topic": {"0": 123}}
+    Spark checkpoint  offsets/N: `v1`, a line of metadata, then a line per source: such JSON for a Kafka source
+
+Of a Spark file only the lines of Kafka sources change; its own metadata and other sources' lines stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+
+from kmigrate.errors import UsageError
+
+__all__ = ["Translate", "newest_batches", "positions_in", "spark_positions", "translated", "translated_spark"]
+
+Translate = Callable[[str, int, int], int]
+"""Topic, partition and position on one side to the position on the other."""
+
+Positions = Mapping[str, Mapping[int, int]]
+
+_SPARK_VERSION = "v1"
+_SPARK_HEAD = 2
+"""Lines of a Spark file before its sources: version and metadata."""
+
+
+def positions_in(text: str, name: str) -> Positions:
+    """The positions of a JSON file; UsageError where it holds anything else."""
+    found = _positions(text)
+    if found is None:
+        raise UsageError(
+            "bad-positions",
+            f'{name} does not hold positions of the form {{"topic": {{"0": 123}}}}',
+            still_true="nothing was written",
+        )
+    return found
+
+
+def translated(positions: Positions, translate: Translate) -> str:
+    return json.dumps(_moved(positions, translate), indent=2) + "\n"
+
+
+def spark_positions(text: str, name: str) -> list[Positions]:
+    """The positions of every Kafka source in one file of a checkpoint's offsets."""
+    return [found for line in _spark_lines(text, name)[_SPARK_HEAD:] if (found := _positions(line)) is not None]
+
+
+def translated_spark(text: str, name: str, translate: Translate) -> str:
+    lines = _spark_lines(text, name)
+    for index in range(_SPARK_HEAD, len(lines)):
+        found = _positions(lines[index])
+        if found is not None:
+            lines[index] = json.dumps(_moved(found, translate), separators=(",", ":"))
+    return "\n".join(lines)
+
+
+def newest_batches(names: Iterable[str]) -> list[str]:
+    """Of the files in `offsets`, those that a query starts from: the newest, and the one before it.
+
+    Where the newest batch was not committed, Spark runs it again from the end of the one before.
+    """
+    numbered = sorted((int(name) for name in names if name.isdigit()), reverse=True)
+    return [str(number) for number in numbered[:2]]
+
+
+def _spark_lines(text: str, name: str) -> list[str]:
+    lines = text.split("\n")
+    if lines[0] != _SPARK_VERSION or len(lines) <= _SPARK_HEAD:
+        raise UsageError(
+            "bad-checkpoint",
+            f"{name} is not a Spark offsets file of version {_SPARK_VERSION}",
+            still_true="nothing was written",
+        )
+    return lines
+
+
+def _positions(text: str) -> Positions | None:
+    try:
+        told = json.loads(text)
+        if not isinstance(told, dict) or not told:
+            return None
+        found = {topic: {int(p): offset for p, offset in parts.items()} for topic, parts in told.items()}
+    except (ValueError, AttributeError):
+        return None
+    fits = all(type(offset) is int and offset >= 0 for parts in found.values() for offset in parts.values())
+    return found if fits else None
+
+
+def _moved(positions: Positions, translate: Translate) -> dict[str, dict[str, int]]:
+    return {
+        topic: {str(p): translate(topic, p, offset) for p, offset in sorted(parts.items())}
+        for topic, parts in positions.items()
+    }

@@ -1,0 +1,70 @@
+"""Offset maps for whoever carries a position over: groups, the command line, files kept outside Kafka.
+
+A map is put together from three words in this order, so that no record can fall between them: what the mirror says it
+has acknowledged, where the target's log ends, and what the map topic holds (a run is stored before its first batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Refused, Unreachable
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.protocol.codes import row
+from kmigrate.state.log import StateLog
+from kmigrate.state.offset_maps import OffsetMaps
+
+__all__ = ["Positions"]
+
+
+class Positions:
+    """The offset maps of mirrored topics on one target, as they are now."""
+
+    def __init__(self, target: ClusterClient, log: StateLog) -> None:
+        self._target = target
+        self._log = log
+        self._maps = OffsetMaps(target)
+
+    async def maps(self, record: TopicRecord) -> dict[int, OffsetMap]:
+        """The map of each partition; raises Refused where the topic's mirror has not begun."""
+        if record.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING):
+            raise Refused(
+                "not-mirroring",
+                f"topic {record.topic} is {record.phase}: it has no offsets on the target yet",
+                still_true="nothing was changed",
+                next_step="kmigrate status --watch",
+            )
+        progress = self._progress(record)
+        await self._target.refresh([record.topic])
+        told = await self._target.log_ends([(record.topic, p) for p in range(record.partitions)])
+        for (topic, partition), end in told.items():
+            if end.error:
+                raise Unreachable("no-log-end", f"{topic}-{partition}: {row(end.error).name}")
+        ends = {partition: end.offset for (_, partition), end in told.items()}
+        if not record.mapped:
+            return {p: OffsetMap.identity(record.starts.get(p, 0), end) for p, end in ends.items()}
+        await self._maps.read_to_end()
+        return {p: self._mapped(record, p, ends[p], progress.get(p)) for p in sorted(ends)}
+
+    def _mapped(self, record: TopicRecord, partition: int, end: int, seen: PartitionProgress | None) -> OffsetMap:
+        link = self._log.state.link(record.link)
+        uuid = link.uuid if link is not None else ""
+        made = self._maps.folded(uuid, record.topic, partition, record.target_topic_id)
+        made.begin(record.starts[partition], record.target_starts[partition])
+        made.close(min(end, record.target_ends.get(partition, end)))
+        if record.phase is TopicPhase.PROMOTED and partition in record.barrier:
+            made.cover(record.barrier[partition].offset)
+        elif seen is not None and seen.target_position >= 0:
+            # Of what stands behind the mirror's own word, the mirror itself may still have to judge.
+            made.close(min(made.target_end, seen.target_position))
+            made.cover(seen.position)
+        return made
+
+    def _progress(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
+        for presence in self._log.alive(MirrorPresence):
+            if presence.active and presence.link == record.link:
+                return presence.topics.get(record.topic, {})
+        return {}

@@ -1,0 +1,63 @@
+"""Probing for wide gaps: none beyond the limit is missed, none below half of it is reported."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kmigrate.cluster import gaps
+from kmigrate.cluster.gaps import has_wide_gap
+from kmigrate.protocol.hot import FetchPartition
+from tests.unit.mirror.batches import batch, fetched
+
+LIMIT = 20
+
+
+class Log:
+    """Batches at their offsets; answers a fetch as a broker does, with the first batch that reaches the offset."""
+
+    def __init__(self, batches: list[tuple[int, int]]) -> None:
+        self.batches = batches
+        self.asked = 0
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+    async def fetch_one(self, client: Any, node: int, part: FetchPartition, *, purpose: str) -> Any:
+        self.asked += 1
+        found = next(((base, count) for base, count in self.batches if base + count > part.offset), None)
+        return fetched(batch(*found) if found is not None else b"")
+
+
+def probe(monkeypatch: pytest.MonkeyPatch, layout: list[tuple[int, int]]) -> tuple[bool, list[int], Log]:
+    """The answer for gaps and lengths in turn, the gaps as they are, and the log."""
+    at, batches, wide = 0, [], []
+    for gap, count in layout:
+        batches.append((at + gap, count))
+        wide.append(gap)
+        at += gap + count
+    log = Log(batches)
+    monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
+    told = asyncio.run(has_wide_gap(log, "t", 0, 0, at, LIMIT))  # type: ignore[arg-type]
+    assert all(left[0] + left[1] <= right[0] for left, right in pairwise(batches))
+    return told, wide, log
+
+
+@given(st.lists(st.tuples(st.one_of(st.integers(0, 3), st.integers(5, 30)), st.integers(1, 60)), max_size=20))
+def test_no_gap_beyond_the_limit_is_missed_and_none_below_half_of_it_is_reported(layout: list[tuple[int, int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        told, wide, _ = probe(patch, layout)
+    widest = max(wide, default=0)
+    assert told or widest <= LIMIT
+    assert not told or widest >= LIMIT // 2
+
+
+def test_a_long_log_is_probed_twice_a_limit_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, _, log = probe(monkeypatch, [(0, 2)] * 5_000)
+    assert not told
+    assert log.asked <= 10_000 // (LIMIT // 2) + 1

@@ -1,0 +1,163 @@
+"""A lane with offsets of its own: holes are passed, runs are stored first, the map follows the target's log."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.errors import Diverged
+from kmigrate.mirror.lane import LaneState, Sent
+from kmigrate.mirror.mapped import MappedLane
+from kmigrate.model.mapledger import MapLedger
+from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.protocol.codes import Code
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+
+CONNECTION = object()
+MARKER = CONTROL | TRANSACTIONAL
+NO_MAP = OffsetMap()
+
+
+def lane(
+    *data: bytes, start: int = 0, target_start: int = 50, stored: OffsetMap | None = None, compacted: bool = True
+) -> MappedLane:
+    """A lane that has read its tail and, if given, one answer."""
+    made = MappedLane(
+        "t", 0, producer_id=77, epoch=0, log_start=start, target_start=target_start, target_topic_id="T"
+    )
+    made.compacted = compacted
+    made.ledger = MapLedger("uuid", "t", 0, term=1, target_topic_id="T", stored=stored or OffsetMap())
+    end = max(target_start, made.ledger.map.target_end)
+    made.stands_at(end, NO_MAP)
+    made.recovered(end, 100, end)
+    if data:
+        made.take(made.read_at, fetched(b"".join(data)), 5)
+    return made
+
+
+def store(of: MappedLane) -> None:
+    assert of.map_due
+    assert of.ledger is not None
+    token, _ = of.ledger.unwritten()
+    of.ledger.written(token)
+
+
+def send(of: MappedLane) -> Sent:
+    sent = of.send_next(CONNECTION, 5)
+    assert sent is not None
+    return sent
+
+
+def runs(of: MappedLane) -> list[Run]:
+    assert of.ledger is not None
+    return list(of.ledger.map.runs())
+
+
+def test_no_batch_goes_before_its_run_is_stored() -> None:
+    it = lane(batch(0, 3), batch(3, 2))
+    assert it.send_next(CONNECTION, 5) is None
+    store(it)
+    sent = send(it)
+    assert (sent.step.start, it.expected(sent.step)) == (0, 50)
+    it.answered(sent.step, 0, 50)
+    assert (it.position, it.target_position) == (3, 53)
+    assert not it.map_due, "what continues the run is stored with it"
+    it.answered(send(it).step, 0, 53)
+    assert runs(it) == [Run(0, 50, 5)]
+
+
+def test_holes_are_passed_and_each_begins_a_run_once_records_follow() -> None:
+    it = lane(batch(0, 2), batch(2, 1, attributes=MARKER), batch(9, 4), batch(13, 1, attributes=MARKER))
+    assert runs(it) == [Run(0, 50, 2), Run(9, 52, 4)]
+    store(it)
+    it.answered(send(it).step, 0, 50)
+    second = send(it)
+    assert it.position == 9, "the hole behind an acknowledged batch is passed"
+    it.answered(second.step, 0, 52)
+    assert (it.position, it.target_position) == (14, 56)
+    assert it.hole_due() is None
+
+
+def test_holes_behind_batches_on_their_way_are_passed_when_those_are_acknowledged() -> None:
+    it = lane(batch(0, 1), batch(1, 1), batch(2, 1, attributes=MARKER), batch(3, 1))
+    store(it)
+    it.answered(send(it).step, 0, 50)
+    first, second = send(it), send(it)
+    assert it.position == 1
+    it.answered(first.step, 0, 51)
+    assert (it.position, it.target_position) == (3, 52)
+    it.answered(second.step, 0, 52)
+    assert (it.position, it.target_position) == (4, 53)
+
+
+def test_the_barrier_is_reached_exactly_though_it_lies_behind_or_inside_a_hole() -> None:
+    it = lane(batch(0, 2), batch(2, 1, attributes=MARKER), batch(3, 1, attributes=MARKER))
+    it.barrier = 3
+    store(it)
+    sent = send(it)
+    assert it.at_barrier == -1
+    it.answered(sent.step, 0, 50)
+    assert (it.at_barrier, it.target_position) == (3, 52)
+    it.barrier = None
+    assert it.send_next(CONNECTION, 5) is None
+    assert it.position == 4
+
+
+def test_an_ack_at_another_offset_than_the_map_says_ends_the_lane_as_diverged() -> None:
+    it = lane(batch(0, 2))
+    store(it)
+    it.answered(send(it).step, 0, 0)
+    assert it.state is LaneState.STOPPED
+    assert it.problem.startswith("diverged: the batch for offset 0")
+
+
+def test_after_a_failure_the_map_is_cut_to_the_log_and_the_source_is_read_from_its_end() -> None:
+    it = lane(batch(0, 2), batch(5, 2), batch(9, 2))
+    store(it)
+    it.answered(send(it).step, 0, 50)
+    sent = [send(it), send(it)]
+    for each in sent:
+        it.answered(each.step, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
+    assert it.must_recover
+    it.stands_at(54, NO_MAP)
+    it.recovered(54, 104, 54)
+    assert runs(it) == [Run(0, 50, 2), Run(5, 52, 2)]
+    assert (it.read_at, it.position, it.target_position) == (7, 7, 54)
+    it.take(7, fetched(batch(8, 1)), 5)
+    assert it.send_next(CONNECTION, 5) is None, "the plan that came to nothing is still stored"
+    store(it)
+    assert it.expected(send(it).step) == 54
+
+
+def test_a_lane_that_starts_on_a_stored_map_goes_on_behind_it() -> None:
+    it = lane(batch(20, 1), start=5, stored=OffsetMap([Run(5, 50, 10), Run(18, 60, 2)]))
+    assert (it.position, it.target_position) == (20, 62)
+    store(it)
+    assert it.expected(send(it).step) == 62
+    assert runs(it)[-1] == Run(18, 60, 3)
+
+
+def test_a_late_batch_of_the_former_owner_is_taken_from_its_stored_map() -> None:
+    it = lane(stored=OffsetMap([Run(0, 50, 4)]))
+    it.fill_failed("another copier was faster", unknown=False)
+    it.stands_at(57, OffsetMap([Run(0, 50, 4), Run(6, 54, 3)]))
+    it.recovered(57, 107, 57)
+    assert runs(it) == [Run(0, 50, 4), Run(6, 54, 3)]
+    assert (it.position, it.map_due) == (9, True)
+
+
+def test_a_target_that_holds_more_than_anybody_planned_stops_the_copy() -> None:
+    it = lane(stored=OffsetMap([Run(0, 50, 4)]))
+    with pytest.raises(Diverged, match="ends at 55 on the target"):
+        it.stands_at(55, OffsetMap([Run(0, 50, 4)]))
+
+
+def test_gaps_of_any_width_are_no_problem() -> None:
+    it = lane(batch(0, 1), batch(5_000_000_000, 1), compacted=False)
+    assert it.problem == ""
+    assert it.compacted
+    assert it.must_recover, "from here on a cleaner may be at work: batches go one at a time"
+
+
+def test_progress_tells_both_positions_and_the_runs() -> None:
+    told = lane(stored=OffsetMap([Run(5, 50, 10), Run(18, 60, 2)])).progress()
+    assert (told.position, told.target_position, told.runs) == (20, 62, 2)

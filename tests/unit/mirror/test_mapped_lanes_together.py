@@ -1,0 +1,152 @@
+"""Two owners of one mapped partition, the former one never knowing that it is: one log, one map, nothing lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmigrate.mirror.lane import Sent
+from kmigrate.mirror.mapped import MappedLane
+from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger, fold_chunks
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.protocol.codes import Code
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+
+CONNECTION = object()
+MARKER = CONTROL | TRANSACTIONAL
+BEFORE = 7
+"""Offsets that the target topic held before the mirror."""
+
+
+@dataclass
+class Target:
+    """A log that takes a batch of the mirror's id only where its sequence follows, and the map topic beside it."""
+
+    log: list[int] = field(default_factory=list)
+    """Source offset of each of the mirror's records."""
+    appends: list[tuple[int, int, int]] = field(default_factory=list)
+    chunks: dict[ChunkKey, MapChunk] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return BEFORE + len(self.log)
+
+    def produce(self, start: int, count: int, sequence: int) -> tuple[int, int]:
+        for stored, length, base in self.appends[-5:]:
+            if (stored, length) == (sequence, count):
+                return 0, base
+        if sequence != len(self.log):
+            return Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        self.appends.append((sequence, count, self.end))
+        self.log += range(start, start + count)
+        return 0, self.appends[-1][2]
+
+    def folded(self, before_term: int | None = None) -> OffsetMap:
+        made = fold_chunks(
+            ((key, chunk) for key, chunk in self.chunks.items() if before_term is None or key.term < before_term), "T"
+        )
+        made.close(self.end)
+        return made
+
+
+@dataclass
+class Owner:
+    """One copier of the partition under one lease term, and what it has on the wire."""
+
+    term: int
+    target: Target
+    source: list[tuple[int, int, bool]]
+    sure: bool = True
+    """Whether the lease is confirmed. A lane that has to recover waits for that; what it has begun goes on."""
+    lane: MappedLane = field(init=False)
+    wire: list[tuple[Sent, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lane = MappedLane(
+            "t", 0, producer_id=77, epoch=0, log_start=0, target_start=BEFORE, target_topic_id="T"
+        )
+
+    def recover(self) -> None:
+        """As `Mender` does it, but for the comparison of the last batch, whose word is final here."""
+        it, target = self.lane, self.target
+        if it.ledger is None:
+            it.ledger = MapLedger("u", "t", 0, term=self.term, target_topic_id="T", stored=target.folded())
+        it.stands_at(target.end, target.folded(self.term))
+        if target.log:
+            assert it.ledger.map.to_source(target.end - 1) == (target.log[-1], True)
+        it.recovered(target.end, len(target.log), target.end)
+
+    def store(self) -> None:
+        ledger = self.lane.ledger
+        assert ledger is not None
+        token, chunks = ledger.unwritten()
+        for key, chunk in chunks:
+            if chunk is None:
+                self.target.chunks.pop(key, None)
+            else:
+                self.target.chunks[key] = chunk
+        ledger.written(token)
+
+    def act(self, what: int) -> None:
+        it = self.lane
+        if it.must_recover and self.sure:
+            self.recover()
+        if what == 0 and it.reads:
+            found = [each for each in self.source if each[1] > it.read_at][:2]  # one may have read more than the other
+            data = b"".join(
+                batch(start, end - start, attributes=0 if is_data else MARKER) for start, end, is_data in found
+            )
+            it.take(it.read_at, fetched(data), 0)
+        elif what == 1 and it.map_due:
+            self.store()
+        elif what in (2, 3):
+            sent = it.send_next(CONNECTION, 5)
+            if sent is not None:
+                sequence = int.from_bytes(bytes(sent.step.view)[53:57], "big")
+                self.wire.append((sent, sequence))
+        elif what in (4, 5) and self.wire:
+            self.deliver(lost=what == 5)
+
+    def deliver(self, *, lost: bool) -> None:
+        sent, sequence = self.wire.pop(0)
+        error, base = self.target.produce(sent.step.start, sent.step.end - sent.step.start, sequence)
+        if not lost:
+            self.lane.answered(sent.step, error, base)
+            return
+        self.lane.unanswered(sent.step, "lost")
+        for later, _ in self.wire:  # the connection is gone
+            self.lane.unanswered(later.step, "lost")
+        self.wire.clear()
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    shape=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=3, max_size=12),
+    alone=st.lists(st.integers(0, 5), max_size=40),
+    both=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=20, max_size=150),
+)
+def test_the_log_comes_out_once_and_in_order_and_the_map_finds_every_record(
+    shape: list[tuple[int, bool]], alone: list[int], both: list[tuple[int, int]]
+) -> None:
+    source, at = [], 0
+    for count, is_data in shape:
+        source.append((at, at + count, is_data))
+        at += count
+    target = Target()
+    owners = [Owner(1, target, source), Owner(2, target, source)]
+    for what in alone:
+        owners[0].act(what)
+    owners[0].sure = False
+    for who, what in both:
+        owners[who].act(what)
+    for _ in range(100):  # then the owner alone, with nothing lost, comes to the end
+        for what in (0, 1, 2, 4):
+            owners[1].act(what)
+    assert not owners[1].lane.problem
+    assert target.log == [offset for start, end, is_data in source if is_data for offset in range(start, end)]
+    assert owners[1].lane.position == at
+    made = target.folded()
+    for index, offset in enumerate(target.log):
+        assert made.to_target(offset) == (BEFORE + index, True)

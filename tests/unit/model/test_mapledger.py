@@ -1,0 +1,183 @@
+"""What the map topic holds, at any moment of any history, translates every record that is on the target."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kmigrate.errors import StateLogBroken
+from kmigrate.model import mapledger
+from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger, decode_chunk, encode_chunk, fold_chunks, parse_key
+from kmigrate.model.offsetmap import OffsetMap, Run
+
+TOPIC_ID = "T1"
+whose = st.sampled_from((0, 0, 0, 0, 1, 2))
+"""Mostly the owner of the lease; else one before it."""
+
+
+class Writers(RuleBasedStateMachine):
+    """Lease terms one after another over one compacted topic; whoever lost the lease may still write to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store: dict[str, MapChunk] = {}
+        self.log: list[int] = []
+        self.terms: list[MapLedger] = []
+        self.take_over()
+
+    def folded(self) -> OffsetMap:
+        made = fold_chunks(((parse_key(key), chunk) for key, chunk in self.store.items()), TOPIC_ID)
+        made.close(len(self.log))
+        return made
+
+    def put(self, ledger: MapLedger) -> None:
+        token, chunks = ledger.unwritten()
+        for key, chunk in chunks:
+            if chunk is None:
+                self.store.pop(str(key), None)
+            else:
+                self.store[str(key)] = decode_chunk(str(key), encode_chunk(chunk))
+        ledger.written(token)
+
+    @rule()
+    def take_over(self) -> None:
+        term = len(self.terms) + 1
+        made = MapLedger("uuid", "t", 0, term=term, target_topic_id=TOPIC_ID, stored=self.folded())
+        self.terms.append(made)
+
+    @rule(which=whose, gap=st.sampled_from((0, 0, 1, 3)), count=st.integers(1, 4))
+    def plan(self, which: int, gap: int, count: int) -> None:
+        ledger = self.terms[-1 - which % len(self.terms)]
+        end = max(0, ledger.map.source_end)
+        ledger.plan(end + gap, max(0, ledger.map.target_end), count)
+
+    @rule(which=whose)
+    def write(self, which: int) -> None:
+        self.put(self.terms[-1 - which % len(self.terms)])
+
+    @rule(count=st.integers(1, 9))
+    def send(self, count: int) -> None:
+        """The owner's next batches, as far as their runs are stored."""
+        owner = self.terms[-1]
+        for _ in range(count):
+            place = owner.map.to_source(len(self.log))
+            if place is None or not place.is_record or not owner.is_stored(place.offset):
+                return
+            self.log.append(place.offset)
+
+    @rule()
+    def recover(self) -> None:
+        self.terms[-1].cut(len(self.log))
+
+    @precondition(lambda self: len(self.terms) > 1 and self.terms[-1].map.target_end <= len(self.log))
+    @rule()
+    def a_late_batch_of_the_owner_before_is_adopted(self) -> None:
+        owner, late = self.terms[-1], self.terms[-2]
+        if late.map.target_end <= len(self.log) or list(late.map.runs())[: len(owner.map)] != list(owner.map.runs()):
+            return
+        self.put(late)
+        place = late.map.to_source(len(self.log))
+        assert place is not None
+        self.log.append(place.offset)
+        others = fold_chunks(
+            ((parse_key(key), chunk) for key, chunk in self.store.items() if parse_key(key).term < len(self.terms)),
+            TOPIC_ID,
+        )
+        others.close(len(self.log))
+        owner.adopt(others)
+        self.put(owner)
+
+    @invariant()
+    def the_stored_map_is_right_for_every_record(self) -> None:
+        made = self.folded()
+        assert [made.to_target(source) for source in self.log] == [(at, True) for at in range(len(self.log))]
+        assert made.target_end == (len(self.log) or -1)
+
+
+Writers.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+
+
+class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignore[name-defined,misc]
+    """With three runs a chunk, so that short histories have many."""
+
+    @pytest.fixture(autouse=True)
+    def _small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mapledger, "_RUNS", 3)
+
+
+def test_a_topic_made_anew_has_a_map_of_its_own() -> None:
+    runs = OffsetMap([Run(5, 0, 3)]).encode()
+    chunks = [(ChunkKey("u", "t", 0, 1, 0), MapChunk("old", runs))]
+    assert len(fold_chunks(chunks, "new")) == 0
+    assert list(fold_chunks(chunks, "old").runs()) == [Run(5, 0, 3)]
+
+
+def test_records_of_somebody_else_in_the_map_topic_are_refused_by_name() -> None:
+    for refused in (lambda: parse_key("orders"), lambda: decode_chunk("k", b"{}"), lambda: decode_chunk("k", b"\0")):
+        with pytest.raises(StateLogBroken, match="offset map"):
+            refused()
+    with pytest.raises(StateLogBroken, match="newer"):
+        decode_chunk("k", b'{"schema":2}')
+
+
+def ledger(term: int = 1, stored: OffsetMap | None = None) -> MapLedger:
+    return MapLedger("uuid", "t", 0, term=term, target_topic_id=TOPIC_ID, stored=stored or OffsetMap())
+
+
+def store_of(*ledgers: MapLedger) -> dict[ChunkKey, MapChunk]:
+    """The topic after each of them stored what it has."""
+    store: dict[ChunkKey, MapChunk] = {}
+    for each in ledgers:
+        keep(store, each)
+    return store
+
+
+def keep(store: dict[ChunkKey, MapChunk], of: MapLedger) -> None:
+    token, chunks = of.unwritten()
+    store.update({key: chunk for key, chunk in chunks if chunk is not None})
+    for key in (key for key, chunk in chunks if chunk is None):
+        store.pop(key, None)
+    of.written(token)
+
+
+def test_a_run_that_grew_before_the_next_chunk_began_is_stored_with_its_growth() -> None:
+    it = ledger()
+    for number in range(512):
+        it.plan(number * 10, number, 1)
+    store = store_of(it)
+    it.plan(5111, 512, 4)
+    assert not it.dirty and it.is_stored(5111)
+    it.plan(9000, 516, 1)
+    assert it.dirty and not it.is_stored(9000)
+    keep(store, it)
+    assert fold_chunks(store.items(), TOPIC_ID) == it.map
+    assert len(store) == 2
+
+
+def test_a_stored_plan_that_the_log_did_not_take_is_stored_anew_before_another_is_sent() -> None:
+    it = ledger()
+    for source, target in ((0, 0), (20, 5), (40, 8)):
+        it.plan(source, target, 3 + 2 * (source == 0))
+    store = store_of(it)
+    it.cut(4)
+    it.plan(4, 4, 9)
+    assert it.dirty and not it.is_stored(4)
+    keep(store, it)
+    assert list(fold_chunks(store.items(), TOPIC_ID).runs()) == [Run(0, 0, 13)]
+
+
+def test_a_later_term_goes_on_in_chunks_of_its_own_and_a_late_write_of_the_one_before_changes_nothing() -> None:
+    first = ledger()
+    first.plan(0, 0, 5)
+    store = store_of(first)
+    known = fold_chunks(store.items(), TOPIC_ID)
+    known.close(5)
+    second = ledger(2, known)
+    second.plan(7, 5, 2)
+    keep(store, second)
+    first.plan(6, 5, 4)
+    first.plan(99, 9, 1)
+    keep(store, first)
+    assert list(fold_chunks(store.items(), TOPIC_ID).runs()) == [Run(0, 0, 5), Run(7, 5, 2)]

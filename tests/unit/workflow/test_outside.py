@@ -1,0 +1,52 @@
+"""Positions kept outside Kafka: what is read, what is changed, what stays as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.errors import UsageError
+from kmigrate.workflow.outside import newest_batches, positions_in, spark_positions, translated, translated_spark
+
+SPARK = (
+    'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{"spark.sql.shuffle.partitions":"4"}}\n'
+    '{"orders":{"1":17,"0":5}}\n-\n{"logOffset":3}\n{"a":{"0":1},"b":{"2":9}}'
+)
+
+
+def ten_more(topic: str, partition: int, offset: int) -> int:
+    return offset + 10 + 100 * partition
+
+
+def test_json_positions_are_translated_topic_by_topic() -> None:
+    found = positions_in('{"t": {"0": 3, "1": 4}}', "f")
+    assert found == {"t": {0: 3, 1: 4}}
+    assert positions_in(translated(found, ten_more), "g") == {"t": {0: 13, 1: 114}}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"t": 3}', '{"t": {"x": 3}}', '{"t": {"0": -2}}', '{"t": {"0": true}}']
+)
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="does not hold positions"):
+        positions_in(text, "f")
+
+
+def test_of_a_spark_file_only_the_lines_of_kafka_sources_change() -> None:
+    assert spark_positions(SPARK, "f") == [{"orders": {1: 17, 0: 5}}, {"a": {0: 1}, "b": {2: 9}}]
+    before, after = SPARK.split("\n"), translated_spark(SPARK, "f", ten_more).split("\n")
+    assert [new for old, new in zip(before, after, strict=True) if old != new] == [
+        '{"orders":{"0":15,"1":127}}',
+        '{"a":{"0":11},"b":{"2":219}}',
+    ]
+
+
+def test_another_version_of_spark_files_is_refused() -> None:
+    for text in ("v2\n{}\n-", "v1", "v1\n{}"):
+        with pytest.raises(UsageError, match="not a Spark offsets file"):
+            spark_positions(text, "f")
+
+
+def test_a_query_needs_the_newest_batch_and_the_one_before() -> None:
+    assert newest_batches(["9", "10", ".10.crc", "8", "11.tmp"]) == ["10", "9"]
+    assert newest_batches(["0"]) == ["0"]
+    assert newest_batches([".0.crc"]) == []

@@ -1,0 +1,52 @@
+"""What status says of a topic's offsets: identical only where both logs show it, mapped with its runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.cluster.client import LogOffset
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import MirrorPresence, PartitionBarrier, PartitionProgress, TopicRecord
+from kmigrate.workflow.status import TopicStatus, _topic_status
+
+KEY = ("t", 0)
+RECORD = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10})
+
+
+def status(
+    record: TopicRecord, target: tuple[int, int], source: tuple[int, int], seen: PartitionProgress | None = None
+) -> TopicStatus:
+    mine, theirs = ((({KEY: LogOffset(0, first, 0)}), {KEY: LogOffset(0, end, 0)}) for first, end in (target, source))
+    presence = MirrorPresence("m", "l", 1, True, 500, {"t": {0: seen}}) if seen is not None else None
+    return _topic_status(record, mine, theirs, {}, [presence] if presence is not None else [], [])
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "word"),
+    [
+        ((10, 40), (10, 50), "identical"),
+        ((10, 50), (25, 50), "identical"),
+        ((0, 40), (10, 50), "unknown"),
+        ((11, 40), (10, 50), "unknown"),
+        ((10, 51), (10, 50), "unknown"),
+    ],
+)
+def test_identical_is_said_only_where_both_logs_show_it(
+    target: tuple[int, int], source: tuple[int, int], word: str
+) -> None:
+    assert status(RECORD, target, source).offsets == word
+
+
+def test_after_the_promote_the_target_may_delete_and_grow_on_its_own() -> None:
+    done = TopicRecord(
+        "l", "t", TopicPhase.PROMOTED, 1, partitions=1, starts={0: 10}, barrier={0: PartitionBarrier(50, 1)}
+    )
+    assert status(done, (30, 90), (10, 50)).offsets == "identical"
+
+
+def test_a_mapped_topic_shows_its_runs_and_lags_by_its_position() -> None:
+    mapped = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10}, mapped=True)
+    told = status(mapped, (0, 900), (10, 50), PartitionProgress(47, target_position=900, runs=3))
+    assert (told.offsets, told.lag) == ("mapped (3 runs)", 3)
+    told = status(mapped, (0, 900), (10, 50))
+    assert (told.offsets, told.lag) == ("mapped", -1)
