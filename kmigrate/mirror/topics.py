@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Refused, Unreachable
-from kmigrate.mirror.configs import Configs, target_configs
+from kmigrate.mirror.configs import Configs, changes, target_configs
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import STATE_TOPIC
 
-__all__ = ["Prepared", "TopicMaker"]
+__all__ = ["Prepared", "TopicMaker", "is_compacted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,8 @@ class TopicMaker:
         told = (await self._source_admin.topic_configs([topic]))[topic]
         existing = self._target.metadata.topics.get(topic)
         standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
-        configs = target_configs(
-            {key: entry.value for key, entry in told.items() if entry.own},
-            replicas,
-            exclude=self._exclude,
-            known=standing,
-            standing={k: v.value for k, v in standing.items() if v.own} if existing is not None else {},
-        )
+        kept = {k: v.value for k, v in standing.items() if v.own} if existing is not None else {}
+        configs = self.configs(told, replicas, standing, kept)
         if existing is not None:
             await self._check_empty(existing, len(info.partitions))
             await self._target_admin.alter_topic_configs(topic, configs.now)
@@ -81,8 +76,23 @@ class TopicMaker:
             target_topic_id=_id(made),
             starts=await self._starts(record, info),
             configs=configs,
-            compacted="compact" in told["cleanup.policy"].value,
+            compacted=is_compacted(told),
         )
+
+    def configs(
+        self,
+        source: Mapping[str, ConfigValue],
+        replicas: int,
+        target: Mapping[str, ConfigValue],
+        standing: Mapping[str, str],
+    ) -> Configs:
+        """What the target topic gets from the source topic's configs; `standing` as in `target_configs`."""
+        own = {key: entry.value for key, entry in source.items() if entry.own}
+        return target_configs(own, replicas, exclude=self._exclude, known=target, standing=standing)
+
+    def changes(self, configs: Configs, target: Mapping[str, ConfigValue]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """What brings a standing target topic there."""
+        return changes(configs.now, {key: entry.value for key, entry in target.items() if entry.own}, self._exclude)
 
     async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
         """Configs of a topic that stands on the target: also the list of keys that this target knows at all."""
@@ -138,6 +148,11 @@ class TopicMaker:
                 await self._source.refresh([info.name])
                 raise Unreachable("no-offsets", f"{key[0]}-{key[1]}: {row(error).name}")
         return {key[1]: told[key].offset if told[key].offset >= 0 else ends[key].offset for key in keys}
+
+
+def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:
+    """Whether a log cleaner works on a topic, by its own policy or by its cluster's."""
+    return "compact" in configs["cleanup.policy"].value
 
 
 def _id(info: TopicInfo) -> str:
