@@ -154,6 +154,7 @@ class MirrorEngine:
             self._source_admin,
             self._target_admin,
             self._log,
+            self._maker,
             aligner,
             self._settings,
             may_act=self._lease.confirmed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
-from kmigrate.mirror.configs import Configs, default_times, own_configs, target_configs
+from kmigrate.mirror.configs import Configs, changes, default_times, own_configs, target_configs
 from kmigrate.mirror.outlook import why_mapped
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import TopicRecord
@@ -17,7 +17,7 @@ from kmigrate.protocol.codes import row
 from kmigrate.state.log import STATE_TOPIC
 from kmigrate.state.offset_maps import ensure_map_topic
 
-__all__ = ["Prepared", "TopicMaker"]
+__all__ = ["Prepared", "TopicMaker", "is_compacted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +74,16 @@ class TopicMaker:
         replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)
         told = (await self._source_admin.topic_configs([topic]))[topic]
         existing = self._target.metadata.topics.get(topic)
-        compacted = "compact" in told["cleanup.policy"].value
+        compacted = is_compacted(told)
         starts = await self._starts(record, info)
         ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
         standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
-        theirs = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
+        kept = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
         if any(ends.values()):
             self._refuse_data(record, ends)
-            own = theirs  # who has data keeps its own configs
+            configs = self._relaxed(kept, replicas, standing, kept)  # who has data keeps its own configs
         else:
-            own = own_configs(told, await default_times(self._target, self._target_admin))
-        configs = target_configs(
-            own, replicas, exclude=self._settings.config_exclude, known=standing, standing=theirs
-        )
+            configs = await self.configs(told, replicas, standing, kept)
         mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
             await ensure_map_topic(self._target, self._target_admin)
@@ -104,6 +101,28 @@ class TopicMaker:
             compacted=compacted,
             target_starts=ends if mapped else None,
         )
+
+    async def configs(
+        self,
+        source: Mapping[str, ConfigValue],
+        replicas: int,
+        target: Mapping[str, ConfigValue],
+        standing: Mapping[str, str],
+    ) -> Configs:
+        """What the target topic gets from the source topic's configs; `standing` as in `target_configs`."""
+        own = own_configs(source, await default_times(self._target, self._target_admin))
+        return self._relaxed(own, replicas, target, standing)
+
+    def _relaxed(
+        self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], standing: Mapping[str, str]
+    ) -> Configs:
+        exclude = self._settings.config_exclude
+        return target_configs(own, replicas, exclude=exclude, known=target, standing=standing)
+
+    def changes(self, configs: Configs, target: Mapping[str, ConfigValue]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """What brings a standing target topic there."""
+        exclude = self._settings.config_exclude
+        return changes(configs.now, {key: entry.value for key, entry in target.items() if entry.own}, exclude)
 
     async def _known_configs(self, topic: str) -> dict[str, ConfigValue]:
         """Configs of a topic that stands on the target: also the list of keys that this target knows at all."""
@@ -171,6 +190,11 @@ class TopicMaker:
                 await self._source.refresh([info.name])
                 raise Unreachable("no-offsets", f"{key[0]}-{key[1]}: {row(error).name}")
         return {key[1]: told[key].offset if told[key].offset >= 0 else ends[key].offset for key in keys}
+
+
+def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:
+    """Whether a log cleaner works on a topic, by its own policy or by its cluster's."""
+    return "compact" in configs["cleanup.policy"].value
 
 
 def _id(info: TopicInfo) -> str:

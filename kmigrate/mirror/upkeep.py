@@ -20,9 +20,9 @@ from kmigrate.cluster.client import EARLIEST, ClusterClient, TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.access import Access, Kept
 from kmigrate.mirror.align import Aligner
-from kmigrate.mirror.configs import changes, default_times, own_configs, target_configs
 from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.topics import TopicMaker, is_compacted
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, Upkept
 from kmigrate.net.clock import monotonic, sleep
@@ -68,6 +68,7 @@ class Upkeep:
         source_admin: Admin,
         target_admin: Admin,
         log: StateLog,
+        maker: TopicMaker,
         aligner: Aligner,
         settings: MirrorSettings,
         *,
@@ -81,6 +82,7 @@ class Upkeep:
         self._source_admin = source_admin
         self._target_admin = target_admin
         self._log = log
+        self._maker = maker
         self._aligner = aligner
         self._settings = settings
         self._may_act = may_act
@@ -295,25 +297,10 @@ class Upkeep:
             raise ours
         if isinstance(theirs, KmigrateError):
             raise theirs
-        exclude = self._settings.config_exclude
-        configs = target_configs(
-            own_configs(ours, await default_times(self._target, self._target_admin)),
-            replicas,
-            exclude=exclude,
-            known=theirs,
-            standing=record.restore_configs,
-        )
-        record = await self._write(
-            record,
-            replace(
-                record,
-                restore_configs=configs.restore,
-                drop_configs=configs.drop,
-                compacted="compact" in ours["cleanup.policy"].value,
-            ),
-        )
-        put, remove = changes(configs.now, {key: entry.value for key, entry in theirs.items() if entry.own}, exclude)
-        await self._target_admin.alter_topic_configs(record.topic, put, remove)
+        configs = await self._maker.configs(ours, replicas, theirs, record.restore_configs)
+        changed = replace(record, restore_configs=configs.restore, drop_configs=configs.drop)
+        record = await self._write(record, replace(changed, compacted=is_compacted(ours)))
+        await self._target_admin.alter_topic_configs(record.topic, *self._maker.changes(configs, theirs))
         return record
 
 
