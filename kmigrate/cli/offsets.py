@@ -40,7 +40,7 @@ From = Annotated[str, typer.Option("--from", metavar="source|target", help="The 
 async def translate(
     call: Call,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="The partition: where there are several.")
+        str | None, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic of one partition may go without.")
     ] = None,
     offsets: Annotated[list[int] | None, typer.Argument(metavar="OFFSET...", help="Positions.", min=0)] = None,
     from_: From = "source",
