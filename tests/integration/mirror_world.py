@@ -150,10 +150,9 @@ async def engine_running(
                 await task
 
 
-@contextlib.contextmanager
-def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str]]:
-    """The engine in a process that a test may kill or stop; gone when the block ends."""
-    process = subprocess.Popen(
+def start_mirror(world: World, instance: str) -> subprocess.Popen[str]:
+    """The engine in a process of its own, which says "running" once it has read the state log; end it yourself."""
+    return subprocess.Popen(
         [
             sys.executable,
             str(ROOT / "tests" / "integration" / "mirror_process.py"),
@@ -168,17 +167,28 @@ def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+@contextlib.contextmanager
+def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str]]:
+    """The engine in a process that a test may kill or stop; gone when the block ends."""
+    process = start_mirror(world, instance)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        process.wait(10)
-        assert process.stdout is not None
-        process.stdout.close()
+        end_mirror(process)
+
+
+def end_mirror(process: subprocess.Popen[str]) -> None:
+    """Kill a mirror, stopped or not, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+    process.wait(10)
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 # judges
