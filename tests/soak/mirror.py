@@ -40,9 +40,9 @@ __all__ = ["Plan", "Report", "soak"]
 
 say = Console(stderr=True, highlight=False).print
 
-_PLAIN, _MIXED = "plain", "mixed"
-_PARTITIONS = {_PLAIN: 4, _MIXED: 2}
-"""Transactions are in one of the topics only: the other one's small batches come in long stretches (and are merged)."""
+_PARTITIONS = 3
+_TOPICS = {"plain": ("small", "bare"), "mixed": tuple(kind.name for kind in KINDS)}
+"""Who writes to which topic: one is all small batches, which come in long stretches and are merged; one is everything."""
 
 
 @dataclass(frozen=True)
@@ -93,23 +93,23 @@ async def soak(source: KafkaCluster, target: KafkaCluster, plan: Plan, name: str
     """The whole scene between two running clusters; `name` keeps its topics and link apart from others."""
     report = Report(plan)
     began = time.monotonic()
-    topics = {f"{name}-{each}": _PARTITIONS[each] for each in (_PLAIN, _MIXED)}
+    topics = [f"{name}-{each}" for each in _TOPICS]
     await asyncio.to_thread(_make_topics, source, topics)
-    chosen = [(topic, kind) for topic in topics for kind in KINDS if topic.endswith(_MIXED) or not kind.transactional]
+    chosen = [(f"{name}-{each}", kind) for each, names in _TOPICS.items() for kind in KINDS if kind.name in names]
     pace = Pace(math.ceil(plan.records / sum(kind.share for _, kind in chosen)))
-    writers = [Writer(kind, source.bootstrap, topic, range(topics[topic]), pace) for topic, kind in chosen]
+    writers = [Writer(kind, source.bootstrap, topic, range(_PARTITIONS), pace) for topic, kind in chosen]
     async with link_between(source, target, name) as world:
         for topic in topics:
             await world.mirror(topic)
         with Fleet(world, random.Random(plan.seed)) as fleet:
             for writer in writers:
                 writer.start()
-            async with _chaos(source, target, list(topics), plan, report):
+            async with _chaos(source, target, topics, plan, report):
                 await _suffer(fleet, plan, pace)
                 await asyncio.to_thread(_join, writers)
             for cluster in (source, target):
                 await asyncio.to_thread(cluster.wait_ready)
-            report.catch_up_s, report.stopped = await _catch_up(world, list(topics), plan.patience_s)
+            report.catch_up_s, report.stopped = await _catch_up(world, topics, plan.patience_s)
             fleet.note_crashes()
             report.kills, report.kills_of_active, report.crashes = fleet.kills, fleet.kills_of_active, fleet.crashes
     ledgers = {writer.writes_as: writer.ledger for writer in writers}
@@ -191,9 +191,9 @@ async def _catch_up(world: World, topics: list[str], patience_s: float) -> tuple
     return round(time.monotonic() - began, 1), behind
 
 
-def _make_topics(cluster: KafkaCluster, topics: dict[str, int]) -> None:
+def _make_topics(cluster: KafkaCluster, topics: list[str]) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    new = [NewTopic(topic, partitions, 3, config={"min.insync.replicas": "2"}) for topic, partitions in topics.items()]
+    new = [NewTopic(topic, _PARTITIONS, 3, config={"min.insync.replicas": "2"}) for topic in topics]
     for done in admin.create_topics(new).values():
         done.result(30)
     wait_in_sync(cluster)

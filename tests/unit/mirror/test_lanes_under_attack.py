@@ -1,8 +1,9 @@
 """Lanes of one id that merge small batches in different places, against a broker that keeps M1's rules.
 
-Requests are lost before or after they are stored, refused though others are behind them (W3), or still on their way
-when their copier is killed; a barrier comes when batches across it were merged already. The log comes out once, in
-order and with every record at its offset. Batches are built and read by another project's codec.
+Requests are lost before or after they are stored, refused though others are behind them (W3), stored on a leader that
+dies before any other has them, or still on their way when their copier is killed; a barrier comes when batches across
+it were merged already. The log comes out once, in order and with every record at its offset. Batches are built and
+read by another project's codec.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Broker:
     next_sequence: int | None = None
     data_end: int = 0
     stored: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
+    replicated: int = 0
+    """What a new leader is sure to have: all that was acknowledged, or read."""
 
     def produce(self, request: Request) -> tuple[int, int]:
         values = request.values
@@ -76,6 +79,15 @@ class Broker:
         self.next_sequence = request.sequence + len(values)
         self.data_end = len(self.log)
         return 0, base
+
+    def fail_over(self) -> None:
+        """A new leader, with nothing but what is replicated."""
+        del self.log[self.replicated :]
+        while self.stored and self.stored[-1][2] >= self.replicated:
+            self.next_sequence = self.stored.pop()[0]
+        self.data_end = max((at + 1 for at, value in enumerate(self.log) if value != HOLE), default=0)
+        if not self.data_end:
+            self.next_sequence = None
 
 
 @dataclass
@@ -102,6 +114,7 @@ class Scene:
         lane = self.lanes[who]
         if lane.must_recover:
             tail = self.target
+            tail.replicated = len(tail.log)
             lane.recovered(len(tail.log), tail.next_sequence or 0, tail.data_end)
         getattr(self, what)(who, lane, much)
         assert not lane.stopped, lane.problem
@@ -121,6 +134,7 @@ class Scene:
         if self.wire[who]:
             request = self.wire[who].pop(0)
             lane.answered(request.step, *self.target.produce(request))
+            self.target.replicated = len(self.target.log)
 
     def refuse(self, who: int, lane: Lane, much: int) -> None:
         if self.wire[who]:
@@ -148,9 +162,17 @@ class Scene:
         lane.fill()
         if len(self.target.log) == hole.start:
             self.target.log += [HOLE] * (hole.end - hole.start)
+            self.target.replicated = len(self.target.log)
             lane.filled(hole.end)
         else:
             lane.fill_failed("moved", unknown=False)
+
+    def elect(self, who: int, lane: Lane, much: int) -> None:
+        """A leader dies with what it alone held; nobody hears of what was on its way to it."""
+        for each in (0, 1):
+            self.disconnect(each, self.lanes[each], 0)
+        self.orphans = []
+        self.target.fail_over()
 
     def fence(self, who: int, lane: Lane, much: int) -> None:
         """A barrier at a batch's end, behind all that was sent, in the midst of what was read and merged."""
@@ -169,15 +191,17 @@ class Scene:
         """Nothing is lost from here on: the first copier alone comes to the end."""
         while self.orphans:
             self.target.produce(self.orphans.pop(0))
+        end = self.ends[-1] if self.barrier is None else self.barrier
         for _ in range(100):
             for what in ("read", "send", "answer", "fill"):
                 self.act(0, what, 3)
-            if len(self.target.log) == (self.ends[-1] if self.barrier is None else self.barrier):
+            if self.lanes[0].position == end == len(self.target.log) and not self.lanes[0].must_recover:
                 break
 
 
 ACTIONS = {
-    "read": 6, "send": 8, "answer": 6, "fill": 3, "refuse": 1, "disconnect": 1, "kill": 1, "arrive": 2, "fence": 0.3,
+    "read": 6, "send": 8, "answer": 6, "fill": 3, "refuse": 1, "disconnect": 1, "kill": 1, "arrive": 2, "elect": 1,
+    "fence": 0.3,
 }  # fmt: skip
 
 
