@@ -42,7 +42,7 @@ say = Console(stderr=True, highlight=False).print
 
 _PARTITIONS = 3
 _TOPICS = {"plain": ("small", "bare"), "mixed": tuple(kind.name for kind in KINDS)}
-"""Who writes to which topic: one is all small batches, which come in long stretches and are merged; one is everything."""
+"""Who writes to which topic. One is all small batches, which come in long stretches and are merged."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def main() -> None:
             with ThreadPoolExecutor() as threads:
                 list(threads.map(KafkaCluster.start, clusters))
                 list(threads.map(KafkaCluster.wait_ready, clusters))
-            report = asyncio.run(soak(*clusters, plan, "soak"))
+            report = asyncio.run(soak(clusters[0], clusters[1], plan, "soak"))
         finally:
             for cluster in clusters:
                 cluster.stop()
