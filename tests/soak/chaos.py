@@ -8,10 +8,10 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kmigrate.cluster.client import ClusterClient, entity_field
+from kmigrate.cluster.client import ClusterClient, code_of, entity_field
 from kmigrate.errors import Failed
 from kmigrate.protocol.api import entity
 from kmigrate.sandbox.kafka import KafkaCluster
@@ -83,7 +83,6 @@ async def move_leaders(
     cluster: KafkaCluster, topics: list[str], dice: random.Random, moves: dict[str, int], gap_s: tuple[float, float]
 ) -> None:
     """For ever: make another replica of a random partition the preferred leader, and elect it."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     async with ClusterClient(settings_of(cluster.spec.name, cluster.bootstrap)) as client:
         while True:
             await asyncio.sleep(dice.uniform(*gap_s))
@@ -96,7 +95,7 @@ async def move_leaders(
                 replicas = info.partitions[partition].replicas
                 turn = dice.randrange(1, len(replicas))
                 await _reorder(client, topic, partition, (*replicas[turn:], *replicas[:turn]))
-                moves[cluster.spec.name] += await asyncio.to_thread(_elect, admin, topic, partition)
+                moves[cluster.spec.name] += await _elect(client, topic, partition)
             except Failed:
                 continue  # a broker that stands still, or a topic that is just being made: the next turn comes
 
@@ -110,14 +109,12 @@ async def _reorder(client: ClusterClient, topic: str, partition: int, replicas: 
     await client.call(request(topics=(topic_type(name=topic, partitions=(part,)),)))
 
 
-def _elect(admin: AdminClient, topic: str, partition: int) -> bool:
+async def _elect(client: ClusterClient, topic: str, partition: int) -> bool:
     """Whether the partition's leadership moved to its preferred replica."""
-    where = TopicPartition(topic, partition)
-    try:
-        told = admin.elect_leaders(ElectionType.PREFERRED, [where], request_timeout=10).result(15)
-    except (KafkaException, TimeoutError):
-        return False
-    return told[where] is None
+    request = entity(43, 2, "request")
+    where = entity_field(request, "topic_partitions")(topic=topic, partitions=(partition,))
+    answer = await client.call(request(election_type=0, topic_partitions=(where,)))
+    return [code_of(each.error_code) for it in answer.replica_election_results for each in it.partition_result] == [0]
 
 
 # brokers
