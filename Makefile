@@ -31,6 +31,10 @@ unit: $(READY) ## the tests that need no broker
 bench-mirror: $(READY) ## the mirror against MirrorMaker 2 on the same data -> build/bench/mirror.json [ARGS="--pairs 2 --cases 1kB"]
 	$(BIN)/python -m tests.bench.mirror $(ARGS)
 
+.PHONY: soak-mirror
+soak-mirror: $(READY) ## 100 kills of mirrors over 500,000 records while leaders move -> build/soak/mirror.json [ARGS="--kills 10 --records 50000"]
+	$(BIN)/python -m tests.soak.mirror $(ARGS)
+
 .PHONY: check
 check: $(READY) ## lint, types and import contracts
 	$(BIN)/ruff check

@@ -19,10 +19,12 @@ from confluent_kafka.admin import OffsetSpec as Spec
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.producer import append_alone
+from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.engine import MirrorEngine
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.holes import HoleMaker
+from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import ClusterRef, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.records.build import filler_batch
@@ -151,10 +153,33 @@ async def engine_running(
                 await task
 
 
-@contextlib.contextmanager
-def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str]]:
-    """The engine in a process that a test may kill or stop; gone when the block ends."""
-    process = subprocess.Popen(
+@contextlib.asynccontextmanager
+async def copier(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    identity: CopyIdentity,
+    topics: list[str],
+    *,
+    fills: bool,
+    settings: MirrorSettings | None = None,
+) -> AsyncIterator[Copier]:
+    """A copier alone, without lease or state log, of topics with two partitions."""
+    async with (
+        ClusterClient(settings_of("source", source.bootstrap)) as reading,
+        ClusterClient(settings_of("target", target.bootstrap)) as writing,
+    ):
+        holes = HoleMaker(writing, identity, term=1, link_uuid="u", filler=HoleFiller.MARKERS)
+        made = Copier(reading, writing, identity, holes, settings or MirrorSettings(), may_fill=lambda: fills)
+        made.assign(MirroredTopic(topic, "", "", {0: 0, 1: 0}) for topic in topics)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(made.run())
+            yield made
+            running.cancel()
+
+
+def start_mirror(world: World, instance: str) -> subprocess.Popen[str]:
+    """The engine in a process of its own, which says "running" once it has read the state log; end it yourself."""
+    return subprocess.Popen(
         [
             sys.executable,
             str(ROOT / "tests" / "integration" / "mirror_process.py"),
@@ -169,17 +194,28 @@ def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+@contextlib.contextmanager
+def mirror_process(world: World, instance: str) -> Iterator[subprocess.Popen[str]]:
+    """The engine in a process that a test may kill or stop; gone when the block ends."""
+    process = start_mirror(world, instance)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-        process.wait(10)
-        assert process.stdout is not None
-        process.stdout.close()
+        end_mirror(process)
+
+
+def end_mirror(process: subprocess.Popen[str]) -> None:
+    """Kill a mirror, stopped or not, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+    process.wait(10)
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 # judges
@@ -299,6 +335,14 @@ def advance(bootstrap: str, topic: str, ends: dict[int, int]) -> None:
                     at += count
 
     asyncio.run(fill())
+
+
+def cut(bootstrap: str, topic: str, offsets: dict[int, int]) -> None:
+    """DeleteRecords up to these offsets."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [TopicPartition(topic, p, offset) for p, offset in offsets.items()]
+    for future in admin.delete_records(wanted).values():
+        future.result(20)
 
 
 def transactions(

@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
-
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PartitionBarrier
@@ -18,6 +15,7 @@ from tests.integration.mirror_world import (
     advance,
     assert_identical,
     bounds,
+    cut,
     engine_running,
     link_between,
     produce,
@@ -28,14 +26,6 @@ from tests.integration.mirror_world import (
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
-
-
-def cut(bootstrap: str, topic: str, offsets: dict[int, int]) -> None:
-    """DeleteRecords on the source."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = [TopicPartition(topic, p, offset) for p, offset in offsets.items()]
-    for future in admin.delete_records(wanted).values():
-        future.result(20)
 
 
 def test_a_topic_is_copied_with_identical_offsets_while_it_is_written(

@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.copier import Copier, MirroredTopic
-from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyIdentity
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
@@ -22,6 +19,7 @@ from tests.conftest import Pair
 from tests.integration.mirror_world import (
     World,
     assert_identical,
+    copier,
     engine_running,
     link_between,
     mirror_process,
@@ -163,24 +161,6 @@ def test_a_stopped_and_continued_mirror_harms_nothing_though_another_took_over(
                     assert_identical(world, topic, at_least=200)
 
     asyncio.run(scene())
-
-
-@contextlib.asynccontextmanager
-async def copier(
-    source: KafkaCluster, target: KafkaCluster, identity: CopyIdentity, topics: list[str], *, fills: bool
-) -> AsyncIterator[Copier]:
-    """A copier alone, without lease or state log."""
-    async with (
-        ClusterClient(settings_of("source", source.bootstrap)) as reading,
-        ClusterClient(settings_of("target", target.bootstrap)) as writing_,
-    ):
-        holes = HoleMaker(writing_, identity, term=1, link_uuid="u", filler=HoleFiller.MARKERS)
-        made = Copier(reading, writing_, identity, holes, MirrorSettings(), may_fill=lambda: fills)
-        made.assign(MirroredTopic(topic, "", "", {0: 0, 1: 0}) for topic in topics)
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(made.run())
-            yield made
-            running.cancel()
 
 
 def test_two_copiers_at_once_write_every_record_once(

@@ -1,0 +1,307 @@
+"""What broke earlier ideas of this mirror (facts W1 to W10), done to it on real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.copier import Copier, MirroredTopic
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import CopyIdentity
+from kmigrate.sandbox.kafka import KafkaCluster
+from tests.conftest import Pair
+from tests.integration.mirror_world import (
+    advance,
+    assert_identical,
+    bounds,
+    copier,
+    cut,
+    engine_running,
+    link_between,
+    produce,
+    settings_of,
+    transactions,
+)
+from tests.soak.chaos import wait_in_sync
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
+SetConfig = Callable[[KafkaCluster, str, dict[str, str]], None]
+OwnCluster = Callable[..., KafkaCluster]
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]], what: str, timeout: float = 20) -> None:
+    deadline = time.monotonic() + timeout
+    while not (await told if isinstance(told := holds(), Awaitable) else told):
+        assert time.monotonic() < deadline, f"no end of the wait for {what}"
+        await asyncio.sleep(0.02)
+
+
+def positions(of: Copier) -> int:
+    """Of the partition that is furthest behind."""
+    return min(lane.position for lane in of.lanes.values())
+
+
+def problems(of: Copier) -> list[str]:
+    return [problem for lane in of.lanes.values() if (problem := lane.progress().problem)]
+
+
+async def new_identity(client: ClusterClient) -> CopyIdentity:
+    return CopyIdentity(*await client.init_producer_id(), *await client.init_producer_id())
+
+
+@contextlib.contextmanager
+def trickle(bootstrap: str, topic: str) -> Iterator[None]:
+    """Small batches to two partitions, acknowledged by their leaders alone: log ends run ahead of the followers."""
+    stop = threading.Event()
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "batch.num.messages": 10, "linger.ms": 1})
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            for _ in range(60):
+                producer.produce(topic, f"live-{number}".encode(), partition=number % 2)
+                number += 1
+            producer.poll(0)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        assert producer.flush(30) == 0
+
+
+FOLLOWER = 3
+"""Broker that leads nothing of a topic made by `make_led`; clients come in by broker 1."""
+
+
+def make_led(cluster: KafkaCluster, topic: str, min_in_sync: int = 2) -> None:
+    """Two partitions led by brokers 1 and 2."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    config = {"min.insync.replicas": str(min_in_sync)}
+    new = NewTopic(topic, 2, replica_assignment=[[1, 2, FOLLOWER], [2, 1, FOLLOWER]], config=config)
+    admin.create_topics([new])[topic].result(30)
+    wait_in_sync(cluster)
+
+
+@contextlib.contextmanager
+def standing_still(cluster: KafkaCluster, node: int = FOLLOWER) -> Iterator[None]:
+    cluster.pause(node)
+    try:
+        yield
+    finally:
+        cluster.resume(node)
+
+
+async def ahead(client: ClusterClient, bootstrap: str, topic: str) -> bool:
+    """Whether both leaders hold records that a follower does not: their log ends are beyond their high watermarks."""
+    told = await client.log_ends([(topic, partition) for partition in (0, 1)])
+    marks = await asyncio.to_thread(bounds, bootstrap, topic)
+    return all(told[(topic, partition)].offset > marks[partition][1] for partition in (0, 1))
+
+
+def test_a_copier_that_begins_while_followers_lag_on_both_sides_waits_for_the_true_end(
+    clusters3: Pair, unique_name: Names
+) -> None:
+    """W2: from the high watermark and the last sequence, read at once, it would write the difference twice."""
+    source, target = clusters3.source, clusters3.target
+    topic = unique_name("lagging")
+    for cluster in (source, target):
+        make_led(cluster, topic)
+
+    async def scene() -> None:
+        async with (
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+            link_between(source, target, unique_name("link")) as world,
+        ):
+            identity = await new_identity(client)
+            await client.refresh([topic])
+            with trickle(source.bootstrap, topic):
+                async with copier(source, target, identity, [topic], fills=True) as one:
+                    await until(lambda: positions(one) > 0, "the first records")
+                    with standing_still(target):
+                        await until(lambda: ahead(client, target.bootstrap, topic), "a lagging follower")
+                        with standing_still(source):
+                            await asyncio.sleep(0.3)
+                            one.assign([])
+                            async with copier(source, target, identity, [topic], fills=True) as two:
+                                await asyncio.sleep(1)
+                                assert await ahead(client, target.bootstrap, topic)
+                                assert [lane.position for lane in two.lanes.values()] == [-1, -1]
+                                target.resume(FOLLOWER)
+                                source.resume(FOLLOWER)
+                                await until(lambda: positions(two) > 0, "the end")
+            async with copier(source, target, identity, [topic], fills=True):
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=1_000)
+
+    asyncio.run(scene())
+
+
+def test_first_writes_that_are_refused_let_no_later_one_take_their_place(
+    clusters3: Pair, make_topic: MakeTopic, set_topic_config: SetConfig, unique_name: Names
+) -> None:
+    """W3: on an empty log a broker takes any first sequence, so one refused with others in flight would be a hole."""
+    source, target = clusters3.source, clusters3.target
+    topic = unique_name("refused")
+    make_topic(source, topic, partitions=2)
+    make_led(target, topic, min_in_sync=3)
+    # Compressed batches go as they are: forty for each partition, ready to be sent in a row.
+    produce(source.bootstrap, topic, 4_000, partitions=2, **{"compression.type": "lz4", "batch.num.messages": 50})
+    refused: set[int] = set()
+
+    async def scene() -> None:
+        async with (
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+            link_between(source, target, unique_name("link")) as world,
+        ):
+            identity = await new_identity(client)
+            await asyncio.to_thread(target.terminate, FOLLOWER)
+            async with copier(source, target, identity, [topic], fills=True) as it:
+
+                def both_refused() -> bool:
+                    refused.update(each.partition for each in it.lanes.values() if "NOT_ENOUGH" in each.trouble)
+                    return len(refused) == 2
+
+                await until(both_refused, "refusals")
+                assert bounds(target.bootstrap, topic) == {0: (0, 0), 1: (0, 0)}
+                for enough in ("2", "3", "2"):
+                    await asyncio.to_thread(set_topic_config, target, topic, {"min.insync.replicas": enough})
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=4_000)
+
+    asyncio.run(scene())
+
+
+def test_a_log_start_that_a_killed_broker_forgot_is_put_back(
+    source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """W6: fillers of the alignment would be readable, and the offsets below the start in range, for clients."""
+    target, topic = own_cluster(), unique_name("forgotten")
+    make_topic(source, topic)
+    advance(source.bootstrap, topic, {0: 5_000})
+    produce(source.bootstrap, topic, 500, **{"batch.num.messages": 5})
+    cut(source.bootstrap, topic, {0: 5_123})
+
+    def restart() -> None:
+        target.restart(1)
+        target.wait_ready()
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            async with engine_running(world, "m1"):
+                await world.mirror(topic)
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+            await asyncio.to_thread(restart)
+            assert bounds(target.bootstrap, topic) == {0: (0, 5_500)}  # the attack has worked
+            often = MirrorSettings(lease_s=1.5, presence_ms=200, recheck_s=1)
+            async with engine_running(world, "m2", often):
+                await world.caught_up(topic)
+                await asyncio.to_thread(restart)
+                await asyncio.to_thread(produce, source.bootstrap, topic, 100)
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=400)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("partition_max_bytes", [200, 4 << 20], ids=["batch-by-batch", "all-at-once"])
+def test_an_aborted_list_that_names_later_transactions_of_the_same_id_drops_nothing(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, partition_max_bytes: int
+) -> None:
+    """W9: read from inside a committed transaction, an answer lists one of the same id that is aborted later."""
+    topic = unique_name("listed")
+    make_topic(source, topic)
+    transactions(source.bootstrap, topic, 15, name=topic)
+    cut(source.bootstrap, topic, {0: 8})  # the second transaction is 6 to 10, the first one aborted begins at 24
+
+    async def scene() -> None:
+        settings = MirrorSettings(lease_s=1.5, presence_ms=200, partition_max_bytes=partition_max_bytes)
+        async with (
+            link_between(source, target, unique_name("link")) as world,
+            engine_running(world, settings=settings),
+        ):
+            await world.mirror(topic)
+            await world.caught_up(topic)
+            found = assert_identical(world, topic)
+            assert [record[0] for record in found[0]][:4] == [8, 9, 10, 12]
+            assert len(found[0]) == 15 * 5 - 3 * 5 - 7
+
+    asyncio.run(scene())
+
+
+def test_copiers_whose_merged_batches_have_different_bounds_write_every_record_once(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("bounds")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=2)
+    produce(source.bootstrap, topic, 60_000, partitions=2, **{"batch.num.messages": 6})
+
+    async def scene() -> None:
+        async with (
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+            link_between(source, target, unique_name("link")) as world,
+        ):
+            identity = await new_identity(client)
+            small = [MirrorSettings(partition_max_bytes=size) for size in (7_000, 11_000, 40_000, 4 << 20)]
+            async with copier(source, target, identity, [topic], fills=True, settings=small[0]) as steady:
+                for settings in small[1:]:
+                    async with copier(source, target, identity, [topic], fills=False, settings=settings) as other:
+                        await until(lambda other=other: positions(other) > 0, "the other copier")
+                        await asyncio.sleep(0.3)
+                        assert not problems(steady) + problems(other)
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=60_000)
+
+    asyncio.run(scene())
+
+
+def test_a_barrier_amid_batches_that_were_merged_already_is_met_exactly(
+    clusters3: Pair, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """A straggler writes behind the barrier before the copier knows of it; both are read and merged into one batch."""
+    source, target = clusters3.source, clusters3.target
+    topic = unique_name("amid")
+    make_topic(source, topic, partitions=2)
+    make_led(target, topic)
+    small = {"batch.num.messages": 8}
+    produce(source.bootstrap, topic, 12_000, partitions=2, **small)
+    barrier = {partition: end for partition, (_, end) in bounds(source.bootstrap, topic).items()}
+    produce(source.bootstrap, topic, 1_000, partitions=2, first=12_000, **small)
+
+    async def scene() -> None:
+        async with (
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+            link_between(source, target, unique_name("link")) as world,
+        ):
+            identity = await new_identity(client)
+            async with copier(source, target, identity, [topic], fills=True) as it:
+                # No acknowledgement comes: one merged batch of each partition is on its way, all others are queued.
+                with standing_still(target):
+                    await until(lambda: all(lane.read_at == 6_500 for lane in it.lanes.values()), "all to be read")
+                    assert positions(it) == 0
+                    it.assign([MirroredTopic(topic, "", "", {0: 0, 1: 0}, barriers=barrier)])
+                await until(lambda: all(lane.at_barrier == 6_000 for lane in it.lanes.values()), "the barrier")
+                await asyncio.sleep(0.3)
+                assert bounds(target.bootstrap, topic) == {0: (0, 6_000), 1: (0, 6_000)}
+                assert not problems(it)
+                it.assign([MirroredTopic(topic, "", "", {0: 0, 1: 0})])
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=13_000)
+
+    asyncio.run(scene())

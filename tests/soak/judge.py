@@ -1,0 +1,141 @@
+"""The judge of a soak: what librdkafka reads on both sides, against each other and against the writers' ledgers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from tests.integration.mirror_world import bounds
+from tests.soak.writers import Ledger
+
+__all__ = ["Verdict", "judge"]
+
+_PATIENCE_S = 180.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record as a read_committed consumer is given it; `told` stands for key, value, headers and timestamp."""
+
+    offset: int
+    writer: str
+    number: int
+    told: int
+
+
+@dataclass
+class Verdict:
+    """Anomalies by name, in records; `lost` to `reordered` are judged on the target against what was promised."""
+
+    lost: int = 0
+    """Acknowledged on the source, not on the target."""
+    duplicated: int = 0
+    reordered: int = 0
+    """Behind a later record of its writer and partition."""
+    altered: int = 0
+    """Another key, value, header or timestamp than at the same offset of the source."""
+    misplaced: int = 0
+    """At an offset where the other side has no record."""
+    resurrected: int = 0
+    """Of an aborted transaction."""
+    lost_by_source: int = 0
+    """Acknowledged, and not at the source's own promised offset: the test bed's fault, not the mirror's."""
+    bounds_differ: int = 0
+    """Partitions whose log begins or ends at another offset."""
+
+    @property
+    def offsets_identical(self) -> bool:
+        return not self.misplaced and not self.bounds_differ
+
+    @property
+    def clean(self) -> bool:
+        return not any(getattr(self, each.name) for each in fields(self))
+
+    def add(self, other: Verdict) -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+def judge(source: str, target: str, topic: str, ledgers: Mapping[str, Ledger]) -> Verdict:
+    """Compare one topic's two logs; `ledgers` by what the writers call themselves."""
+    wanted, found = _read(source, topic), _read(target, topic)
+    ends = bounds(source, topic), bounds(target, topic)
+    verdict = Verdict(bounds_differ=sum(ends[0][p] != ends[1].get(p) for p in ends[0]))
+    for partition, records in wanted.items():
+        verdict.add(_compare(records, found.get(partition, [])))
+        verdict.add(_against(ledgers, partition, records, found.get(partition, [])))
+    return verdict
+
+
+def _compare(wanted: list[Record], found: list[Record]) -> Verdict:
+    theirs = {record.offset: record for record in wanted}
+    ours = {record.offset: record for record in found}
+    both = theirs.keys() & ours.keys()
+    return Verdict(
+        altered=sum(theirs[offset] != ours[offset] for offset in both),
+        misplaced=len(theirs.keys() ^ ours.keys()),
+    )
+
+
+def _against(ledgers: Mapping[str, Ledger], partition: int, wanted: list[Record], found: list[Record]) -> Verdict:
+    verdict = Verdict()
+    last: dict[str, int] = {}
+    seen: set[tuple[str, int]] = set()
+    for record in found:
+        if (record.writer, record.number) in seen:
+            verdict.duplicated += 1
+        elif record.number < last.get(record.writer, -1):
+            verdict.reordered += 1
+        if record.number in ledgers[record.writer].aborted[partition]:
+            verdict.resurrected += 1
+        seen.add((record.writer, record.number))
+        last[record.writer] = max(record.number, last.get(record.writer, -1))
+    stored = {(record.writer, record.number): record.offset for record in wanted}
+    for writer, ledger in ledgers.items():
+        for number, offset in ledger.acked[partition].items():
+            verdict.lost += (writer, number) not in seen
+            verdict.lost_by_source += stored.get((writer, number)) != offset
+    return verdict
+
+
+def _read(bootstrap: str, topic: str) -> dict[int, list[Record]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "judge",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )
+    limits = bounds(bootstrap, topic)
+    out: dict[int, list[Record]] = {partition: [] for partition in limits}
+    left = set(limits)
+    try:
+        consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in limits.items()])
+        deadline = time.monotonic() + _PATIENCE_S
+        while left:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: partitions {sorted(left)} were not read to their end")
+            _sort(consumer.consume(5_000, 0.2), out, left)
+    finally:
+        consumer.close()
+    return out
+
+
+def _sort(messages: Iterable[Message], out: dict[int, list[Record]], left: set[int]) -> None:
+    for message in messages:
+        partition = message.partition()
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                left.discard(partition)
+            continue
+        key, value = message.key() or b"", message.value() or b""
+        told = hash((key, value, tuple(message.headers() or ()), message.timestamp()))
+        out[partition].append(Record(message.offset() or 0, key.decode(), int(value.rstrip(b".")), told))

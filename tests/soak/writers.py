@@ -1,0 +1,215 @@
+"""Live producers of a soak: librdkafka in its usual forms, each with a ledger of what the source promised it.
+
+A record names its writer (key) and its number within writer and partition (value), so that a reader can tell loss,
+doubling and disorder from the records alone. No writer can double or reorder by itself: it is idempotent, or it never
+retries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+__all__ = ["KINDS", "Kind", "Ledger", "Pace", "Writer"]
+
+_PATIENT: Mapping[str, object] = {
+    "acks": "all",
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.interval.ms": 2_000,
+    "socket.timeout.ms": 10_000,
+    "log_level": 0,  # brokers that go away are what the soak is about
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way of producing, and its share of a topic's records."""
+
+    name: str
+    share: float
+    config: Mapping[str, object]
+    value_bytes: int = 40
+    transactional: bool = False
+
+
+KINDS = (
+    Kind("small", 0.3, {"enable.idempotence": True, "batch.num.messages": 5, "linger.ms": 0}),
+    Kind("large", 0.4, {"enable.idempotence": True, "linger.ms": 50, "compression.type": "lz4"}, 200),
+    Kind("bare", 0.2, {"message.send.max.retries": 0, "batch.num.messages": 20, "linger.ms": 2}),
+    Kind("transactions", 0.1, {"linger.ms": 0, "transaction.timeout.ms": 20_000}, transactional=True),
+)
+
+
+@dataclass
+class Ledger:
+    """What the source said of one writer's records."""
+
+    acked: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    """Offset of each number that was stored (and committed), by partition."""
+    aborted: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    count: int = 0
+    unknown: int = 0
+    """Records without a word of the source, or with a refusal: they may be there or not."""
+
+
+@dataclass
+class Pace:
+    """How far the writers are to be by now: `part` of what each has as its share of `records`."""
+
+    records: int
+    part: float = 0.0
+
+    def goal(self, kind: Kind) -> int:
+        return math.ceil(self.records * kind.share)
+
+    def allowed(self, kind: Kind) -> int:
+        return math.ceil(self.records * kind.share * self.part)
+
+
+class Writer(threading.Thread):
+    """One producer that writes its share to every partition in turn, in bursts, as the pace allows."""
+
+    def __init__(self, kind: Kind, bootstrap: str, topic: str, partitions: Sequence[int], pace: Pace) -> None:
+        super().__init__(name=f"writer-{topic}-{kind.name}", daemon=True)
+        self.kind = kind
+        self.writes_as = f"{topic}/{kind.name}"
+        self.ledger = Ledger()
+        self.failure: BaseException | None = None
+        self._config = {"bootstrap.servers": bootstrap, **_PATIENT, **kind.config}
+        if kind.transactional:
+            self._config["transactional.id"] = self.writes_as
+        self._topic = topic
+        self._partitions = partitions
+        self._pace = pace
+        self._numbers = dict.fromkeys(partitions, 0)
+        self._turn = 0
+        self._sent = 0
+        self._gone = 0
+
+    def run(self) -> None:
+        try:
+            write = self._transactions if self.kind.transactional else self._stream
+            write()
+        except BaseException as error:
+            self.failure = error
+
+    def _due(self, burst: int) -> int:
+        """How many records to write now."""
+        return min(burst, self._pace.allowed(self.kind) - (self._sent - self._gone))
+
+    def _next(self) -> tuple[int, int]:
+        partition = self._partitions[self._turn % len(self._partitions)]
+        self._turn += 1
+        number = self._numbers[partition]
+        self._numbers[partition] = number + 1
+        self._sent += 1
+        return partition, number
+
+    def _produce(self, producer: Producer, partition: int, number: int, **more: object) -> None:
+        value = str(number).encode().ljust(self.kind.value_bytes, b".")
+        while True:
+            try:
+                producer.produce(
+                    self._topic, value, self.writes_as.encode(), partition, headers={"number": str(number)}, **more
+                )
+                return
+            except BufferError:
+                producer.poll(0.05)
+
+    # one record after the other
+
+    def _stream(self) -> None:
+        goal = self._pace.goal(self.kind)
+        producer = Producer(self._config)
+        while self.ledger.count < goal:
+            for _ in range(self._due(500)):
+                partition, number = self._next()
+                self._produce(producer, partition, number, on_delivery=self._told)
+            producer.poll(0.01)
+        producer.flush(60)
+
+    def _told(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._gone += 1
+            self.ledger.unknown += 1
+            return
+        self._note(message)
+
+    def _note(self, message: Message) -> None:
+        self.ledger.acked[message.partition()][_number(message)] = message.offset()
+        self.ledger.count += 1
+
+    # transactions
+
+    def _transactions(self) -> None:
+        goal = self._pace.goal(self.kind)
+        producer: Producer | None = None
+        turn = 0
+        while self.ledger.count < goal:
+            if producer is None:
+                producer = Producer(self._config)
+                producer.init_transactions(60)
+            due = self._due(1 + turn % 9)
+            if due <= 0:
+                time.sleep(0.01)
+                continue
+            turn += 1
+            if not self._transaction(producer, due, abort=turn % 4 == 0):
+                producer = None  # its next init_transactions ends what is open
+
+    def _transaction(self, producer: Producer, count: int, *, abort: bool) -> bool:
+        """One transaction; False where how it ended is not known."""
+        stored: list[Message] = []
+        written: list[tuple[int, int]] = []
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                stored.append(message)
+
+        try:
+            producer.begin_transaction()
+            for _ in range(count):
+                partition, number = self._next()
+                written.append((partition, number))
+                self._produce(producer, partition, number, on_delivery=told)
+            producer.flush(60)
+            if not abort:
+                _persist(producer.commit_transaction)
+                for message in stored:
+                    self._note(message)
+                return True
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                self.ledger.unknown += len(written)
+                self._gone += len(written)
+                return False
+        self._gone += len(written)
+        with contextlib.suppress(KafkaException):
+            _persist(producer.abort_transaction)
+            for partition, number in written:
+                self.ledger.aborted[partition].add(number)
+            return True
+        self.ledger.unknown += len(written)
+        return False
+
+
+def _number(message: Message) -> int:
+    return int((message.value() or b"").rstrip(b"."))
+
+
+def _persist(end: object) -> None:
+    """Ask for a transaction's end until it is there; librdkafka says which errors may be asked again."""
+    while True:
+        try:
+            end(30)  # type: ignore[operator]
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
