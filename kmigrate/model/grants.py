@@ -27,6 +27,7 @@ GRANTS: tuple[Grant, ...] = (
     Grant("source", "TOPIC", "READ", "fetch records; DescribeProducers"),
     Grant("source", "TOPIC", "DESCRIBE_CONFIGS", "give the target topic the source's configs"),
     Grant("source", "GROUP", "DESCRIBE", "read committed offsets and members of mirrored groups"),
+    Grant("source", "CLUSTER", "DESCRIBE", "read the access rules of mirrored topics and groups", "kafka-cluster"),
     Grant("target", "TOPIC", "CREATE", "make mirrored topics and the state log"),
     Grant("target", "TOPIC", "READ", "read the state log; DescribeProducers; compare"),
     Grant("target", "TOPIC", "WRITE", "write records, and the state log"),
@@ -34,13 +35,8 @@ GRANTS: tuple[Grant, ...] = (
     Grant("target", "TOPIC", "DESCRIBE_CONFIGS", "check the target topic's configs"),
     Grant("target", "TOPIC", "ALTER_CONFIGS", "relax limits while mirroring, restore them at promote"),
     Grant("target", "GROUP", "READ", "give a promoted group its offsets"),
-    Grant(
-        "target",
-        "CLUSTER",
-        "CLUSTER_ACTION",
-        "control markers: transactions of the source, offsets without records",
-        "kafka-cluster",
-    ),
+    Grant("target", "CLUSTER", "DESCRIBE", "compare the access rules", "kafka-cluster"),
+    Grant("target", "CLUSTER", "ALTER", "carry access rules over; control markers (W5)", "kafka-cluster"),
     Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long brokers remember producers", "kafka-cluster"),
     Grant("target", "CLUSTER", "ALTER_CONFIGS", "make them remember long enough, and put it back", "kafka-cluster"),
 )

@@ -56,8 +56,12 @@ NO_TIME = ((0, 0), (1, -1))
 @pytest.fixture(scope="module")
 def old_source() -> Iterator[KafkaCluster]:
     root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
-    busy_cleaner = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "100"}
-    cluster = KafkaCluster.create(ClusterSpec("old", OLD_VERSION, config=busy_cleaner), root)
+    config = {
+        "log.cleaner.backoff.ms": "200",
+        "log.segment.delete.delay.ms": "100",
+        "log.flush.start.offset.checkpoint.interval.ms": "500",  # a killed broker shall not forget a log start (W6)
+    }
+    cluster = KafkaCluster.create(ClusterSpec("old", OLD_VERSION, config=config), root)
     try:
         cluster.start()
         cluster.wait_ready()

@@ -104,11 +104,10 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
     admin.create_acls([ban])[ban].result(30)
     _produce(source, 500, 20)
 
-    def problem() -> str:
-        shown = migration.cli("status").told["topics"][0]
-        return str(shown["reason"]) + " ".join(str(part["problem"]) for part in shown["partitions"])
+    def trouble() -> str:
+        return " ".join(str(part["trouble"]) for part in migration.cli("status").told["topics"][0]["partitions"])
 
-    wait_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in problem(), 20, "the missing grant to be named")
+    wait_until(lambda: "target-denied" in trouble(), 20, "the missing grant to be named")
 
 
 def _rotate_a_password(migration: SecureMigration) -> None:
