@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -432,7 +431,7 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
             gone = sorted(int(path.name.rpartition("-")[2]) for path in failed.glob(f"{topic}-*"))
             kept = sorted({*range(6)} - {*gone})
             assert gone and kept, "Kafka puts each new partition where fewest are, so both disks have some"
-            shutil.rmtree(failed)  # the next segment cannot be made there
+            failed.rename(tmp_path / "pulled-out")  # the next segment cannot be made there
             await asyncio.sleep(0.4)
             await to(produce, source.bootstrap, topic, 600, partitions=6, first=60)
             for partition in gone:
