@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.integration.mirror_world import bounds
 from tests.soak.writers import Ledger
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Record", "Verdict", "compare", "judge"]
 
 _PATIENCE_S = 180.0
 
@@ -54,54 +54,58 @@ class Verdict:
     def clean(self) -> bool:
         return not any(getattr(self, each.name) for each in fields(self))
 
-    def add(self, other: Verdict) -> None:
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+    def __add__(self, other: Verdict) -> Verdict:
+        return Verdict(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+Log = dict[int, list[Record]]
 
 
 def judge(source: str, target: str, topic: str, ledgers: Mapping[str, Ledger]) -> Verdict:
     """Compare one topic's two logs; `ledgers` by what the writers call themselves."""
-    wanted, found = _read(source, topic), _read(target, topic)
-    ends = bounds(source, topic), bounds(target, topic)
-    verdict = Verdict(bounds_differ=sum(ends[0][p] != ends[1].get(p) for p in ends[0]))
-    for partition, records in wanted.items():
-        verdict.add(_compare(records, found.get(partition, [])))
-        verdict.add(_against(ledgers, partition, records, found.get(partition, [])))
+    verdict = compare(_read(source, topic), _read(target, topic), ledgers)
+    theirs, ours = bounds(source, topic), bounds(target, topic)
+    verdict.bounds_differ = sum(theirs.get(partition) != ours.get(partition) for partition in theirs.keys() | ours)
     return verdict
 
 
-def _compare(wanted: list[Record], found: list[Record]) -> Verdict:
-    theirs = {record.offset: record for record in wanted}
-    ours = {record.offset: record for record in found}
-    both = theirs.keys() & ours.keys()
-    return Verdict(
-        altered=sum(theirs[offset] != ours[offset] for offset in both),
-        misplaced=len(theirs.keys() ^ ours.keys()),
-    )
-
-
-def _against(ledgers: Mapping[str, Ledger], partition: int, wanted: list[Record], found: list[Record]) -> Verdict:
+def compare(wanted: Log, found: Log, ledgers: Mapping[str, Ledger]) -> Verdict:
+    """The target's records against the source's and against what the writers were promised."""
     verdict = Verdict()
-    last: dict[str, int] = {}
+    for partition in wanted.keys() | found:
+        theirs, ours = wanted.get(partition, []), found.get(partition, [])
+        _side_by_side(verdict, {record.offset: record for record in theirs}, {record.offset: record for record in ours})
+        seen = _in_order(verdict, ours)
+        stored = {(record.writer, record.number): record.offset for record in theirs}
+        for writer, ledger in ledgers.items():
+            verdict.resurrected += sum((writer, number) in seen for number in ledger.aborted[partition])
+            for number, offset in ledger.acked[partition].items():
+                at = stored.get((writer, number))
+                verdict.lost += (writer, number) not in seen
+                verdict.lost_by_source += at is None or at != offset >= 0
+    return verdict
+
+
+def _side_by_side(verdict: Verdict, theirs: Mapping[int, Record], ours: Mapping[int, Record]) -> None:
+    verdict.altered += sum(theirs[offset] != ours[offset] for offset in theirs.keys() & ours.keys())
+    verdict.misplaced += len(theirs.keys() ^ ours.keys())
+
+
+def _in_order(verdict: Verdict, records: list[Record]) -> set[tuple[str, int]]:
+    """Every record once, and each writer's in its order; what was seen."""
     seen: set[tuple[str, int]] = set()
-    for record in found:
+    last: dict[str, int] = {}
+    for record in records:
         if (record.writer, record.number) in seen:
             verdict.duplicated += 1
         elif record.number < last.get(record.writer, -1):
             verdict.reordered += 1
-        if record.number in ledgers[record.writer].aborted[partition]:
-            verdict.resurrected += 1
         seen.add((record.writer, record.number))
         last[record.writer] = max(record.number, last.get(record.writer, -1))
-    stored = {(record.writer, record.number): record.offset for record in wanted}
-    for writer, ledger in ledgers.items():
-        for number, offset in ledger.acked[partition].items():
-            verdict.lost += (writer, number) not in seen
-            verdict.lost_by_source += stored.get((writer, number)) != offset
-    return verdict
+    return seen
 
 
-def _read(bootstrap: str, topic: str) -> dict[int, list[Record]]:
+def _read(bootstrap: str, topic: str) -> Log:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -114,7 +118,7 @@ def _read(bootstrap: str, topic: str) -> dict[int, list[Record]]:
         }
     )
     limits = bounds(bootstrap, topic)
-    out: dict[int, list[Record]] = {partition: [] for partition in limits}
+    out: Log = {partition: [] for partition in limits}
     left = set(limits)
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in limits.items()])
@@ -128,7 +132,7 @@ def _read(bootstrap: str, topic: str) -> dict[int, list[Record]]:
     return out
 
 
-def _sort(messages: Iterable[Message], out: dict[int, list[Record]], left: set[int]) -> None:
+def _sort(messages: Iterable[Message], out: Log, left: set[int]) -> None:
     for message in messages:
         partition = message.partition()
         error = message.error()

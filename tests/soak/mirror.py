@@ -86,7 +86,15 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         told = asdict(self)
         anomalies = told.pop("verdict")
-        return {**told, **anomalies, "offsets_identical": self.verdict.offsets_identical, "clean": self.clean}
+        on = told.pop("leader_moves")
+        return {
+            **told,
+            "leader_moves": sum(on.values()),
+            "leader_moves_on": on,
+            **anomalies,
+            "offsets_identical": self.verdict.offsets_identical,
+            "clean": self.clean,
+        }
 
 
 async def soak(source: KafkaCluster, target: KafkaCluster, plan: Plan, name: str) -> Report:
@@ -118,7 +126,7 @@ async def soak(source: KafkaCluster, target: KafkaCluster, plan: Plan, name: str
     report.unknown = sum(ledger.unknown for ledger in ledgers.values())
     for topic in topics:
         mine = {name: ledger for name, ledger in ledgers.items() if name.startswith(f"{topic}/")}
-        report.verdict.add(await asyncio.to_thread(judge, source.bootstrap, target.bootstrap, topic, mine))
+        report.verdict += await asyncio.to_thread(judge, source.bootstrap, target.bootstrap, topic, mine)
     report.seconds = round(time.monotonic() - began, 1)
     return report
 
@@ -174,9 +182,8 @@ async def _catch_up(world: World, topics: list[str], patience_s: float) -> tuple
         behind = {}
         for topic in topics:
             try:
-                theirs, ours = await asyncio.to_thread(
-                    lambda topic=topic: (bounds(world.source.bootstrap, topic), bounds(world.target.bootstrap, topic))
-                )
+                theirs = await asyncio.to_thread(bounds, world.source.bootstrap, topic)
+                ours = await asyncio.to_thread(bounds, world.target.bootstrap, topic)
             except (KafkaException, TimeoutError, KeyError) as error:
                 behind[topic] = str(error)
                 continue

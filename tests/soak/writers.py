@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -26,6 +26,9 @@ _PATIENT: Mapping[str, object] = {
     "socket.timeout.ms": 10_000,
     "log_level": 0,  # brokers that go away are what the soak is about
 }
+
+
+Told = Callable[[KafkaError | None, Message], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Ledger:
     """What the source said of one writer's records."""
 
     acked: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    """Offset of each number that was stored (and committed), by partition."""
+    """Offset of each number that was stored (and committed), by partition; negative where a retry was told "again"."""
     aborted: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     count: int = 0
     unknown: int = 0
@@ -112,12 +115,17 @@ class Writer(threading.Thread):
         self._sent += 1
         return partition, number
 
-    def _produce(self, producer: Producer, partition: int, number: int, **more: object) -> None:
+    def _produce(self, producer: Producer, partition: int, number: int, told: Told) -> None:
         value = str(number).encode().ljust(self.kind.value_bytes, b".")
         while True:
             try:
                 producer.produce(
-                    self._topic, value, self.writes_as.encode(), partition, headers={"number": str(number)}, **more
+                    self._topic,
+                    value,
+                    self.writes_as.encode(),
+                    partition,
+                    on_delivery=told,
+                    headers={"number": str(number)},
                 )
                 return
             except BufferError:
@@ -131,7 +139,7 @@ class Writer(threading.Thread):
         while self.ledger.count < goal:
             for _ in range(self._due(500)):
                 partition, number = self._next()
-                self._produce(producer, partition, number, on_delivery=self._told)
+                self._produce(producer, partition, number, self._told)
             producer.poll(0.01)
         producer.flush(60)
 
@@ -155,7 +163,7 @@ class Writer(threading.Thread):
         while self.ledger.count < goal:
             if producer is None:
                 producer = Producer(self._config)
-                producer.init_transactions(60)
+                _persist(producer.init_transactions)
             due = self._due(1 + turn % 9)
             if due <= 0:
                 time.sleep(0.01)
@@ -178,7 +186,7 @@ class Writer(threading.Thread):
             for _ in range(count):
                 partition, number = self._next()
                 written.append((partition, number))
-                self._produce(producer, partition, number, on_delivery=told)
+                self._produce(producer, partition, number, told)
             producer.flush(60)
             if not abort:
                 _persist(producer.commit_transaction)
@@ -204,11 +212,11 @@ def _number(message: Message) -> int:
     return int((message.value() or b"").rstrip(b"."))
 
 
-def _persist(end: object) -> None:
-    """Ask for a transaction's end until it is there; librdkafka says which errors may be asked again."""
+def _persist(step: Callable[[float], object]) -> None:
+    """Take a step of a transaction until it is taken; librdkafka says after which errors it may be tried again."""
     while True:
         try:
-            end(30)  # type: ignore[operator]
+            step(30)
             return
         except KafkaException as error:
             if not error.args[0].retriable():
