@@ -24,7 +24,8 @@ from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
 from kmigrate.mirror.mending import Mender
-from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to, told
+from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.model.records import CopyIdentity
@@ -50,6 +51,7 @@ _OLD_MS = 20 * 86_400_000
 """Records older than this may outlive the broker's producer state even where its expiration is raised to the
 24.8 days that an int allows (W1): they go one at a time."""
 _PRODUCE_TIMEOUT_S = 30.0
+_HEARD_MS = 100
 
 Key = tuple[str, int]
 
@@ -86,6 +88,7 @@ class Copier:
         may_fill: Callable[[], bool] = lambda: True,
         pipelining: bool = True,
         on_move: Callable[[Lane], None] = lambda lane: None,
+        meter: LinkMeter | None = None,
     ) -> None:
         self._source = source
         self._target = target
@@ -93,6 +96,7 @@ class Copier:
         self._settings = settings
         self._in_flight = settings.in_flight if pipelining else 1
         self._on_move = on_move
+        self._meter = meter or LinkMeter()
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes: dict[Key, Lane] = {}
         self.added: dict[str, int] = {}
@@ -103,6 +107,8 @@ class Copier:
         self._may_write_compacted = may_fill
         self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set, self._check_anew)
         self._throttle = Throttle()
+        self._heard_ms: dict[int, int] = {}
+        """When the lanes of a source broker were last told that it has answered."""
         self._held: dict[int, float] = {}
         """Target brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
         self._tasks = TaskOwner(self._on_failure)
@@ -298,6 +304,8 @@ class Copier:
             ]
             if not chosen:
                 await self._wait(moved, min([_LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
+                if owed and reading:
+                    self._meter.slowed_s[Slowed.LINK_THROTTLE] += monotonic() - now
                 continue
             session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
             full = any(lane.urgent for lane in chosen)
@@ -322,9 +330,11 @@ class Copier:
                 await sleep(0.1)
                 continue
             size = self._take(wanted, answer.partitions)
+            self._heard(chosen, node, answer.error)
             self._throttle.charge(size, monotonic(), exempt=bool(owed))
             if answer.throttle_ms or slowed:
                 slowed = answer.throttle_ms > 0
+                self._meter.slowed_s[Slowed.SOURCE_QUOTA] += answer.throttle_ms / 1000
                 for lane in chosen:
                     lane.slow(Asked.FETCH, node, answer.throttle_ms)
             if answer.error or slowed:
@@ -351,12 +361,21 @@ class Copier:
         self._wake()
         return size
 
+    def _heard(self, asked: Iterable[Lane], node: int, error: int) -> None:
+        """Partitions that an answer leaves out end where they did: said of all of them, but not every time."""
+        now = now_ms()
+        if not error and not 0 <= now - self._heard_ms.get(node, 0) < _HEARD_MS:
+            self._heard_ms[node] = now
+            for lane in asked:
+                lane.tally.heard(now)
+
     def _source_error(self, lane: Lane, asked: int, error: int) -> None:
         reaction = reaction_to(Asked.FETCH, error)
         trouble = told(reaction, error, f"reading offset {asked} was refused")
         if reaction.action is Action.STOP:
             lane.stop(trouble)
             return
+        lane.tally.retried(Asked.FETCH, cause(reaction, error))
         lane.read_failed(trouble, monotonic(), named=bool(reaction.ref))
         if reaction.action is Action.LOOK:
             lane.looking = True
@@ -465,8 +484,10 @@ class Copier:
                 self._hold(node, batches, throttle_ms)
             except KmigrateError as error:
                 failure = error
+        now = now_ms()
         for sent in batches:
             answer = answers.get(sent.lane.key)
+            before = sent.lane.position
             if answer is None:
                 sent.lane.unanswered(sent.step, str(failure or "no answer for this partition"))
             else:
@@ -475,12 +496,15 @@ class Copier:
                 sent.lane.answered(sent.step, answer.error, answer.base_offset, repeated=repeated)
                 if answer.error and reaction_to(Asked.PRODUCE, answer.error).action is Action.REFRESH:
                     self._look_now.set()
+                elif sent.lane.position > before:
+                    self._meter.copied(sent.lane, sent.step, now)
             self._after(sent.lane)
 
     def _hold(self, node: int, batches: list[Sent], throttle_ms: int) -> None:
         """Send nothing to a broker for as long as its quota asks for, and say so."""
         if throttle_ms:
             self._held[node] = monotonic() + throttle_ms / 1000
+            self._meter.slowed_s[Slowed.TARGET_QUOTA] += throttle_ms / 1000
         elif self._held.pop(node, None) is None:
             return
         for sent in batches:

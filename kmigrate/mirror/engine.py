@@ -25,6 +25,7 @@ from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lease import Lease
+from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
 from kmigrate.mirror.topics import Prepared, TopicMaker
@@ -80,6 +81,8 @@ class MirrorEngine:
         self._speak = asyncio.Event()
         self._at_once = False
         self._told: dict[tuple[str, int], int] = {}
+        self.meter = LinkMeter(source.settings.name, target.settings.name)
+        self.meter.holds_lease = lambda: self._lease.held
 
     async def run(self) -> None:
         """Until cancelled; raises what a person must mend (another cluster at the address, a broken state log)."""
@@ -137,9 +140,11 @@ class MirrorEngine:
             may_fill=self._lease.confirmed,
             pipelining=pipelining,
             on_move=self._moved,
+            meter=self.meter,
         )
         work = TaskOwner()
         self._copier = copier
+        self.meter.lanes = copier.lanes
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(copier.run())
@@ -151,6 +156,7 @@ class MirrorEngine:
             raise failures.exceptions[0] from None
         finally:
             self._copier = None
+            self.meter.lanes = {}
             await work.close()
             self._working.clear()
             self._rechecking.clear()
@@ -293,6 +299,7 @@ class MirrorEngine:
             try:
                 await self._log.announce(self._presence())
                 self._lease.said(sent)
+                self.meter.said_at = sent
             except Unreachable as error:
                 self._trouble = f"{error.ref}: {error.what}"
                 await sleep(0.1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.mirror.reactions import Asked, Found, reaction_to
@@ -22,7 +23,15 @@ from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.records.batch import Batch, check_crc, walk
 from kmigrate.records.rewrite import needs_rewriting, rewrite
 
-__all__ = ["Append", "Hole", "Reading", "Step", "read_steps"]
+__all__ = ["Append", "Form", "Hole", "Reading", "Step", "read_steps"]
+
+
+class Form(StrEnum):
+    """How a batch came to be what is sent."""
+
+    VERBATIM = "verbatim"
+    """The source's own bytes, but for header fields."""
+    REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,7 @@ class Append:
     end: int
     view: memoryview
     max_timestamp: int
+    form: Form = Form.VERBATIM
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +155,7 @@ def _appends(batch: Batch, start: int) -> list[Append]:
     """What a data batch is appended as, from `start` on."""
     if batch.base_offset >= start and not needs_rewriting(batch):
         return [Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)]
-    return [Append(run.start, run.end, run.view, run.max_timestamp) for run in rewrite(batch, start)]
+    return [Append(run.start, run.end, run.view, run.max_timestamp, Form.REWRITTEN) for run in rewrite(batch, start)]
 
 
 def _note_direct(reading: Reading, batch: Batch) -> None:

@@ -266,6 +266,10 @@ class PartitionProgress:
     """When that batch was seen here, ms since the epoch."""
     trouble: str = ""
     """What is being tried again, or waited for, without anybody's help; or ''."""
+    fresh_ms: int = 0
+    """The moment up to which the source's records are on the target, as far as is known; 0: not known (`model.lag`)."""
+    offset_bytes: float = 0.0
+    """Bytes per offset that were lately read from the source; 0: nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
