@@ -133,7 +133,7 @@ class Lane:
             return
         self._read_failures = 0
         self.reading_trouble = ""
-        self.tally.fresh_ms(self.position, self.source_end)  # before the end moves on
+        self.tally.stands_at(self.position, self.source_end)
         self.tally.heard(now_ms)
         self.source_end = answer.high_watermark
         self.stable_end = answer.last_stable_offset
@@ -497,8 +497,7 @@ class Lane:
             direct_offset=self._direct[1],
             direct_ms=self._direct[2],
             trouble="" if self.stopped else self._troubles(),
-            fresh_ms=self.tally.fresh_ms(self.position, self.source_end),
-            offset_bytes=round(self.tally.offset_bytes, 1),
+            pace=self.tally.pace(self.position, self.source_end),
         )
 
 

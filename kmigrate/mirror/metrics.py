@@ -98,12 +98,8 @@ def _known(value: float) -> _Found:
 
 def _lag(lane: Lane, now: int) -> Lag:
     known = lane.position >= 0 and lane.source_end >= 0
-    return lag_of(
-        max(0, lane.source_end - lane.position) if known else -1,
-        offset_bytes=lane.tally.offset_bytes,
-        fresh_ms=lane.tally.fresh_ms(lane.position, lane.source_end),
-        now_ms=now,
-    )
+    records = max(0, lane.source_end - lane.position) if known else -1
+    return lag_of(records, lane.tally.pace(lane.position, lane.source_end), now)
 
 
 _OF_LANES: tuple[_LaneRow, ...] = (

@@ -10,6 +10,7 @@ from collections import Counter
 
 from kmigrate.mirror.reactions import Asked
 from kmigrate.mirror.steps import Append, Form, Step
+from kmigrate.model.lag import Pace
 from kmigrate.observe.distributions import Recent
 
 __all__ = ["Tally"]
@@ -44,7 +45,8 @@ class Tally:
         self.batches: Counter[Form] = Counter()
         self.read_bytes = 0
         self.hole_offsets = 0
-        self.retries: Counter[tuple[Asked, str]] = Counter()
+        self.retries: Counter[tuple[str, ...]] = Counter()
+        """By what was asked and the cause."""
         self.age_ms = Recent()
         """Newest record of each batch when it was read (MM-121)."""
         self.latency_ms = Recent()
@@ -64,11 +66,16 @@ class Tally:
         """The source has said where its log ends, or by its silence that this is still so."""
         self._heard_ms = now_ms
 
-    def fresh_ms(self, position: int, source_end: int) -> int:
-        """The moment up to which the source's records are on the target, as far as is known (`model.lag`); 0: none."""
+    def stands_at(self, position: int, source_end: int) -> None:
+        """To be said before either moves on: at the end, the copy is level with what the source has last told."""
         if 0 <= source_end <= position:
             self._level_ms = self._heard_ms
-        return max(self._level_ms, self.copied_ms)
+
+    def pace(self, position: int, source_end: int) -> Pace:
+        """What is known of the copy's lag beside the offsets."""
+        self.stands_at(position, source_end)
+        known = self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0
+        return Pace(max(self._level_ms, self.copied_ms), round(known, 1))
 
     def read(self, steps: list[Step], size: int, offsets: int, now_ms: int) -> None:
         """An answer of `size` bytes has brought the reading on by so many offsets."""
@@ -81,11 +88,6 @@ class Tally:
         for step in steps:
             if isinstance(step, Append) and step.max_timestamp >= 0:
                 self.age_ms.add(now_ms - step.max_timestamp, step.end - step.start, now_ms)
-
-    @property
-    def offset_bytes(self) -> float:
-        """Bytes per offset of what was read lately; 0.0 where nothing was."""
-        return self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0
 
     # writing
 

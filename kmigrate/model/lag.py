@@ -15,7 +15,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CAUGHT_UP", "UNKNOWN", "Lag", "lag_of"]
+__all__ = ["CAUGHT_UP", "UNKNOWN", "Lag", "Pace", "lag_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What turns records into bytes and seconds; 0 where it is not known."""
+
+    fresh_ms: int = 0
+    """The moment up to which the source's records are on the target, ms since the epoch."""
+    offset_bytes: float = 0.0
+    """Bytes per offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +41,12 @@ UNKNOWN = Lag()
 CAUGHT_UP = Lag(0, 0, 0.0)
 
 
-def lag_of(records: int, *, offset_bytes: float, fresh_ms: int, now_ms: int) -> Lag:
-    """`offset_bytes` and `fresh_ms` are 0 where nobody knows them."""
-    if records < 0:
-        return UNKNOWN
-    if records == 0:
-        return CAUGHT_UP
+def lag_of(records: int, pace: Pace, now_ms: int) -> Lag:
+    """The lag of a partition whose copy lacks so many offsets; −1: nobody knows how many."""
+    if records <= 0:
+        return UNKNOWN if records < 0 else CAUGHT_UP
     return Lag(
         records,
-        round(records * offset_bytes) if offset_bytes > 0 else -1,
-        max(0, now_ms - fresh_ms) / 1000 if fresh_ms > 0 else -1.0,
+        round(records * pace.offset_bytes) if pace.offset_bytes > 0 else -1,
+        max(0, now_ms - pace.fresh_ms) / 1000 if pace.fresh_ms > 0 else -1.0,
     )

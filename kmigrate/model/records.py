@@ -26,6 +26,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from kmigrate.errors import StateLogBroken
+from kmigrate.model.lag import Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 
@@ -266,10 +267,7 @@ class PartitionProgress:
     """When that batch was seen here, ms since the epoch."""
     trouble: str = ""
     """What is being tried again, or waited for, without anybody's help; or ''."""
-    fresh_ms: int = 0
-    """The moment up to which the source's records are on the target, as far as is known; 0: not known (`model.lag`)."""
-    offset_bytes: float = 0.0
-    """Bytes per offset that were lately read from the source; 0: nothing was."""
+    pace: Pace = Pace()
 
 
 @dataclass(frozen=True, slots=True)
