@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CAUGHT_UP", "UNKNOWN", "Lag", "Pace", "lag_of"]
+__all__ = ["CAUGHT_UP", "UNKNOWN", "UNPACED", "Lag", "Pace", "lag_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,9 @@ class Pace:
     """The moment up to which the source's records are on the target, ms since the epoch."""
     offset_bytes: float = 0.0
     """Bytes per offset."""
+
+
+UNPACED = Pace()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.lag import Pace
+from kmigrate.model.lag import UNPACED, Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 
@@ -267,7 +267,7 @@ class PartitionProgress:
     """When that batch was seen here, ms since the epoch."""
     trouble: str = ""
     """What is being tried again, or waited for, without anybody's help; or ''."""
-    pace: Pace = Pace()
+    pace: Pace = UNPACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,8 +361,14 @@ def encode_record(record: Record) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """A presence record must fit into one message with thousands of partitions: progress leaves out its defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        sparse = isinstance(value, PartitionProgress)
+        return {
+            f.name: _plain(given)
+            for f in dataclasses.fields(value)
+            if (given := getattr(value, f.name)) != f.default or not sparse
+        }
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Mapping):

@@ -72,6 +72,10 @@ class PageServer:
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             writer.transport.abort()  # who asks badly or reads slowly is not waited for
+        except Exception:
+            writer.write(_refusal(HTTPStatus.INTERNAL_SERVER_ERROR))
+            writer.close()
+            raise  # a page could not be made: the loop's exception handler says why
         finally:
             self._connections -= 1
 

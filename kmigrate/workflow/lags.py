@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from kmigrate.cluster.ahead import look_ahead
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.model.lag import Lag, Pace, lag_of
+from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import MirrorPresence, TopicRecord
 from kmigrate.net.clock import now_ms
@@ -63,4 +63,4 @@ def _last_word(record: TopicRecord, partition: int, target_end: int, words: Iter
         and (progress := word.topics.get(record.topic, {}).get(partition)) is not None
         and progress.position <= target_end
     ]
-    return max(said, key=lambda pace: pace.fresh_ms, default=Pace())
+    return max(said, key=lambda pace: pace.fresh_ms, default=UNPACED)
