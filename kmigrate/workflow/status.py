@@ -77,8 +77,8 @@ class TopicStatus:
     @property
     def lag_seconds(self) -> float:
         """That of the partition that is furthest behind."""
-        known = [p.lag_seconds for p in self.partitions]
-        return -1.0 if any(seconds < 0 for seconds in known) else max(known, default=0.0)
+        each = [p.lag_seconds for p in self.partitions]
+        return -1.0 if any(seconds < 0 for seconds in each) else max(each, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
