@@ -10,6 +10,9 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from kmigrate.observe.exposition import exposition
+from kmigrate.observe.registry import Registry
+
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _HELP = re.compile(rf"# HELP ({_NAME}) (.*)")
 _TYPE = re.compile(rf"# TYPE ({_NAME}) (counter|gauge|histogram|summary|untyped)")
@@ -47,6 +50,11 @@ class Exposition:
             for (name, had), value in family.samples.items()
             if name == sample and wanted <= had
         }
+
+
+def text(registry: Registry) -> str:
+    """What a scrape of the registry is answered with."""
+    return "".join(exposition(registry))
 
 
 def parse(text: str) -> Exposition:

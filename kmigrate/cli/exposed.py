@@ -47,7 +47,7 @@ async def serve_metrics(call: Call, registry: Registry, stack: AsyncExitStack) -
         return
     pages = {
         "/metrics": Page(CONTENT_TYPE, lambda: exposition(registry)),
-        "/healthz": Page("text/plain; charset=utf-8", lambda: "ok\n"),
+        "/healthz": Page("text/plain; charset=utf-8", lambda: ["ok\n"]),
     }
     server = PageServer(*address, pages)
     await server.start()

@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md, made from the declarations: `python -m kmigrate.cli.metrics_reference docs/metrics.md`.
+"""The tables of docs/metrics.md, made from the declarations: `python -m kmigrate.cli.metrics_reference FILE`.
 
 What is above the marker is written by people and stays. A test compares, so that no metric is without its row.
 """
@@ -27,8 +27,11 @@ def with_tables(page: str) -> str:
 
 
 def _table(title: str, metrics: Iterable[Metric]) -> str:
-    rows = (f"| `{m.name}` | {m.kind} | {', '.join(f'`{label}`' for label in m.labels)} | {m.help} |\n" for m in metrics)
-    return f"\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n{''.join(rows)}"
+    rows = [f"\n## {title}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":

@@ -205,13 +205,13 @@ class MirrorMetrics:
             del self._links[name]
 
     def _by_link(self, read: Callable[[LinkMeter], _Found]) -> Iterator[Sample]:
-        for link, meter in self._links.items():
-            for labels, value in read(meter):
+        for link, meter in sorted(self._links.items()):
+            for labels, value in list(read(meter)):
                 yield (link, *labels), value
 
     def _by_lane(self, read: Callable[[Lane, int], _Found]) -> Iterator[Sample]:
         now = now_ms()
-        for link, meter in self._links.items():
-            for lane in meter.lanes.values():
-                for labels, value in read(lane, now):
-                    yield (link, lane.topic, str(lane.partition), *labels), value
+        for link, meter in sorted(self._links.items()):
+            for (topic, partition), lane in sorted(meter.lanes.items()):
+                for labels, value in list(read(lane, now)):
+                    yield (link, topic, str(partition), *labels), value

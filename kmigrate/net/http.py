@@ -1,23 +1,27 @@
 """A very small HTTP/1.1 server for pages that a process shows of itself: GET and HEAD, nothing else.
 
 Made for scrapers and probes, so it promises little: one request per connection, no body is read, a head of at most
-8 KiB within a few seconds, and no more than a few dozen connections at once. A page is made when it is asked for.
+8 KiB within a few seconds, and no more than a few dozen connections at once. A page is made when it is asked for, in
+pieces, and the process's real work goes on between them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from kmigrate.errors import Refused
+from kmigrate.net.clock import monotonic, sleep
 
 __all__ = ["Page", "PageServer"]
 
 _HEAD_LIMIT = 8 << 10
-_TIMEOUT_S = 5.0
+_HEAD_S, _ANSWER_S = 5.0, 30.0
 _MOST_CONNECTIONS = 32
+_SLICE_S = 0.002
+"""How long a page may be made at a stretch: copying must not wait for it."""
 _PLAIN = "text/plain; charset=utf-8"
 
 
@@ -26,7 +30,8 @@ class Page:
     """What is shown at one path."""
 
     content_type: str
-    make: Callable[[], str]
+    make: Callable[[], Iterable[str]]
+    """Its text, in pieces that are small against `_SLICE_S`."""
 
 
 class PageServer:
@@ -65,7 +70,7 @@ class PageServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(_ANSWER_S):
                 writer.write(await self._answer(reader))
                 await writer.drain()
                 writer.close()
@@ -83,7 +88,8 @@ class PageServer:
         if self._connections > _MOST_CONNECTIONS:
             return _refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            async with asyncio.timeout(_HEAD_S):
+                head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return _refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
@@ -95,7 +101,18 @@ class PageServer:
             return _refusal(HTTPStatus.NOT_FOUND, also=f"known: {', '.join(sorted(self._pages))}")
         if method not in ("GET", "HEAD"):
             return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD")
-        return _response(HTTPStatus.OK, page.content_type, page.make(), with_body=method == "GET")
+        return _response(HTTPStatus.OK, page.content_type, await _made(page), with_body=method == "GET")
+
+
+async def _made(page: Page) -> str:
+    pieces: list[str] = []
+    due = monotonic() + _SLICE_S
+    for piece in page.make():
+        pieces.append(piece)
+        if monotonic() > due:
+            await sleep(0)
+            due = monotonic() + _SLICE_S
+    return "".join(pieces)
 
 
 def _refusal(status: HTTPStatus, *headers: str, also: str = "") -> bytes:

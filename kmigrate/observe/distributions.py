@@ -15,7 +15,8 @@ QUANTILES = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
 """What MirrorMaker 2 tells of a latency: least, median, tails, greatest (MM-119, MM-126)."""
 
 _WINDOW_MS = 30_000
-_FINE_BITS = 5
+_FINE_BITS = 6
+_FIRST_WIDE = 1 << _FINE_BITS
 """Buckets are exact below 64 and at most 1/32 of their value wide above."""
 
 
@@ -64,46 +65,55 @@ class Recent:
     """Quantiles of whole numbers over the last half to whole minute, and their sum and count for ever.
 
     Two windows take turns, so that nothing is thrown away one by one. Least and greatest are exact, what lies between
-    is off by at most a thirty-second. Whoever never adds anything pays for no bucket.
+    is off by at most a thirty-second. `add` is called for every batch: it is written to be cheap.
     """
 
     __slots__ = ("_began_ms", "_newer", "_older", "count", "total")
 
     def __init__(self) -> None:
         self._began_ms = 0
-        self._newer: _Window | None = None
-        self._older: _Window | None = None
+        self._newer = _Window()
+        self._older = _Window()
         self.total = 0
         self.count = 0
 
     def add(self, value: int, weight: int, now_ms: int) -> None:
-        value = max(value, 0)
+        if value < 0:
+            value = 0
         self.total += value * weight
         self.count += weight
-        self._turn(now_ms)
-        if self._newer is None:
-            self._newer = _Window()
-        self._newer.add(value, weight)
+        if not 0 <= now_ms - self._began_ms < _WINDOW_MS:
+            self._turn(now_ms)
+        window = self._newer
+        bucket = value
+        if value >= _FIRST_WIDE:
+            shift = value.bit_length() - _FINE_BITS
+            bucket = value >> shift << shift
+        counts = window.counts
+        counts[bucket] = counts.get(bucket, 0) + weight
+        if value > window.greatest:
+            window.greatest = value
+        if value < window.least or window.least < 0:
+            window.least = value
 
     def _turn(self, now_ms: int) -> None:
-        """A clock that was set back begins a window, too."""
-        age = now_ms - self._began_ms
-        if 0 <= age < _WINDOW_MS:
-            return
-        self._older = self._newer if 0 <= age < 2 * _WINDOW_MS else None
-        self._newer = None
+        """The newer window becomes the older one where it is not too old for that; a clock set back ends both."""
+        recent = 0 <= now_ms - self._began_ms < 2 * _WINDOW_MS
+        self._older = self._newer if recent else _Window()
+        self._newer = _Window()
         self._began_ms = now_ms
 
     def value(self, now_ms: int, scale: float = 1.0) -> SummaryValue:
         """`scale` turns the numbers that were added into the metric's unit."""
-        self._turn(now_ms)
-        windows = [window for window in (self._older, self._newer) if window is not None]
+        if not 0 <= now_ms - self._began_ms < _WINDOW_MS:
+            self._turn(now_ms)
+        windows = [window for window in (self._older, self._newer) if window.counts]
         found = tuple((q, value * scale) for q, value in zip(QUANTILES, _quantiles(windows), strict=False))
         return SummaryValue(found, self.total * scale, self.count)
 
 
 class _Window:
-    """Counts by bucket; a bucket is the number that its values have in common."""
+    """Counts by bucket; a bucket is the least number that belongs to it."""
 
     __slots__ = ("counts", "greatest", "least")
 
@@ -112,17 +122,8 @@ class _Window:
         self.least = -1
         self.greatest = -1
 
-    def add(self, value: int, weight: int) -> None:
-        shift = max(0, value.bit_length() - _FINE_BITS - 1)
-        bucket = value >> shift << shift
-        self.counts[bucket] = self.counts.get(bucket, 0) + weight
-        if value > self.greatest:
-            self.greatest = value
-        if self.least < 0 or value < self.least:
-            self.least = value
 
-
-def _quantiles(windows: Sequence[_Window]) -> list[float]:
+def _quantiles(windows: Sequence[_Window]) -> list[int]:
     """The values at QUANTILES; empty where nothing was added."""
     if not windows:
         return []
@@ -132,7 +133,7 @@ def _quantiles(windows: Sequence[_Window]) -> list[float]:
             counts[bucket] = counts.get(bucket, 0) + count
     least, greatest = min(w.least for w in windows), max(w.greatest for w in windows)
     whole = sum(counts.values())
-    out: list[float] = []
+    out: list[int] = []
     seen = 0
     ordered = iter(sorted(counts.items()))
     bucket = least
@@ -140,6 +141,6 @@ def _quantiles(windows: Sequence[_Window]) -> list[float]:
         while seen < wanted * whole:
             bucket, count = next(ordered)
             seen += count
-        out.append(min(max(bucket, least), greatest))
+        out.append(max(bucket, least))
     out[-1] = greatest
     return out

@@ -5,7 +5,8 @@
     name{label="value"} 1     backslash, quote and line end escaped
 
 Metrics come in the order of their declaration and samples in that of their labels, so two scrapes differ only where
-something happened. A metric without a sample is left out.
+something happened. A metric without a sample is left out. With thousands of partitions the text is megabytes long, so
+it is given line by line: who works beside it can let others work in between.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _IN_LABEL = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-def exposition(registry: Registry) -> str:
-    """All metrics of a registry as they are now."""
-    families = (_family(metric, samples) for metric, samples in registry.families() if samples)
-    return "".join(line + "\n" for family in families for line in family)
+def exposition(registry: Registry) -> Iterator[str]:
+    """All metrics of a registry as they are now, line by line."""
+    for metric, samples in registry.families():
+        for number, line in enumerate(_lines(metric, samples)):
+            if number == 0:
+                yield f"# HELP {metric.name} {metric.help.translate(_IN_HELP)}\n"
+                yield f"# TYPE {metric.name} {metric.kind}\n"
+            yield line + "\n"
 
 
-def _family(metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
+def _lines(metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
     name = metric.name
-    yield f"# HELP {name} {metric.help.translate(_IN_HELP)}"
-    yield f"# TYPE {name} {metric.kind}"
     for values, value in samples:
         labels = [f'{label}="{text.translate(_IN_LABEL)}"' for label, text in zip(metric.labels, values, strict=True)]
         if isinstance(value, HistogramValue):

@@ -39,6 +39,8 @@ Value = float | HistogramValue | SummaryValue
 Sample = tuple[tuple[str, ...], Value]
 """Values of the metric's labels, in their order, and what was measured."""
 Read = Callable[[], Iterable[Sample]]
+"""The samples of this moment, in an order that stays. Whoever takes them may pause between two of them, so what they
+are read from may change meanwhile."""
 
 
 class Registry:
@@ -52,12 +54,7 @@ class Registry:
             raise ValueError(f"two metrics named {metric.name}")
         self._reads[metric] = read
 
-    def families(self) -> Iterator[tuple[Metric, list[Sample]]]:
-        """Every metric with its samples of this moment, sorted by their labels."""
+    def families(self) -> Iterator[tuple[Metric, Iterable[Sample]]]:
+        """Every metric with its samples; each is read when it is come to."""
         for metric, read in self._reads.items():
-            yield metric, sorted(read(), key=lambda sample: _order(sample[0]))
-
-
-def _order(labels: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Partition 10 stands after partition 9."""
-    return tuple((len(value) if value.isdecimal() else 0, value) for value in labels)
+            yield metric, read()

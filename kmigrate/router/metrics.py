@@ -89,4 +89,4 @@ def show_router(registry: Registry, core: Core, connections: Callable[[], int]) 
 
 
 def _reader(name: str, core: Core, read: Callable[[Core], _Found]) -> Callable[[], Iterable[Sample]]:
-    return lambda: [((name, *labels), value) for labels, value in read(core)]
+    return lambda: [((name, *labels), value) for labels, value in sorted(read(core))]

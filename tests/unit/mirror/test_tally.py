@@ -8,10 +8,9 @@ from kmigrate.mirror.reactions import Asked, Found
 from kmigrate.mirror.steps import Append, Form
 from kmigrate.model.lag import Lag, Pace, lag_of
 from kmigrate.net.clock import now_ms
-from kmigrate.observe.exposition import exposition
 from kmigrate.observe.registry import Registry
 from kmigrate.protocol.codes import Code
-from tests.prometheus_text import parse
+from tests.prometheus_text import parse, text
 from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, fetched, record
 
 MARKER = CONTROL | TRANSACTIONAL
@@ -115,14 +114,14 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
     it.tally.retried(Asked.FETCH, "source-denied")
     meter.lanes, meter.said_at = {it.key: it}, 0.0
     with metrics.link("l", meter):
-        told = parse(exposition(registry))
+        told = parse(text(registry))
         assert set(told.families) == {metric.name for metric in METRICS}
         of = {"link": "l", "topic": 'odd "topic"', "partition": "3"}
         assert told.value("kmigrate_mirror_lag_records", **of) == 5
         assert told.value("kmigrate_mirror_lag_bytes", **of) == round(5 * len(batch(0, 4)) / 4)
         assert told.value("kmigrate_mirror_lag_seconds", **of) > 10**9, "its records are of 1970"
         assert told.value("kmigrate_mirror_retries_total", asked="fetch", cause="source-denied") == 1
-    assert exposition(registry) == ""
+    assert text(registry) == ""
 
 
 def test_an_unknown_end_is_no_sample_rather_than_a_wrong_number() -> None:
@@ -130,6 +129,6 @@ def test_an_unknown_end_is_no_sample_rather_than_a_wrong_number() -> None:
     meter = LinkMeter()
     meter.lanes = {("t", 0): Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)}
     with MirrorMetrics(registry).link("l", meter):
-        told = parse(exposition(registry))
+        told = parse(text(registry))
     assert not told.series("kmigrate_mirror_lag_records")
     assert told.value("kmigrate_mirror_stopped", topic="t") == 0

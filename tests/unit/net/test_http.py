@@ -11,8 +11,8 @@ from kmigrate.net import http
 from kmigrate.net.http import Page, PageServer
 
 PAGES = {
-    "/metrics": Page("text/plain; version=0.0.4", lambda: "a 1\nü 2\n"),
-    "/healthz": Page("text/plain", lambda: "ok\n"),
+    "/metrics": Page("text/plain; version=0.0.4", lambda: ["a 1\n", "ü 2\n"]),
+    "/healthz": Page("text/plain", lambda: ["ok\n"]),
 }
 
 
@@ -68,13 +68,13 @@ def test_a_head_without_end_is_cut_off_at_its_limit() -> None:
 
 
 def test_who_sends_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(http, "_HEAD_S", 0.1)
     assert asyncio.run(asyncio.wait_for(answer(b"GET /metr"), 5)) == b""
 
 
 def test_a_page_that_cannot_be_made_ends_its_connection_and_not_the_server() -> None:
     async def ask(path: str) -> bytes:
-        broken = {**PAGES, "/metrics": Page("text/plain", lambda: str(1 // 0))}
+        broken = {**PAGES, "/metrics": Page("text/plain", lambda: [str(1 // 0)])}
         asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["exception"]))
         return await answer(f"GET {path} HTTP/1.1\r\n\r\n".encode(), broken)
 
@@ -82,6 +82,25 @@ def test_a_page_that_cannot_be_made_ends_its_connection_and_not_the_server() -> 
     assert asyncio.run(ask("/metrics")).startswith(b"HTTP/1.1 500")
     assert isinstance(heard[0], ZeroDivisionError)
     assert asyncio.run(ask("/healthz")).startswith(b"HTTP/1.1 200")
+
+
+def test_other_work_goes_on_while_a_long_page_is_made() -> None:
+    async def ask() -> int:
+        done = 0
+
+        async def work() -> None:
+            nonlocal done
+            while True:
+                done += 1
+                await asyncio.sleep(0)
+
+        busy = asyncio.get_running_loop().create_task(work())
+        long = Page("text/plain", lambda: (str(sum(range(20_000))) for _ in range(100)))
+        assert (await answer(b"GET /long HTTP/1.1\r\n\r\n", {"/long": long})).startswith(b"HTTP/1.1 200")
+        busy.cancel()
+        return done
+
+    assert asyncio.run(ask()) > 10
 
 
 def test_a_port_that_is_taken_is_one_named_refusal() -> None:

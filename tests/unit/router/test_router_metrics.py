@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from kmigrate.model.routes import Serve
-from kmigrate.observe.exposition import exposition
 from kmigrate.observe.registry import Registry
 from kmigrate.router.metrics import METRICS, show_router
-from tests.prometheus_text import parse
+from tests.prometheus_text import parse, text
 from tests.unit.router.router_fakes import Stage, batch, route
 
 
@@ -20,7 +19,7 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     stage.swap(route("orders", Serve.HOLD, fence_epoch=2))
     stage.produce(("orders", 2, batch(sequence=2)))
 
-    held = parse(exposition(registry))
+    held = parse(text(registry))
     assert held.value("kmigrate_router_waiting_connections") == 1
     assert held.value("kmigrate_router_requests_total", api="produce") == 3
     assert held.value("kmigrate_router_forwarded_batches_total") == 2
@@ -29,7 +28,7 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
 
     stage.edge.clock += 0.075
     stage.swap(route("orders", Serve.FORWARD))
-    told = parse(exposition(registry))
+    told = parse(text(registry))
     assert set(told.families) == {metric.name for metric in METRICS}
     name = stage.core.settings.name
     assert told.value("kmigrate_router_connections", router=name) == 4
