@@ -20,6 +20,7 @@ from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.ports import free_ports
 from kmigrate.workflow.lags import lags_of
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, settings_of, transactions
@@ -28,7 +29,7 @@ from tests.prometheus_text import Exposition, parse
 
 @dataclass
 class Watched:
-    """A mirror process and where it shows itself."""
+    """A process and where it shows itself."""
 
     process: subprocess.Popen[str]
     url: str
@@ -40,8 +41,8 @@ class Watched:
 
 
 @contextmanager
-def mirror(run: Migration, link: str, address: str = "127.0.0.1:0") -> Iterator[Watched]:
-    command = [sys.executable, "-m", "kmigrate", "mirror", "run", "--link", link, "--metrics", address]
+def engine(run: Migration, kind: str, *more: str) -> Iterator[Watched]:
+    command = [sys.executable, "-m", "kmigrate", kind, "run", "--metrics", "127.0.0.1:0", *more]
     with subprocess.Popen(
         [*command, "--config", str(run.config), "--json"], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -49,6 +50,8 @@ def mirror(run: Migration, link: str, address: str = "127.0.0.1:0") -> Iterator[
             assert process.stdout is not None
             said = json.loads(process.stdout.readline())
             assert said["event"] == "metrics-listening", said
+            if kind == "router":
+                assert json.loads(process.stdout.readline())["event"] == "router-listening"
             yield Watched(process, said["url"])
         finally:
             process.terminate()
@@ -70,7 +73,7 @@ def test_what_a_mirror_tells_is_what_librdkafka_counts(
     transactions(run.source.bootstrap, ledger, 10, name=unique_name("tx"))
     run.does("link", "create", link, "--source", "source", "--target", "target")
 
-    with mirror(run, link) as watched:
+    with engine(run, "mirror", "--link", link) as watched:
         run.does("topic", "mirror", plain, ledger, "--link", link)
         _until_equal(run, plain, ledger)
         seen = wait_until(lambda: _caught_up(watched.scrape(), link), 10, "the mirror to say that it is at the end")
@@ -93,11 +96,57 @@ def test_what_a_mirror_tells_is_what_librdkafka_counts(
     assert behind / 2 < told["lag_seconds"] < behind + 10
     assert all(p["lag"] == 500 and p["lag_seconds"] > 0 for p in told["partitions"])
 
-    with mirror(run, link) as watched:
+    with engine(run, "mirror", "--link", link) as watched:
         _until_equal(run, plain)
         wait_until(lambda: _caught_up(watched.scrape(), link), 10, "the mirror to say that it is at the end")
         told = _topic(run, plain)
         assert (told["lag"], told["lag_bytes"], told["lag_seconds"]) == (0, 0, 0)
+
+
+def test_a_mirror_that_is_held_back_says_by_what_and_how_far_it_is_behind(
+    run: Migration, make_topic: Callable[..., None], unique_name: Callable[[str], str]
+) -> None:
+    link, topic = unique_name("link"), unique_name("slow")
+    make_topic(run.source, topic, 1)
+    run.does("link", "create", link, "--source", "source", "--target", "target")
+    run.does("link", "throttle", "200kB", "--link", link)
+    produce(run.source.bootstrap, topic, 30_000, age_ms=3_600_000)
+    with engine(run, "mirror", "--link", link) as watched:
+        run.does("topic", "mirror", topic, "--link", link)
+        seen = wait_until(
+            lambda: (
+                (told := watched.scrape()).series("kmigrate_mirror_position", topic=topic)
+                and 0 < told.value("kmigrate_mirror_position", topic=topic) < 29_000
+                and told
+            ),
+            20,
+            "the copy to be under way",
+        )
+        behind = seen.value("kmigrate_mirror_lag_records", topic=topic)
+        assert behind == 30_000 - seen.value("kmigrate_mirror_position", topic=topic)
+        assert 3_590 < seen.value("kmigrate_mirror_lag_seconds", topic=topic) < 3_700
+        each = seen.value("kmigrate_mirror_read_bytes_total", topic=topic) / (
+            seen.value("kmigrate_mirror_records_total", topic=topic) + 1
+        )
+        assert 0.5 < seen.value("kmigrate_mirror_lag_bytes", topic=topic) / (behind * each) < 1.5
+        assert seen.value("kmigrate_mirror_slowed_seconds_total", link=link, by="link-throttle") > 0
+        run.does("link", "throttle", "off", "--link", link)
+        _until_equal(run, topic)
+
+
+def test_a_router_tells_of_its_clients(
+    run: Migration, make_topic: Callable[..., None], unique_name: Callable[[str], str]
+) -> None:
+    topic = unique_name("direct")
+    make_topic(run.target, topic, 1)
+    port = free_ports(1)[0]
+    with engine(run, "router", "--port", str(port), "--name", unique_name("router")) as watched:
+        produce(f"127.0.0.1:{port}", topic, 100)
+        seen = watched.scrape()
+        assert seen.value("kmigrate_router_requests_total", api="produce") >= 1
+        assert seen.value("kmigrate_router_forwarded_batches_total") == 0, "nothing of this topic is mirrored"
+        assert seen.value("process_cpu_seconds_total") > 0
+        assert seen.value("process_resident_memory_bytes") > 10 << 20
 
 
 def _topic(run: Migration, topic: str) -> dict[str, object]:
