@@ -42,8 +42,9 @@ check: $(READY) ## lint, types and import contracts
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: docs
-docs: $(READY) ## the command reference, from the commands themselves (a test checks that it is current)
+docs: $(READY) ## the references of commands and metrics, from the code itself (a test checks that they are current)
 	$(BIN)/python -m kmigrate.cli.reference > docs/cli.md
+	$(BIN)/python -m kmigrate.cli.metrics_reference docs/metrics.md
 
 .PHONY: setup
 setup: $(READY) ## the virtual environment alone

@@ -15,11 +15,13 @@ from contextlib import AsyncExitStack
 
 from kmigrate.cli.call import Call, first_known
 from kmigrate.cli.engine_kinds import Engine
+from kmigrate.cli.exposed import process_registry, serve_metrics
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.metrics import MirrorMetrics
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.security import PLAINTEXT
@@ -97,6 +99,8 @@ class _Process:
         self._fatal: BaseException | None = None
         self._tasks = TaskOwner(self._on_failure)
         self._instance = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._registry = process_registry()
+        self._mirrors = MirrorMetrics(self._registry)
 
     def _on_failure(self, error: BaseException) -> None:
         self._fatal = self._fatal or error
@@ -104,6 +108,7 @@ class _Process:
 
     async def run(self, engines: Engine, link: str | None) -> None:
         async with AsyncExitStack() as stack:
+            await serve_metrics(self._call, self._registry, stack)
             stack.push_async_callback(self._tasks.close)
             if Engine.ROUTER in engines:
                 _refuse_open_router(self._call.settings)
@@ -128,6 +133,7 @@ class _Process:
 
         settings = router_settings(self._call.settings)
         router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
+        router.show_in(self._registry)
         await router.start()
         stack.push_async_callback(router.close)
         self._tasks.start(router.run(), "router")
@@ -172,7 +178,8 @@ class _Process:
                 self._instance,
                 mirror_settings(self._call.settings),
             )
-            await engine.run()
+            with self._mirrors.link(name, engine.meter):
+                await engine.run()
 
     async def _keep(
         self, what: str, fields: dict[str, str], run: Callable[..., Awaitable[None]], *arguments: str

@@ -26,6 +26,12 @@ Port = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Boot
 Name = Annotated[str | None, typer.Option("--name", help="Name of this router (else [router] name).")]
 
 
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics there (else [metrics] listen; off)."),
+]
+
+
 def _serve(call: Call, engines: Engine, link: str | None = None) -> None:
     # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
     from kmigrate.cli.engines import serve
@@ -35,33 +41,33 @@ def _serve(call: Call, engines: Engine, link: str | None = None) -> None:
         runner.run(serve(call, engines, link))
 
 
-def _override(call: Call, port: int | None, name: str | None) -> None:
-    if port is not None:
-        call.overrides["router.port"] = str(port)
-    if name is not None:
-        call.overrides["router.name"] = name
+def _override(call: Call, *, port: int | None = None, name: str | None = None, metrics: str | None = None) -> None:
+    for key, given in (("router.port", port), ("router.name", name), ("metrics.listen", metrics)):
+        if given is not None:
+            call.overrides[key] = str(given)
 
 
 @command(app, "run")
-def run(call: Call, port: Port = None, name: Name = None) -> None:
+def run(call: Call, port: Port = None, name: Name = None, metrics: Metrics = None) -> None:
     """Run mirror, router and controller together.
 
     One process, until Ctrl-C or SIGTERM. Links that are created later are picked up.
     """
-    _override(call, port, name)
+    _override(call, port=port, name=name, metrics=metrics)
     _serve(call, Engine.MIRROR | Engine.ROUTER | Engine.CONTROLLER)
 
 
 @command(mirror_app, "run")
-def run_mirror(call: Call, link: Link = None) -> None:
+def run_mirror(call: Call, link: Link = None, metrics: Metrics = None) -> None:
     """Run the mirrors of all links, or of one."""
+    _override(call, metrics=metrics)
     _serve(call, Engine.MIRROR, link)
 
 
 @command(router_app, "run")
-def run_router(call: Call, port: Port = None, name: Name = None) -> None:
+def run_router(call: Call, port: Port = None, name: Name = None, metrics: Metrics = None) -> None:
     """Run one router."""
-    _override(call, port, name)
+    _override(call, port=port, name=name, metrics=metrics)
     _serve(call, Engine.ROUTER)
 
 

@@ -18,9 +18,10 @@ import tomli
 
 from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
 from kmigrate.config.given import Given, bad_value, resolve
+from kmigrate.config.listen import listen_address
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import SecretText
-from kmigrate.config.settings import Defaults, MirrorSection, PromoteSection, RouterSection, Settings
+from kmigrate.config.settings import Defaults, MetricsSection, MirrorSection, PromoteSection, RouterSection, Settings
 from kmigrate.errors import UsageError
 
 __all__ = ["DEFAULT_FILE", "SECTIONS", "load"]
@@ -30,6 +31,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "router": RouterSection,
     "mirror": MirrorSection,
     "promote": PromoteSection,
+    "metrics": MetricsSection,
     "defaults": Defaults,
 }
 _ALL = ("clusters", *SECTIONS)
@@ -63,12 +65,16 @@ def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str]
         router=_section(RouterSection, raw.sections["router"]),
         mirror=_section(MirrorSection, raw.sections["mirror"]),
         promote=_section(PromoteSection, raw.sections["promote"]),
+        metrics=_section(MetricsSection, raw.sections["metrics"]),
         defaults=_section(Defaults, raw.sections["defaults"]),
         origins=raw.origins(),
     )
     target = raw.sections["defaults"].get("target")
     if target is not None and settings.defaults.target not in settings.clusters:
         raise bad_value(target, f"one of the configured clusters: {', '.join(sorted(settings.clusters)) or 'none'}")
+    listen = raw.sections["metrics"].get("listen")
+    if listen is not None and settings.metrics.listen and listen_address(settings.metrics.listen) is None:
+        raise bad_value(listen, "host:port, or a port from 0 (any free one) to 65535")
     return settings
 
 

@@ -15,7 +15,7 @@ from kmigrate.config.nearest import nearest
 from kmigrate.errors import UsageError
 from kmigrate.model.settings import ClusterSettings
 
-__all__ = ["Defaults", "MirrorSection", "PromoteSection", "RouterSection", "Settings"]
+__all__ = ["Defaults", "MetricsSection", "MirrorSection", "PromoteSection", "RouterSection", "Settings"]
 
 
 def _key(default: Any, expected: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Any:
@@ -65,6 +65,13 @@ class MirrorSection:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSection:
+    """`[metrics]`: what a running process shows of itself."""
+
+    listen: str = _key("", "host:port, or a port of 127.0.0.1, where /metrics is served; '' for nowhere")
+
+
+@dataclass(frozen=True, slots=True)
 class PromoteSection:
     """`[promote]`: when a promote may fence, and how long it may hold."""
 
@@ -93,6 +100,7 @@ class Settings:
     router: RouterSection = field(default_factory=RouterSection)
     mirror: MirrorSection = field(default_factory=MirrorSection)
     promote: PromoteSection = field(default_factory=PromoteSection)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
     defaults: Defaults = field(default_factory=Defaults)
     origins: Mapping[str, str] = field(default_factory=dict)
 

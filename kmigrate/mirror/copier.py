@@ -25,7 +25,8 @@ from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
 from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.mending import MapStore, Mender
-from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to, told
+from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.steps import Append
 from kmigrate.mirror.throttle import Throttle
@@ -54,6 +55,7 @@ _OLD_MS = 20 * 86_400_000
 _PRODUCE_TIMEOUT_S = 30.0
 _REQUEST_HEAD = 64 << 10
 """More than a request has beside its batches."""
+_HEARD_MS = 100
 
 Key = tuple[str, int]
 
@@ -94,6 +96,7 @@ class Copier:
         pipelining: bool = True,
         request_limit: int = 100 << 20,
         on_move: Callable[[Lane], None] = lambda lane: None,
+        meter: LinkMeter | None = None,
     ) -> None:
         self._source = source
         self._target = target
@@ -102,6 +105,7 @@ class Copier:
         self._in_flight = settings.in_flight if pipelining else 1
         self._request_limit = request_limit - _REQUEST_HEAD
         self._on_move = on_move
+        self._meter = meter or LinkMeter()
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes: dict[Key, Lane] = {}
         self.added: dict[str, int] = {}
@@ -112,6 +116,8 @@ class Copier:
         self._may_write_careful = may_fill
         self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set, self._check_anew, maps)
         self._throttle = Throttle()
+        self._heard_ms: dict[int, int] = {}
+        """When the lanes of a source broker were last told that it has answered."""
         self._held: dict[int, float] = {}
         """Target brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
         self._tasks = TaskOwner(self._on_failure)
@@ -326,6 +332,8 @@ class Copier:
             ]
             if not chosen:
                 await self._wait(moved, min([_LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
+                if owed and reading:
+                    self._meter.slowed_s[Slowed.LINK_THROTTLE] += monotonic() - now
                 continue
             session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
             full = any(lane.urgent for lane in chosen)
@@ -350,9 +358,11 @@ class Copier:
                 await sleep(0.1)
                 continue
             size = self._take(wanted, answer.partitions)
+            self._heard(chosen, node, answer.error)
             self._throttle.charge(size, monotonic(), exempt=bool(owed))
             if answer.throttle_ms or slowed:
                 slowed = answer.throttle_ms > 0
+                self._meter.slowed_s[Slowed.SOURCE_QUOTA] += answer.throttle_ms / 1000
                 for lane in chosen:
                     lane.slow(Asked.FETCH, node, answer.throttle_ms)
             if answer.error or slowed:
@@ -379,12 +389,21 @@ class Copier:
         self._wake()
         return size
 
+    def _heard(self, asked: Iterable[Lane], node: int, error: int) -> None:
+        """Partitions that an answer leaves out end where they did: said of all of them, but not every time."""
+        now = now_ms()
+        if not error and not 0 <= now - self._heard_ms.get(node, 0) < _HEARD_MS:
+            self._heard_ms[node] = now
+            for lane in asked:
+                lane.tally.heard(now)
+
     def _source_error(self, lane: Lane, asked: int, error: int) -> None:
         reaction = reaction_to(Asked.FETCH, error)
         trouble = told(reaction, error, f"reading offset {asked} was refused")
         if reaction.action is Action.STOP:
             lane.stop(trouble)
             return
+        lane.tally.retried(Asked.FETCH, cause(reaction, error))
         lane.read_failed(trouble, monotonic(), named=bool(reaction.ref))
         if reaction.action is Action.LOOK:
             lane.looking = True
@@ -504,8 +523,10 @@ class Copier:
                 self._hold(node, batches, throttle_ms)
             except KmigrateError as error:
                 failure = error
+        now = now_ms()
         for sent in batches:
             answer = answers.get(sent.lane.key)
+            before = sent.lane.position
             if answer is None:
                 sent.lane.unanswered(sent.step, str(failure or "no answer for this partition"))
             else:
@@ -514,12 +535,15 @@ class Copier:
                 sent.lane.answered(sent.step, answer.error, answer.base_offset, repeated=repeated)
                 if answer.error and reaction_to(Asked.PRODUCE, answer.error).action is Action.REFRESH:
                     self._look_now.set()
+                elif sent.lane.position > before:
+                    self._meter.copied(sent.lane, sent.step, now)
             self._after(sent.lane)
 
     def _hold(self, node: int, batches: list[Sent], throttle_ms: int) -> None:
         """Send nothing to a broker for as long as its quota asks for, and say so."""
         if throttle_ms:
             self._held[node] = monotonic() + throttle_ms / 1000
+            self._meter.slowed_s[Slowed.TARGET_QUOTA] += throttle_ms / 1000
         elif self._held.pop(node, None) is None:
             return
         for sent in batches:

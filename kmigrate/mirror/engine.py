@@ -26,6 +26,7 @@ from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.mending import MapStore
+from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
 from kmigrate.mirror.topics import Prepared, TopicMaker
@@ -86,6 +87,8 @@ class MirrorEngine:
         self._speak = asyncio.Event()
         self._at_once = False
         self._told: dict[tuple[str, int], int] = {}
+        self.meter = LinkMeter(source.settings.name, target.settings.name)
+        self.meter.holds_lease = lambda: self._lease.held
 
     async def run(self) -> None:
         """Until cancelled; raises what a person must mend (another cluster at the address, a broken state log)."""
@@ -145,6 +148,7 @@ class MirrorEngine:
             pipelining=pipelining,
             request_limit=await self._request_limit(),
             on_move=self._moved,
+            meter=self.meter,
         )
         aligner = Aligner(self._target, link.copy, self._settings)
         upkeep = Upkeep(
@@ -163,6 +167,7 @@ class MirrorEngine:
         )
         work = TaskOwner()
         self._copier, self._upkeep = copier, upkeep
+        self.meter.lanes = copier.lanes
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(copier.run())
@@ -173,6 +178,7 @@ class MirrorEngine:
             raise failures.exceptions[0] from None
         finally:
             self._copier = self._upkeep = None
+            self.meter.lanes = {}
             await work.close()
             self._working.clear()
             self._rechecking.clear()
@@ -327,6 +333,7 @@ class MirrorEngine:
             try:
                 await self._log.announce(self._presence())
                 self._lease.said(sent)
+                self.meter.said_at = sent
             except Unreachable as error:
                 self._trouble = f"{error.ref}: {error.what}"
                 await sleep(0.1)

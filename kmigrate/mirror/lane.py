@@ -25,8 +25,9 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
-from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, pause_s, reaction_to, remedy_of, told
+from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
 from kmigrate.mirror.steps import Append, Hole, Step, read_steps
+from kmigrate.mirror.tally import Tally
 from kmigrate.model.records import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.protocol.hot import FetchedPartition
@@ -101,6 +102,7 @@ class Lane:
         self.busy = False
         """A task is recovering this lane or filling its hole."""
         self.queued_bytes = 0
+        self.tally = Tally()
         self._producer_id = producer_id
         self._epoch = epoch
         self._hole_limit = hole_limit
@@ -131,6 +133,8 @@ class Lane:
             return
         self._read_failures = 0
         self.reading_trouble = ""
+        self.tally.stands_at(self.position, self.source_end)
+        self.tally.heard(now_ms)
         self.source_end = answer.high_watermark
         self.stable_end = answer.last_stable_offset
         if self._live_from < 0:
@@ -149,6 +153,7 @@ class Lane:
             self._push(step)
         if self.stopped:
             return
+        self.tally.read(reading.steps, len(answer.records), reading.next_offset - asked, now_ms)
         self.read_at = reading.next_offset
         self.leader_epoch = reading.leader_epoch
         if reading.compacted:
@@ -189,6 +194,11 @@ class Lane:
         """A broker asks for a rest because our quota there is used up, or no longer does."""
         ref = reaction_to(asked, Found.THROTTLED).ref
         self._slowed[asked] = f"{ref}: broker {node} asks for rests of {throttle_ms} ms" if throttle_ms else ""
+
+    @property
+    def in_flight(self) -> int:
+        """Batches on their way to the target."""
+        return len(self._sent)
 
     @property
     def at_rest(self) -> bool:
@@ -334,6 +344,7 @@ class Lane:
         if reaction.action is Action.STOP:
             self.stop(text)
             return
+        self.tally.retried(Asked.PRODUCE, cause(reaction, error))
         self.unknown = self.unknown or reaction.action is Action.SETTLE
         if self.state is not LaneState.LOST:
             self._count(reaction)
@@ -355,6 +366,7 @@ class Lane:
         if self.state is LaneState.STOPPED:
             return
         self._failed.append(step)
+        self.tally.retried(Asked.PRODUCE, Found.NO_ANSWER)
         self.unknown = self.unknown or reaction_to(Asked.PRODUCE, Found.NO_ANSWER).action is Action.SETTLE
         self._lose(why)
 
@@ -450,6 +462,7 @@ class Lane:
             self._queue.popleft()
         else:
             self._queue[0] = Hole(end, step.end)
+        self.tally.hole_offsets += end - self.position
         self.position = self._next = end
         self.state = LaneState.PRIMING
         self.trouble = ""
@@ -463,6 +476,7 @@ class Lane:
         if reaction.action is Action.STOP:
             self.stop(text)
             return
+        self.tally.retried(Asked.MARKERS, cause(reaction, error))
         self._count(reaction)
         self.fill_failed(text, unknown=reaction.action is Action.SETTLE)
 
@@ -516,6 +530,7 @@ class Lane:
             direct_offset=self._direct[1],
             direct_ms=self._direct[2],
             trouble="" if self.stopped else self._troubles(),
+            pace=self.tally.pace(self.position, self.source_end),
         )
 
 

@@ -20,7 +20,7 @@ from enum import Enum, StrEnum
 from kmigrate.model.stops import Remedy
 from kmigrate.protocol.codes import Code, row
 
-__all__ = ["REACTIONS", "Action", "Asked", "Found", "Reaction", "pause_s", "reaction_to", "remedy_of", "told"]
+__all__ = ["REACTIONS", "Action", "Asked", "Found", "Reaction", "cause", "pause_s", "reaction_to", "remedy_of", "told"]
 
 
 class Asked(StrEnum):
@@ -186,6 +186,11 @@ def remedy_of(problem: str) -> Remedy:
     A reference without a row is that of a batch that cannot be read (`kmigrate.records`): reading it again is safe.
     """
     return _REMEDIES.get(problem.partition(":")[0], Remedy.AGAIN)
+
+
+def cause(reaction: Reaction, code: int) -> str:
+    """What a retry is counted under: the row's name, else the broker's."""
+    return reaction.ref or row(code).name
 
 
 def told(reaction: Reaction, code: int, what: str) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.mirror.reactions import Asked, Found, reaction_to
@@ -25,7 +26,17 @@ from kmigrate.records.merge import Stretch, merge, pieces
 from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import Run, needs_rewriting, rewrite
 
-__all__ = ["Append", "Hole", "Reading", "Step", "read_steps"]
+__all__ = ["Append", "Form", "Hole", "Reading", "Step", "read_steps"]
+
+
+class Form(StrEnum):
+    """How a batch came to be what is sent."""
+
+    VERBATIM = "verbatim"
+    """The source's own bytes, but for header fields."""
+    REWRITTEN = "rewritten"
+    MERGED = "merged"
+    """Many small batches of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,7 @@ class Append:
     end: int
     view: memoryview
     max_timestamp: int
+    form: Form = Form.VERBATIM
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +156,7 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
     newest = next((batch for batch in reversed(stretch.batches) if batch.producer_id < DIRECT_LIMIT), None)
     if newest is not None:
         _note_direct(reading, newest)
-    _copy(reading, _converted(runs), reading.next_offset, last.next_offset)
+    _copy(reading, _converted(runs, Form.MERGED), reading.next_offset, last.next_offset)
     reading.next_offset = last.next_offset
     reading.leader_epoch = last.leader_epoch
 
@@ -194,8 +206,8 @@ def _appends(batch: Batch, start: int) -> list[Append]:
     return _converted(rewrite(batch, start))
 
 
-def _converted(runs: list[Run]) -> list[Append]:
-    return [Append(run.start, run.end, run.view, run.max_timestamp) for run in runs]
+def _converted(runs: list[Run], form: Form = Form.REWRITTEN) -> list[Append]:
+    return [Append(run.start, run.end, run.view, run.max_timestamp, form) for run in runs]
 
 
 def _note_direct(reading: Reading, batch: Batch) -> None:

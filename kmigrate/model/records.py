@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.acls import Acl
+from kmigrate.model.lag import UNPACED, Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -292,6 +293,7 @@ class PartitionProgress:
     """The target's offset at `position`, of a mapped partition."""
     runs: int = 0
     """Runs of a mapped partition's offset map."""
+    pace: Pace = UNPACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,20 +395,20 @@ KINDS: dict[str, type[Record]] = {
 _R = TypeVar("_R")
 
 
-_PROGRESS = dataclasses.fields(PartitionProgress)
-
-
 def encode_record(record: Record) -> dict[str, Any]:
     """JSON shape of a record, with its kind."""
     return {"kind": type(record).__name__, **_plain(record)}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, PartitionProgress):
-        # Thousands of them twice a second, nearly all of them as usual: what is left out is read as its default.
-        return {f.name: v for f in _PROGRESS if (v := getattr(value, f.name)) != f.default}
+    """A presence record must fit into one message with thousands of partitions: progress leaves out its defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        sparse = isinstance(value, PartitionProgress)
+        return {
+            f.name: _plain(given)
+            for f in dataclasses.fields(value)
+            if (given := getattr(value, f.name)) != f.default or not sparse
+        }
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Mapping):

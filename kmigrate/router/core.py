@@ -7,6 +7,7 @@ implement them, tests fake them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -115,6 +116,8 @@ class Core:
     forwards: Forwards = field(default_factory=Forwards)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""
+    requests: Counter[int] = field(default_factory=Counter)
+    """Clients' requests by API key."""
 
     def swap(self, table: RoutingTable) -> None:
         """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""

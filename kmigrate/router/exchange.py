@@ -140,6 +140,7 @@ class Exchange:
         for plan in plans:
             assert plan.route is not None
             self._core.forwards.leave(plan.route.key)
+        self._core.forwards.bytes += sum(map(len, pieces))
         self._edge.to_source(link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, outcome))
 
     def _encode(self, plans: Iterable[Plan], version: int, acks: int) -> list[Buffer]:

@@ -30,6 +30,8 @@ class Forwards:
 
     in_flight: dict[str, int] = field(default_factory=dict)
     total: int = 0
+    bytes: int = 0
+    """Of Produce requests that went to a source."""
     _acked: dict[str, dict[int, _Marks]] = field(default_factory=dict)
     _holds: dict[str, dict[int, float]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)

@@ -19,9 +19,11 @@ from kmigrate.model.routes import routing_table
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
 from kmigrate.router.listeners import ClientConnection
+from kmigrate.router.metrics import show_router
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
 from kmigrate.state.log import StateLog
@@ -248,6 +250,9 @@ class Router:
         )
 
     # presence
+
+    def show_in(self, registry: Registry) -> None:
+        show_router(registry, self._core, lambda: len(self._connections))
 
     def _announce_now(self) -> None:
         """Say it without waiting for what is being said: both go down one connection, in order."""

@@ -68,6 +68,7 @@ class Session:
         head = peek_request(frame)
         if head.api_key != API_VERSIONS:
             check_offered(head.api_key, head.version)
+        self._core.requests[head.api_key] += 1
         self._inbound.append((head, frame, self._edge.now()))
         self._inbound_bytes += len(frame)
         if self in self._core.waiting:

@@ -11,6 +11,7 @@ from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
+from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import (
     ControllerPresence,
@@ -25,6 +26,7 @@ from kmigrate.model.records import (
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.lags import Offsets, lags_of
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
 
@@ -49,6 +51,10 @@ class PartitionStatus:
     losses: tuple[AcceptedLoss, ...] = ()
     waits_for: OpenTransaction | None = None
     """The open transaction on the source that keeps the mirror from what comes after it."""
+    lag_bytes: int = -1
+    """About how many bytes these records are (`model.lag`)."""
+    lag_seconds: float = -1.0
+    """Age of the next record to be copied, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,16 @@ class TopicStatus:
     @property
     def lag(self) -> int:
         return -1 if any(p.lag < 0 for p in self.partitions) else sum(p.lag for p in self.partitions)
+
+    @property
+    def lag_bytes(self) -> int:
+        return -1 if any(p.lag_bytes < 0 for p in self.partitions) else sum(p.lag_bytes for p in self.partitions)
+
+    @property
+    def lag_seconds(self) -> float:
+        """That of the partition that is furthest behind."""
+        each = [p.lag_seconds for p in self.partitions]
+        return -1.0 if any(seconds < 0 for seconds in each) else max(each, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +130,15 @@ class Snapshot:
             "at_ms": self.at_ms,
             "epoch": self.epoch,
             "links": [dataclasses.asdict(link) for link in self.links],
-            "topics": [{**dataclasses.asdict(t), "lag": t.lag} for t in self.topics],
+            "topics": [
+                {**dataclasses.asdict(t), "lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds}
+                for t in self.topics
+            ],
             "groups": [dataclasses.asdict(g) for g in self.groups],
             "routers": [{**dataclasses.asdict(r), "alive": r.instance in self.routers_alive} for r in self.routers],
             "mirrors": [{"instance": m.instance, "link": m.link, "active": m.active} for m in self.mirrors],
             "controllers": [{"instance": c.instance, "active": c.active} for c in self.controllers],
         }
-
-
-Offsets = Mapping[tuple[str, int], LogOffset]
 
 
 async def snapshot(estate: Estate) -> Snapshot:
@@ -150,7 +166,9 @@ async def snapshot(estate: Estate) -> Snapshot:
         theirs = await _bounds(source, keys)
         mirrored = [key for r in records if r.phase is not TopicPhase.PROMOTED for key in _keys(r)]
         waits = await _waits(source, mirrored, theirs)
-        topics += [_topic_status(record, mine, theirs, waits, mirrors, routers) for record in records]
+        words = [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
+        lags = await lags_of(records, theirs[1], mine[1], words, source)
+        topics += [_topic_status(record, mine, theirs, waits, mirrors, routers, lags) for record in records]
         groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
     return Snapshot(
         now_ms(),
@@ -201,6 +219,7 @@ def _topic_status(
     waits: Mapping[tuple[str, int], OpenTransaction],
     mirrors: list[MirrorPresence],
     routers: list[RouterPresence],
+    lags: Mapping[tuple[str, int], Lag],
 ) -> TopicStatus:
     topic = record.topic
     progress: Mapping[int, PartitionProgress] = {}
@@ -214,26 +233,24 @@ def _topic_status(
     rows: list[PartitionStatus] = []
     for partition in range(record.partitions):
         key = (record.topic, partition)
-        source_end, target_end = theirs[1][key].offset, mine[1][key].offset
-        lag = -1 if source_end < 0 or target_end < 0 else max(0, source_end - target_end)
         seen = progress.get(partition)
         stop = record.stops.get(partition)
-        if record.mapped:
-            lag = max(0, source_end - seen.position) if seen is not None and min(source_end, seen.position) >= 0 else -1
         rows.append(
             PartitionStatus(
                 partition,
                 theirs[0][key].offset,
-                source_end,
+                theirs[1][key].offset,
                 mine[0][key].offset,
-                target_end,
-                0 if record.phase is TopicPhase.PROMOTED else lag,
+                mine[1][key].offset,
+                lags[key].records,
                 stop.text if stop else seen.problem if seen else "",
                 holds.get(partition, -1.0),
                 seen.trouble if seen and not stop else "",
                 stop,
                 record.losses.get(partition, ()),
                 waits.get(key),
+                lags[key].bytes,
+                lags[key].seconds,
             )
         )
     return TopicStatus(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kmigrate.cli.views.lags import lag_text
 from kmigrate.cli.views.tables import phase_text, table
+from kmigrate.model.lag import Lag
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]
@@ -62,7 +64,7 @@ def _topics(shot: Snapshot) -> RenderableType:
             str(len(topic.partitions)),
             _total([p.source_end for p in topic.partitions]),
             _total([p.target_end for p in topic.partitions]),
-            _figure(topic.lag),
+            lag_text(Lag(topic.lag, topic.lag_bytes, topic.lag_seconds)),
             topic.offsets,
             _note(topic, shot.at_ms),
         )
@@ -119,7 +121,7 @@ def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
             str(p.partition),
             f"{_figure(p.source_start)} … {_figure(p.source_end)}",
             f"{_figure(p.target_start)} … {_figure(p.target_end)}",
-            _figure(p.lag),
+            lag_text(Lag(p.lag, p.lag_bytes, p.lag_seconds)),
             f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
             _state(topic, p, now_ms),
         )

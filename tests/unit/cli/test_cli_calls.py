@@ -16,6 +16,7 @@ from kmigrate.cli import playbook, reference
 from kmigrate.cli.app import main
 from kmigrate.cli.call import Call, first_known, run_to_end
 from kmigrate.cli.exits import Exit
+from kmigrate.cli.metrics_reference import with_tables
 from kmigrate.cli.sandbox import config_text
 from kmigrate.cli.times import start_position
 from kmigrate.config.load import load
@@ -248,6 +249,12 @@ def test_every_command_takes_json_and_config() -> None:
 def test_the_command_reference_is_current() -> None:
     page = (DOCS / "cli.md").read_text(encoding="utf-8")
     assert page == reference.reference(), "make it anew: python -m kmigrate.cli.reference > docs/cli.md"
+
+
+def test_every_metric_has_its_row() -> None:
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert "kmigrate_mirror_lag_seconds" in page
+    assert page == with_tables(page), "make it anew: python -m kmigrate.cli.metrics_reference docs/metrics.md"
 
 
 def test_the_sandboxs_configuration_is_one_that_loads(tmp_path: Path) -> None:

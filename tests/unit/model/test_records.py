@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.acls import Acl
+from kmigrate.model.lag import Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import (
@@ -67,7 +68,9 @@ _RECORDS: list[Record] = [
     BarrierRecord("l", "t", 0, 9, {0: (_MARK,)}),
     RouterRecord("r", "i", "h", "h:1", 1),
     LeaseRecord("w", "i", 2),
-    MirrorPresence("i", "l", 5, True, 500, {"t": {0: PartitionProgress(1, 2)}}, {"t": Upkept(3, "why")}, ("note",)),
+    MirrorPresence(
+        "i", "l", 5, True, 500, {"t": {0: PartitionProgress(1, pace=Pace(9, 1.5))}}, {"t": Upkept(3, "why")}, ("note",)
+    ),
     RouterPresence("i", "r", 5, 500, {"topic/l/t": FenceAck(9, 0, {0: (_MARK,)})}, {"topic/l/t": {0: 1.5}}),
     ControllerPresence("i", 5, True, 500),
 ]
@@ -110,6 +113,12 @@ def test_a_record_of_an_earlier_version_reads_as_nothing_held_back() -> None:
     read = decode_record(old)
     assert isinstance(read, TopicRecord)
     assert (read.paused, read.stops, read.losses) == (False, {}, {})
+
+
+def test_the_presence_of_five_thousand_partitions_fits_into_one_message() -> None:
+    idle = PartitionProgress(1_234_567_890, 1_234_567_890, 1_234_567_890, pace=Pace(1_700_000_000_000, 1_024.5))
+    presence = MirrorPresence("i", "l", 5, True, 500, {"a-topic-of-usual-length": dict.fromkeys(range(5_000), idle)})
+    assert len(json.dumps(encode_record(presence))) < 1_000_000
 
 
 @given(st.dictionaries(st.integers(0, 10_000), st.integers(0, 2**62), max_size=20))

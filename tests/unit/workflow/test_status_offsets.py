@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kmigrate.cluster.client import LogOffset
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import MirrorPresence, PartitionBarrier, PartitionProgress, TopicRecord
+from kmigrate.workflow.lags import lags_of
 from kmigrate.workflow.status import TopicStatus, _topic_status
 
 KEY = ("t", 0)
@@ -18,7 +21,9 @@ def status(
 ) -> TopicStatus:
     mine, theirs = ((({KEY: LogOffset(0, first, 0)}), {KEY: LogOffset(0, end, 0)}) for first, end in (target, source))
     presence = MirrorPresence("m", "l", 1, True, 500, {"t": {0: seen}}) if seen is not None else None
-    return _topic_status(record, mine, theirs, {}, [presence] if presence is not None else [], [])
+    words = [presence] if presence is not None else []
+    lags = asyncio.run(lags_of([record], theirs[1], mine[1], words, None))
+    return _topic_status(record, mine, theirs, {}, words, [], lags)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""The tables of docs/metrics.md, made from the declarations: `python -m kmigrate.cli.metrics_reference FILE`.
+
+What is above the marker is written by people and stays. A test compares, so that no metric is without its row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from kmigrate.cli.exposed import METRICS as OF_PROCESS
+from kmigrate.mirror.metrics import METRICS as OF_MIRROR
+from kmigrate.observe.registry import Metric
+from kmigrate.router.metrics import METRICS as OF_ROUTER
+
+__all__ = ["with_tables"]
+
+_MARKER = "<!-- From here on made by `python -m kmigrate.cli.metrics_reference docs/metrics.md`; do not edit. -->\n"
+
+
+def with_tables(page: str) -> str:
+    """The page with the tables of today below its marker."""
+    written, marker, _ = page.partition(_MARKER)
+    tables = (_table("Mirror", OF_MIRROR), _table("Router", OF_ROUTER), _table("Process", OF_PROCESS))
+    return "".join((written, marker, *tables))
+
+
+def _table(title: str, metrics: Iterable[Metric]) -> str:
+    rows = [f"\n## {title}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

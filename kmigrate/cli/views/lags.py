@@ -1,0 +1,31 @@
+"""A lag in one cell: records, about how many bytes, and how old the next of them is at most."""
+
+from __future__ import annotations
+
+from kmigrate.model.lag import Lag
+
+__all__ = ["lag_text"]
+
+
+def lag_text(lag: Lag) -> str:
+    """`1,500 (~45 kB, 3.2 s)`; what is not known is left out, `?` where nothing is."""
+    if lag.records <= 0:
+        return "?" if lag.records < 0 else "0"
+    more = [*([f"~{_bytes(lag.bytes)}"] if lag.bytes >= 0 else []), *([_time(lag.seconds)] if lag.seconds >= 0 else [])]
+    about = f" ({', '.join(more)})" if more else ""
+    return f"{lag.records:,}{about}"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86_400
+    return f"{minutes:.0f} min" if minutes < 120 else f"{hours:.0f} h" if hours < 48 else f"{days:.0f} days"

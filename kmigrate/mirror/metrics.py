@@ -1,0 +1,217 @@
+"""What a mirror process tells of its links: the declarations of its metrics, and where each is read.
+
+A `LinkMeter` belongs to one link: the engine shows it the lanes while it copies, the copier counts in it what
+concerns no single partition. What a lane tells is in the lane and in its `tally`. Names follow MirrorMaker 2's
+sensors where it has them (MM-119 to MM-126), in seconds and bytes as Prometheus wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
+
+from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.steps import Append
+from kmigrate.model.lag import Lag, lag_of
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.observe.distributions import Histogram, Recent
+from kmigrate.observe.registry import Kind, Metric, Registry, Sample, Value
+
+__all__ = ["METRICS", "LinkMeter", "MirrorMetrics", "Slowed"]
+
+_LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_LINK = ("link",)
+_LANE = ("link", "topic", "partition")
+
+
+class Slowed(StrEnum):
+    """By what the copy of a link was held back."""
+
+    LINK_THROTTLE = "link-throttle"
+    SOURCE_QUOTA = "source-quota"
+    TARGET_QUOTA = "target-quota"
+
+
+class LinkMeter:
+    """One link as its mirror in this process sees it."""
+
+    def __init__(self, source: str = "", target: str = "") -> None:
+        self.source = source
+        self.target = target
+        self.lanes: Mapping[tuple[str, int], Lane] = {}
+        """What is copied now; nothing while the process stands by."""
+        self.holds_lease: Callable[[], bool] = lambda: False
+        self.said_at: float | None = None
+        """When our presence was last in the log, on the monotonic clock."""
+        self.latency = Histogram(_LATENCY_BOUNDS_S)
+        self.slowed_s = dict.fromkeys(Slowed, 0.0)
+
+    def copied(self, lane: Lane, step: Append, at_ms: int) -> None:
+        """The target has acknowledged a batch of a lane."""
+        latency_ms = lane.tally.copied(step, at_ms)
+        if latency_ms >= 0:
+            self.latency.add(latency_ms / 1000, step.end - step.start)
+
+
+_Found = Iterable[tuple[tuple[str, ...], Value]]
+"""Values with the labels that come after those of the link or the lane."""
+_LaneRow = tuple[Metric, Callable[[Lane, int], _Found]]
+_LinkRow = tuple[Metric, Callable[[LinkMeter], _Found]]
+
+
+def _gauge(name: str, about: str, read: Callable[[Lane], float]) -> _LaneRow:
+    return _lane_metric(name, Kind.GAUGE, about), lambda lane, _: _known(read(lane))
+
+
+def _counter(name: str, about: str, read: Callable[[Lane], float]) -> _LaneRow:
+    return _lane_metric(name, Kind.COUNTER, about), lambda lane, _: [((), read(lane))]
+
+
+def _counters(
+    name: str, about: str, labels: tuple[str, ...], read: Callable[[Lane], Mapping[tuple[str, ...], int]]
+) -> _LaneRow:
+    return _lane_metric(name, Kind.COUNTER, about, labels), lambda lane, _: read(lane).items()
+
+
+def _summary(name: str, about: str, scale: float, read: Callable[[Lane], Recent]) -> _LaneRow:
+    def spread(lane: Lane, now: int) -> _Found:
+        recent = read(lane)
+        return [((), recent.value(now, scale))] if recent.count else []
+
+    return _lane_metric(name, Kind.SUMMARY, about), spread
+
+
+def _lag_gauge(name: str, about: str, read: Callable[[Lag], float]) -> _LaneRow:
+    return _lane_metric(name, Kind.GAUGE, about), lambda lane, now: _known(read(_lag(lane, now)))
+
+
+def _lane_metric(name: str, kind: Kind, about: str, more: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"kmigrate_mirror_{name}", kind, about, (*_LANE, *more))
+
+
+def _known(value: float) -> _Found:
+    """No sample where a figure is not known: −1 would enter sums."""
+    return [((), value)] if value >= 0 else []
+
+
+def _lag(lane: Lane, now: int) -> Lag:
+    known = lane.position >= 0 and lane.source_end >= 0
+    records = max(0, lane.source_end - lane.position) if known else -1
+    return lag_of(records, lane.tally.pace(lane.position, lane.source_end), now)
+
+
+_OF_LANES: tuple[_LaneRow, ...] = (
+    _lag_gauge("lag_records", "Offsets that the source has and the target has not.", lambda lag: lag.records),
+    _lag_gauge("lag_bytes", "About how many bytes these are, by what was read lately.", lambda lag: lag.bytes),
+    _lag_gauge("lag_seconds", "Age of the next record to be copied, at most; 0 at the end.", lambda lag: lag.seconds),
+    _gauge("position", "Next offset to be appended on the target.", lambda lane: lane.position),
+    _gauge("source_end", "End of the source's log as it was last told.", lambda lane: lane.source_end),
+    _counter("records_total", "Records that the target has acknowledged.", lambda lane: lane.tally.records),
+    _counter("bytes_total", "Bytes of their batches as they were sent.", lambda lane: lane.tally.bytes),
+    _counters(
+        "batches_total",
+        "These batches, by whether they are the source's own bytes.",
+        ("form",),
+        lambda lane: {(form,): count for form, count in lane.tally.batches.items()},
+    ),
+    _counter("read_bytes_total", "Bytes of batches that the source has sent.", lambda lane: lane.tally.read_bytes),
+    _counter(
+        "hole_offsets_total",
+        "Offsets without a record that were made on the target.",
+        lambda lane: lane.tally.hole_offsets,
+    ),
+    _counters(
+        "retries_total",
+        "Requests to be repeated, by what was asked and why: status's name for it, else the broker's error code.",
+        ("asked", "cause"),
+        lambda lane: lane.tally.retries,
+    ),
+    _summary(
+        "replication_latency_seconds",
+        "From the time of a batch's newest record to the target's acknowledgement.",
+        1e-3,
+        lambda lane: lane.tally.latency_ms,
+    ),
+    _summary(
+        "record_age_seconds",
+        "From the time of a batch's newest record to its reading: the source's own delay.",
+        1e-3,
+        lambda lane: lane.tally.age_ms,
+    ),
+    _summary(
+        "record_bytes",
+        "Mean size of a batch's records as they were sent, its header included.",
+        1,
+        lambda lane: lane.tally.record_bytes,
+    ),
+    _gauge("queued_bytes", "Bytes read and not yet acknowledged by the target.", lambda lane: lane.queued_bytes),
+    _gauge("in_flight_batches", "Batches sent and not yet answered.", lambda lane: lane.in_flight),
+    _gauge("paused", "1 where a person holds the topic back.", lambda lane: lane.paused),
+    _gauge("stopped", "1 where the partition waits for a person; status says why.", lambda lane: lane.stopped),
+)
+
+
+def _link_metric(name: str, kind: Kind, about: str, *more: str) -> Metric:
+    return Metric(f"kmigrate_{name}", kind, about, (*_LINK, *more))
+
+
+_OF_LINKS: tuple[_LinkRow, ...] = (
+    (
+        _link_metric("link_info", Kind.GAUGE, "1 for every link of this process.", "source", "target"),
+        lambda meter: [((meter.source, meter.target), 1)],
+    ),
+    (
+        _link_metric("mirror_lease_held", Kind.GAUGE, "1 where this process copies the link, 0 where it stands by."),
+        lambda meter: [((), meter.holds_lease())],
+    ),
+    (
+        _link_metric(
+            "mirror_presence_age_seconds", Kind.GAUGE, "Time since this process last told the others that it lives."
+        ),
+        lambda meter: [] if meter.said_at is None else [((), monotonic() - meter.said_at)],
+    ),
+    (
+        _link_metric("mirror_link_latency_seconds", Kind.HISTOGRAM, "Replication latency of all partitions together."),
+        lambda meter: [((), meter.latency.value())],
+    ),
+    (
+        _link_metric("mirror_slowed_seconds_total", Kind.COUNTER, "Rests that a limit has asked for.", "by"),
+        lambda meter: [((by,), seconds) for by, seconds in meter.slowed_s.items()],
+    ),
+)
+
+METRICS: tuple[Metric, ...] = tuple(metric for metric, _ in (*_OF_LINKS, *_OF_LANES))
+
+
+class MirrorMetrics:
+    """The links of one process in its registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._links: dict[str, LinkMeter] = {}
+        for metric, of_link in _OF_LINKS:
+            registry.add(metric, partial(self._by_link, of_link))
+        for metric, of_lane in _OF_LANES:
+            registry.add(metric, partial(self._by_lane, of_lane))
+
+    @contextmanager
+    def link(self, name: str, meter: LinkMeter) -> Iterator[None]:
+        """Show a link for as long as its engine runs."""
+        self._links[name] = meter
+        try:
+            yield
+        finally:
+            del self._links[name]
+
+    def _by_link(self, read: Callable[[LinkMeter], _Found]) -> Iterator[Sample]:
+        for link, meter in sorted(self._links.items()):
+            for labels, value in list(read(meter)):
+                yield (link, *labels), value
+
+    def _by_lane(self, read: Callable[[Lane, int], _Found]) -> Iterator[Sample]:
+        now = now_ms()
+        for link, meter in sorted(self._links.items()):
+            for (topic, partition), lane in sorted(meter.lanes.items()):
+                for labels, value in list(read(lane, now)):
+                    yield (link, topic, str(partition), *labels), value

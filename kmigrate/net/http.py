@@ -1,0 +1,134 @@
+"""A very small HTTP/1.1 server for pages that a process shows of itself: GET and HEAD, nothing else.
+
+Made for scrapers and probes, so it promises little: one request per connection, no body is read, a head of at most
+8 KiB within a few seconds, and no more than a few dozen connections at once. A page is made when it is asked for, in
+pieces, and the process's real work goes on between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from kmigrate.errors import Refused
+from kmigrate.net.clock import monotonic, sleep
+
+__all__ = ["Page", "PageServer"]
+
+_HEAD_LIMIT = 8 << 10
+_HEAD_S, _ANSWER_S = 5.0, 30.0
+_MOST_CONNECTIONS = 32
+_SLICE_S = 0.002
+"""How long a page may be made at a stretch: copying must not wait for it."""
+_PLAIN = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is shown at one path."""
+
+    content_type: str
+    make: Callable[[], Iterable[str]]
+    """Its text, in pieces that are small against `_SLICE_S`."""
+
+
+class PageServer:
+    """Serves pages by path from `start` to `close`."""
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
+        self._host, self._port = host, port
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+        self._connections = 0
+
+    async def start(self) -> None:
+        """Listen; raises Refused where the address cannot be had."""
+        try:
+            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_HEAD_LIMIT)
+        except OSError as error:
+            raise Refused(
+                "metrics-port-taken",
+                f"metrics cannot be served on {self._host}:{self._port}: {error.strerror or error}",
+                still_true="nothing was started",
+                next_step="choose another --metrics HOST:PORT, or leave it out",
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """host:port that is listened on."""
+        assert self._server is not None, "start() comes first"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                writer.write(await self._answer(reader))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            writer.transport.abort()  # who asks badly or reads slowly is not waited for
+        except Exception:
+            writer.write(_refusal(HTTPStatus.INTERNAL_SERVER_ERROR))
+            writer.close()
+            raise  # a page could not be made: the loop's exception handler says why
+        finally:
+            self._connections -= 1
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        if self._connections > _MOST_CONNECTIONS:
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE)
+        try:
+            async with asyncio.timeout(_HEAD_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _refusal(HTTPStatus.BAD_REQUEST)
+        method, path = words[0], words[1].partition("?")[0]
+        page = self._pages.get(path)
+        if page is None:
+            return _refusal(HTTPStatus.NOT_FOUND, also=f"known: {', '.join(sorted(self._pages))}")
+        if method not in ("GET", "HEAD"):
+            return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD")
+        return _response(HTTPStatus.OK, page.content_type, await _made(page), with_body=method == "GET")
+
+
+async def _made(page: Page) -> str:
+    pieces: list[str] = []
+    due = monotonic() + _SLICE_S
+    for piece in page.make():
+        pieces.append(piece)
+        if monotonic() > due:
+            await sleep(0)
+            due = monotonic() + _SLICE_S
+    return "".join(pieces)
+
+
+def _refusal(status: HTTPStatus, *headers: str, also: str = "") -> bytes:
+    return _response(status, _PLAIN, "\n".join(line for line in (status.phrase, also) if line) + "\n", *headers)
+
+
+def _response(status: HTTPStatus, content_type: str, text: str, *headers: str, with_body: bool = True) -> bytes:
+    body = text.encode()
+    head = "\r\n".join(
+        (
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {content_type}",
+            f"Content-Length: {len(body)}",
+            *headers,
+            "Connection: close",
+            "\r\n",
+        )
+    )
+    return head.encode("latin-1") + (body if with_body else b"")

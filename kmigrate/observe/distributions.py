@@ -1,0 +1,146 @@
+"""How measured values are spread: exact sums, fixed buckets, and quantiles of the last minute. Pure.
+
+Every value comes with a weight, the records of its batch, so that one addition stands for all of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["QUANTILES", "Histogram", "HistogramValue", "Recent", "SummaryValue"]
+
+QUANTILES = (0.0, 0.5, 0.9, 0.95, 0.99, 1.0)
+"""What MirrorMaker 2 tells of a latency: least, median, tails, greatest (MM-119, MM-126)."""
+
+_WINDOW_MS = 30_000
+_FINE_BITS = 6
+_FIRST_WIDE = 1 << _FINE_BITS
+"""Buckets are exact below 64 and at most 1/32 of their value wide above."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """Upper bounds with how many were at most that, without the last bucket, which has no bound."""
+
+    buckets: tuple[tuple[float, int], ...]
+    total: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryValue:
+    """Quantiles of the last minute; sum and count since the process began to count."""
+
+    quantiles: tuple[tuple[float, float], ...]
+    total: float
+    count: int
+
+
+class Histogram:
+    """Counts by fixed upper bounds, for ever."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float, weight: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += weight
+        self._total += value * weight
+
+    def value(self) -> HistogramValue:
+        seen = 0
+        buckets = []
+        for bound, count in zip(self._bounds, self._counts, strict=False):
+            seen += count
+            buckets.append((bound, seen))
+        return HistogramValue(tuple(buckets), self._total, sum(self._counts))
+
+
+class Recent:
+    """Quantiles of whole numbers over the last half to whole minute, and their sum and count for ever.
+
+    Two windows take turns, so that nothing is thrown away one by one. Least and greatest are exact, what lies between
+    is off by at most a thirty-second. `add` is called for every batch: it is written to be cheap.
+    """
+
+    __slots__ = ("_began_ms", "_newer", "_older", "count", "total")
+
+    def __init__(self) -> None:
+        self._began_ms = 0
+        self._newer = _Window()
+        self._older = _Window()
+        self.total = 0
+        self.count = 0
+
+    def add(self, value: int, weight: int, now_ms: int) -> None:
+        if value < 0:
+            value = 0
+        self.total += value * weight
+        self.count += weight
+        if not 0 <= now_ms - self._began_ms < _WINDOW_MS:
+            self._turn(now_ms)
+        window = self._newer
+        bucket = value
+        if value >= _FIRST_WIDE:
+            shift = value.bit_length() - _FINE_BITS
+            bucket = value >> shift << shift
+        counts = window.counts
+        counts[bucket] = counts.get(bucket, 0) + weight
+        if value > window.greatest:
+            window.greatest = value
+        if value < window.least or window.least < 0:
+            window.least = value
+
+    def _turn(self, now_ms: int) -> None:
+        """The newer window becomes the older one where it is not too old for that; a clock set back ends both."""
+        recent = 0 <= now_ms - self._began_ms < 2 * _WINDOW_MS
+        self._older = self._newer if recent else _Window()
+        self._newer = _Window()
+        self._began_ms = now_ms
+
+    def value(self, now_ms: int, scale: float = 1.0) -> SummaryValue:
+        """`scale` turns the numbers that were added into the metric's unit."""
+        if not 0 <= now_ms - self._began_ms < _WINDOW_MS:
+            self._turn(now_ms)
+        windows = [window for window in (self._older, self._newer) if window.counts]
+        found = tuple((q, value * scale) for q, value in zip(QUANTILES, _quantiles(windows), strict=False))
+        return SummaryValue(found, self.total * scale, self.count)
+
+
+class _Window:
+    """Counts by bucket; a bucket is the least number that belongs to it."""
+
+    __slots__ = ("counts", "greatest", "least")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.least = -1
+        self.greatest = -1
+
+
+def _quantiles(windows: Sequence[_Window]) -> list[int]:
+    """The values at QUANTILES; empty where nothing was added."""
+    if not windows:
+        return []
+    counts: dict[int, int] = {}
+    for window in windows:
+        for bucket, count in window.counts.items():
+            counts[bucket] = counts.get(bucket, 0) + count
+    least, greatest = min(w.least for w in windows), max(w.greatest for w in windows)
+    whole = sum(counts.values())
+    out: list[int] = []
+    seen = 0
+    ordered = iter(sorted(counts.items()))
+    bucket = least
+    for wanted in QUANTILES:
+        while seen < wanted * whole:
+            bucket, count = next(ordered)
+            seen += count
+        out.append(max(bucket, least))
+    out[-1] = greatest
+    return out

@@ -1,0 +1,92 @@
+"""What a router tells of itself: the declarations of its metrics, and where each is read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kmigrate.observe.registry import Kind, Metric, Registry, Sample, Value
+from kmigrate.protocol.api import API_NAMES
+from kmigrate.router.core import Core
+
+__all__ = ["METRICS", "show_router"]
+
+_Found = Iterable[tuple[tuple[str, ...], Value]]
+_Row = tuple[Metric, Callable[[Core], _Found]]
+
+
+def _row(name: str, kind: Kind, about: str, read: Callable[[Core], _Found], *labels: str) -> _Row:
+    return Metric(f"kmigrate_router_{name}", kind, about, ("router", *labels)), read
+
+
+_ROWS: tuple[_Row, ...] = (
+    _row(
+        "requests_total",
+        Kind.COUNTER,
+        "Requests of clients, by API.",
+        lambda core: [((API_NAMES[key],), count) for key, count in core.requests.items()],
+        "api",
+    ),
+    _row(
+        "forwarded_batches_total",
+        Kind.COUNTER,
+        "Batches that went to a source.",
+        lambda core: [((), core.forwards.total)],
+    ),
+    _row(
+        "forwarded_bytes_total",
+        Kind.COUNTER,
+        "Bytes of the Produce requests that they went in.",
+        lambda core: [((), core.forwards.bytes)],
+    ),
+    _row(
+        "forwards_in_flight",
+        Kind.GAUGE,
+        "Batches on their way to a source whose fate is not known yet.",
+        lambda core: [
+            ((route.link, topic), core.forwards.in_flight.get(route.key, 0))
+            for topic, route in core.table.topics.items()
+        ],
+        "link",
+        "topic",
+    ),
+    _row(
+        "waiting_connections",
+        Kind.GAUGE,
+        "Connections whose next request waits, at a fence or for an answer about its producer.",
+        lambda core: [((), len(core.waiting))],
+    ),
+    _row(
+        "hold_seconds",
+        Kind.GAUGE,
+        "Longest time that a Produce request was held at the topic's last fence.",
+        lambda core: [
+            ((route.link, topic, str(partition)), held / 1000)
+            for topic, route in core.table.topics.items()
+            for partition, held in core.forwards.holds_ms().get(route.key, {}).items()
+        ],
+        "link",
+        "topic",
+        "partition",
+    ),
+    _row(
+        "table_epoch",
+        Kind.GAUGE,
+        "Offset of the newest state record that this router acts on.",
+        lambda core: [((), core.table.epoch)],
+    ),
+)
+_CONNECTIONS = Metric("kmigrate_router_connections", Kind.GAUGE, "Connections of clients.", ("router",))
+
+METRICS: tuple[Metric, ...] = (_CONNECTIONS, *(metric for metric, _ in _ROWS))
+
+
+def show_router(registry: Registry, core: Core, connections: Callable[[], int]) -> None:
+    """Put one router into its process's registry."""
+    name = core.settings.name
+    registry.add(_CONNECTIONS, lambda: [((name,), connections())])
+    for metric, read in _ROWS:
+        registry.add(metric, _reader(name, core, read))
+
+
+def _reader(name: str, core: Core, read: Callable[[Core], _Found]) -> Callable[[], Iterable[Sample]]:
+    return lambda: [((name, *labels), value) for labels, value in sorted(read(core))]

@@ -1,0 +1,134 @@
+"""What a lane counts of itself, and how far behind it says it is."""
+
+from __future__ import annotations
+
+from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.metrics import METRICS, LinkMeter, MirrorMetrics
+from kmigrate.mirror.reactions import Asked, Found
+from kmigrate.mirror.steps import Append, Form
+from kmigrate.model.lag import Lag, Pace, lag_of
+from kmigrate.net.clock import now_ms
+from kmigrate.observe.registry import Registry
+from kmigrate.protocol.codes import Code
+from tests.prometheus_text import parse, text
+from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, fetched, record
+
+MARKER = CONTROL | TRANSACTIONAL
+
+
+def lane(position: int = 0) -> Lane:
+    made = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
+    made.recovered(position, 100, position)
+    return made
+
+
+def append(start: int, end: int, timestamp: int, size: int = 100) -> Append:
+    return Append(start, end, memoryview(bytes(size)), timestamp)
+
+
+def test_records_bytes_and_latency_are_counted_by_batch() -> None:
+    tally = lane().tally
+    assert tally.copied(append(0, 10, 1_000, 500), 1_250) == 250
+    assert tally.copied(append(10, 11, -1), 1_300) == -1
+    assert (tally.records, tally.bytes, tally.batches) == (11, 600, {Form.VERBATIM: 2})
+    assert tally.latency_ms.count == 10, "a record without a time has no latency"
+    assert dict(tally.record_bytes.value(1_300).quantiles)[0.0] == 50
+
+
+def test_holes_and_retries_are_counted_where_they_happen() -> None:
+    it = lane()
+    it.take(0, fetched(batch(0, 1) + batch(1, 3, producer=7, attributes=MARKER)), 5)
+    for error in (Code.NOT_LEADER_OR_FOLLOWER, Code.NOT_ENOUGH_REPLICAS):
+        sent = it.send_next(it, 5)
+        assert sent is not None
+        it.answered(sent.step, error, -1)
+        it.recovered(0, 100, 0)
+    sent = it.send_next(it, 5)
+    assert sent is not None
+    it.unanswered(sent.step, "connection lost")
+    it.recovered(1, 101, 1)
+    it.fill()
+    it.filled(4)
+    assert it.tally.hole_offsets == 3
+    assert it.tally.retries == {
+        (Asked.PRODUCE, "NOT_LEADER_OR_FOLLOWER"): 1,
+        (Asked.PRODUCE, "target-few-replicas"): 1,
+        (Asked.PRODUCE, Found.NO_ANSWER): 1,
+    }
+
+
+def test_a_batch_that_was_rewritten_is_told_apart() -> None:
+    it = lane()
+    it.take(0, fetched(batch(0, 1, attributes=LOG_APPEND_TIME, text=record(0))), 5)
+    sent = it.send_next(it, 5)
+    assert sent is not None and sent.step.form is Form.REWRITTEN
+
+
+def test_a_copy_at_the_end_is_fresh_as_of_the_sources_last_word_and_ages_once_it_is_behind() -> None:
+    it = lane(5)
+    it.take(5, fetched(b"", high_watermark=5), 10_000)
+    it.tally.heard(10_500)
+    assert it.progress().pace.fresh_ms == 10_500
+    it.take(5, fetched(batch(5, 1), high_watermark=900), 11_000)
+    it.tally.heard(99_000)
+    assert it.progress().pace.fresh_ms == 10_500, "the source's word of a new end makes the old end no fresher"
+
+
+def test_a_copy_that_was_never_at_the_end_is_as_old_as_what_it_copied_last() -> None:
+    it = lane()
+    it.take(0, fetched(batch(0, 1)), 10_000)
+    assert it.progress().pace.fresh_ms == 0
+    sent = it.send_next(it, 5)
+    assert sent is not None
+    it.answered(sent.step, 0, 0)
+    it.tally.copied(sent.step, 10_001)
+    assert it.progress().pace == Pace(1_000, len(batch(0, 1)))
+
+
+def test_a_record_from_the_future_does_not_hide_a_lag() -> None:
+    it = lane()
+    it.tally.copied(append(0, 1, 10**15), 5_000)
+    assert it.tally.pace(1, 9).fresh_ms == 5_000
+
+
+def test_a_lag_is_nothing_at_the_end_and_unknown_where_nobody_can_say() -> None:
+    pace = Pace(4_000, 2.5)
+    assert lag_of(0, pace, 9_000) == Lag(0, 0, 0.0)
+    assert lag_of(10, pace, 9_000) == Lag(10, 25, 5.0)
+    assert lag_of(10, pace, 3_000) == Lag(10, 25, 0.0)
+    assert lag_of(10, Pace(), 9_000) == Lag(10, -1, -1.0)
+    assert lag_of(-1, pace, 9_000) == Lag(-1, -1, -1.0)
+
+
+def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_engine() -> None:
+    registry = Registry()
+    metrics = MirrorMetrics(registry)
+    meter = LinkMeter("old", "new")
+    it = Lane('odd "topic"', 3, producer_id=77, epoch=0, hole_limit=100)
+    it.recovered(0, 0, 0)
+    it.take(0, fetched(batch(0, 4), high_watermark=9), now_ms())
+    sent = it.send_next(meter, 5)
+    assert sent is not None
+    it.answered(sent.step, 0, 0)
+    meter.copied(it, sent.step, now_ms())
+    it.tally.retried(Asked.FETCH, "source-denied")
+    meter.lanes, meter.said_at = {it.key: it}, 0.0
+    with metrics.link("l", meter):
+        told = parse(text(registry))
+        assert set(told.families) == {metric.name for metric in METRICS}
+        of = {"link": "l", "topic": 'odd "topic"', "partition": "3"}
+        assert told.value("kmigrate_mirror_lag_records", **of) == 5
+        assert told.value("kmigrate_mirror_lag_bytes", **of) == round(5 * len(batch(0, 4)) / 4)
+        assert told.value("kmigrate_mirror_lag_seconds", **of) > 10**9, "its records are of 1970"
+        assert told.value("kmigrate_mirror_retries_total", asked="fetch", cause="source-denied") == 1
+    assert text(registry) == ""
+
+
+def test_an_unknown_end_is_no_sample_rather_than_a_wrong_number() -> None:
+    registry = Registry()
+    meter = LinkMeter()
+    meter.lanes = {("t", 0): Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)}
+    with MirrorMetrics(registry).link("l", meter):
+        told = parse(text(registry))
+    assert not told.series("kmigrate_mirror_lag_records")
+    assert told.value("kmigrate_mirror_stopped", topic="t") == 0

@@ -1,0 +1,37 @@
+"""What a router tells of itself, from its own account of what a client's connection did."""
+
+from __future__ import annotations
+
+from kmigrate.model.routes import Serve
+from kmigrate.observe.registry import Registry
+from kmigrate.router.metrics import METRICS, show_router
+from tests.prometheus_text import parse, text
+from tests.unit.router.router_fakes import Stage, batch, route
+
+
+def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -> None:
+    stage = Stage(route("orders", Serve.FORWARD))
+    registry = Registry()
+    show_router(registry, stage.core, lambda: 4)
+    stage.produce(("orders", 2, batch()))
+    stage.produce(("orders", 2, batch(sequence=1)))
+    stage.edge.sent[0].answer()
+    stage.swap(route("orders", Serve.HOLD, fence_epoch=2))
+    stage.produce(("orders", 2, batch(sequence=2)))
+
+    held = parse(text(registry))
+    assert held.value("kmigrate_router_waiting_connections") == 1
+    assert held.value("kmigrate_router_requests_total", api="produce") == 3
+    assert held.value("kmigrate_router_forwarded_batches_total") == 2
+    assert held.value("kmigrate_router_forwarded_bytes_total") == sum(len(sent.frame) for sent in stage.edge.sent)
+    assert held.value("kmigrate_router_forwards_in_flight", link="l", topic="orders") == 1
+
+    stage.edge.clock += 0.075
+    stage.swap(route("orders", Serve.FORWARD))
+    told = parse(text(registry))
+    assert set(told.families) == {metric.name for metric in METRICS}
+    name = stage.core.settings.name
+    assert told.value("kmigrate_router_connections", router=name) == 4
+    assert told.value("kmigrate_router_waiting_connections", router=name) == 0
+    assert told.value("kmigrate_router_hold_seconds", link="l", topic="orders", partition="2") == 0.075
+    assert told.value("kmigrate_router_table_epoch", router=name) == stage.core.table.epoch
