@@ -32,11 +32,14 @@ from confluent_kafka.admin import (
 from kmigrate.errors import BrokerRefused, Failed, KmigrateError, Unreachable
 from kmigrate.model.acls import Acl
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import monotonic, sleep
 
 __all__ = ["Admin", "CommittedOffset", "ConfigValue", "GroupMember", "GroupState"]
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191})  # all brokers down, transport, timed out, …
 _OFFSET_INVALID = -1001
+_NO_COORDINATOR = frozenset({14, 15, 16})
+"""A cluster's first group makes the offsets topic, and its coordinator is not there at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +272,16 @@ class Admin:
             TopicPartition(topic, partition, offset=o.offset, metadata=o.metadata)
             for (topic, partition), o in offsets.items()
         ]
-        future = self.client.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, parts)], request_timeout=self._timeout
-        )[group]
-        told = await self._wait(future, f"write the offsets of group {group}")
-        return {(p.topic, p.partition): str(p.error) for p in told.topic_partitions if p.error is not None}
+        deadline = monotonic() + self._timeout
+        while True:
+            future = self.client.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, parts)], request_timeout=self._timeout
+            )[group]
+            told = await self._wait(future, f"write the offsets of group {group}")
+            failed = [p for p in told.topic_partitions if p.error is not None]
+            if not any(p.error.code() in _NO_COORDINATOR for p in failed) or monotonic() > deadline:
+                return {(p.topic, p.partition): str(p.error) for p in failed}
+            await sleep(0.1)
 
 
 def _acl_fields(acl: Acl) -> tuple[Any, ...]:
