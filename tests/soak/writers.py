@@ -1,8 +1,8 @@
 """Live producers of a soak: librdkafka in its usual forms, each with a ledger of what the source promised it.
 
 A record names its writer (key) and its number within writer and partition (value), so that a reader can tell loss,
-doubling and disorder from the records alone. No writer can double or reorder by itself: it is idempotent, or it never
-retries.
+doubling and disorder from the records alone. No writer can double by itself: it is idempotent, or it never retries
+what may be stored. (Without idempotence its order may change when a leader moves; that is then the source's order.)
 """
 
 from __future__ import annotations
