@@ -24,7 +24,7 @@ from kmigrate.mirror.mending import Mender
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.net.clock import now_ms, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import (
@@ -44,6 +44,9 @@ _OLD_MS = 20 * 86_400_000
 """Records older than this may outlive the broker's producer state even where its expiration is raised to the
 24.8 days that an int allows (W1): they go one at a time."""
 _PRODUCE_TIMEOUT_S = 30.0
+_SURE_S = 2.0
+"""A source's log that ends too early must do so for this long: a broker that stood still while others took its
+place tells of the past until it hears of them."""
 
 Key = tuple[str, int]
 
@@ -94,6 +97,7 @@ class Copier:
         self._may_write_compacted = may_fill
         self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set)
         self._tasks = TaskOwner(self._on_failure)
+        self._suspected: dict[Key, float] = {}
         self._readers: set[int] = set()
         self._writers: set[int] = set()
         self._failure: BaseException | None = None
@@ -279,9 +283,11 @@ class Copier:
             if lane is None or asked is None:
                 continue
             if part.diverging is not None:
-                lane.stop(
+                pause = True
+                self._suspect(
+                    lane,
                     f"source-truncated: the source was cut to offset {part.diverging[1]}; offsets up to "
-                    f"{asked.offset - 1} had been read (an unclean leader election)"
+                    f"{asked.offset - 1} had been read (an unclean leader election)",
                 )
             elif part.error == Code.OFFSET_OUT_OF_RANGE:
                 await self._out_of_range(lane, asked.offset)
@@ -290,11 +296,20 @@ class Copier:
                 pause = True
                 self._source_error(lane, part.error)
             else:
+                self._suspected.pop(key, None)
                 lane.take(asked.offset, part, now)
             self._attend(lane)
             self._on_move(lane)
         self._wake()
         return pause
+
+    def _suspect(self, lane: Lane, problem: str) -> None:
+        """Stop the lane once its source has said so for a while, whoever leads it by then."""
+        since = self._suspected.setdefault(lane.key, monotonic())
+        lane.trouble = problem
+        self._look_now.set()
+        if monotonic() - since >= _SURE_S:
+            lane.stop(problem)
 
     def _source_error(self, lane: Lane, error: int) -> None:
         if row(error).retriable:
@@ -321,7 +336,7 @@ class Copier:
                 "before they were copied"
             )
         elif asked > end.offset:
-            lane.stop(f"source-shorter: the source ends at {end.offset}, the copy stands at {asked}")
+            self._suspect(lane, f"source-shorter: the source ends at {end.offset}, the copy stands at {asked}")
 
     # writing
 
