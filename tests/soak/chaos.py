@@ -21,6 +21,8 @@ __all__ = ["Disturbance", "Fleet", "disturb", "move_leaders", "wait_in_sync"]
 
 _MOMENT_S = (0.0, 2.0)
 _PATIENCE_S = 20.0
+_LEASE_S = 2.0
+"""Long enough for brokers that share two cores with all the others: who does not hear itself takes nothing."""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Fleet:
     def start(self) -> None:
         name = f"m{self._started}"
         self._started += 1
-        self._running[f"{self.world.link}-{name}"] = start_mirror(self.world, name)
+        self._running[f"{self.world.link}-{name}"] = start_mirror(self.world, name, _LEASE_S)
 
     @property
     def _active(self) -> str:
