@@ -162,7 +162,7 @@ class ClusterClient:
                 if code_of(topic.error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION:
                     found.pop(name, None)
                     continue
-                found[name] = TopicInfo(
+                told = TopicInfo(
                     name,
                     topic.topic_id,
                     {
@@ -176,6 +176,7 @@ class ClusterClient:
                     },
                     0 if topic.partitions else code_of(topic.error_code),
                 )
+                found[name] = _newest(self.metadata.topics.get(name), told)
             brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers}
             self.metadata = Metadata(
                 answer.cluster_id or "",
@@ -493,6 +494,22 @@ class ClusterClient:
             )
         )
         return code_of(answer.responses[0].error_code)
+
+
+def _newest(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
+    """What was told, but for partitions of which a later leader epoch is known.
+
+    A broker that stood still, or was cut off, answers from the past for a moment, and would send us to itself.
+    """
+    if known is None or known.topic_id != told.topic_id:
+        return told
+    partitions = {
+        number: before
+        if (before := known.partitions.get(number)) is not None and before.leader_epoch > part.leader_epoch >= 0
+        else part
+        for number, part in told.partitions.items()
+    }
+    return TopicInfo(told.name, told.topic_id, partitions)
 
 
 def _ms(value: int) -> dt.timedelta:

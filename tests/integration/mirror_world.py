@@ -177,7 +177,7 @@ async def copier(
             running.cancel()
 
 
-def start_mirror(world: World, instance: str) -> subprocess.Popen[str]:
+def start_mirror(world: World, instance: str, lease_s: float = 1.5) -> subprocess.Popen[str]:
     """The engine in a process of its own, which says "running" once it has read the state log; end it yourself."""
     return subprocess.Popen(
         [
@@ -187,7 +187,7 @@ def start_mirror(world: World, instance: str) -> subprocess.Popen[str]:
             world.source.bootstrap,
             world.target.bootstrap,
             f"{world.link}-{instance}",
-            "1.5",
+            str(lease_s),
         ],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},

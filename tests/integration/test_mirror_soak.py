@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from tests.conftest import Pair
 from tests.soak.mirror import Plan, soak
 
 
+@pytest.mark.timeout(240)
 def test_mirrors_killed_again_and_again_while_leaders_move_lose_double_and_shift_nothing(
     clusters3: Pair, unique_name: Callable[[str], str]
 ) -> None:

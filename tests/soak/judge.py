@@ -28,13 +28,13 @@ class Record:
 
 @dataclass
 class Verdict:
-    """Anomalies by name, in records; `lost` to `reordered` are judged on the target against what was promised."""
+    """Anomalies by name, in records."""
 
     lost: int = 0
     """Acknowledged on the source, not on the target."""
     duplicated: int = 0
     reordered: int = 0
-    """Behind a later record of its writer and partition."""
+    """Behind a record that its writer's partition has later on the source."""
     altered: int = 0
     """Another key, value, header or timestamp than at the same offset of the source."""
     misplaced: int = 0
@@ -75,8 +75,8 @@ def compare(wanted: Log, found: Log, ledgers: Mapping[str, Ledger]) -> Verdict:
     for partition in wanted.keys() | found:
         theirs, ours = wanted.get(partition, []), found.get(partition, [])
         _side_by_side(verdict, {record.offset: record for record in theirs}, {record.offset: record for record in ours})
-        seen = _in_order(verdict, ours)
         stored = {(record.writer, record.number): record.offset for record in theirs}
+        seen = _in_order(verdict, ours, stored)
         for writer, ledger in ledgers.items():
             verdict.resurrected += sum((writer, number) in seen for number in ledger.aborted[partition])
             for number, offset in ledger.acked[partition].items():
@@ -91,17 +91,18 @@ def _side_by_side(verdict: Verdict, theirs: Mapping[int, Record], ours: Mapping[
     verdict.misplaced += len(theirs.keys() ^ ours.keys())
 
 
-def _in_order(verdict: Verdict, records: list[Record]) -> set[tuple[str, int]]:
-    """Every record once, and each writer's in its order; what was seen."""
+def _in_order(verdict: Verdict, records: list[Record], stored: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
+    """Every record once, and each writer's in the order in which the source stored them; what was seen."""
     seen: set[tuple[str, int]] = set()
     last: dict[str, int] = {}
     for record in records:
+        at = stored.get((record.writer, record.number), -1)
         if (record.writer, record.number) in seen:
             verdict.duplicated += 1
-        elif record.number < last.get(record.writer, -1):
+        elif 0 <= at < last.get(record.writer, -1):
             verdict.reordered += 1
         seen.add((record.writer, record.number))
-        last[record.writer] = max(record.number, last.get(record.writer, -1))
+        last[record.writer] = max(at, last.get(record.writer, -1))
     return seen
 
 

@@ -1,8 +1,8 @@
 """Live producers of a soak: librdkafka in its usual forms, each with a ledger of what the source promised it.
 
 A record names its writer (key) and its number within writer and partition (value), so that a reader can tell loss,
-doubling and disorder from the records alone. No writer can double or reorder by itself: it is idempotent, or it never
-retries.
+doubling and disorder from the records alone. No writer can double by itself: it is idempotent, or it never retries
+what may be stored. (Without idempotence its order may change when a leader moves; that is then the source's order.)
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Kind:
 KINDS = (
     Kind("small", 0.3, {"enable.idempotence": True, "batch.num.messages": 5, "linger.ms": 0}),
     Kind("large", 0.4, {"enable.idempotence": True, "linger.ms": 50, "compression.type": "lz4"}, 200),
-    Kind("bare", 0.2, {"message.send.max.retries": 0, "batch.num.messages": 20, "linger.ms": 2}),
-    Kind("transactions", 0.1, {"linger.ms": 0, "transaction.timeout.ms": 20_000}, transactional=True),
+    Kind("bare", 0.25, {"message.send.max.retries": 0, "batch.num.messages": 20, "linger.ms": 2}),
+    Kind("transactions", 0.05, {"linger.ms": 0, "transaction.timeout.ms": 20_000}, transactional=True),
 )
 
 
