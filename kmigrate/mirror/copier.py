@@ -53,15 +53,12 @@ _OLD_MS = 20 * 86_400_000
 """Records older than this may outlive the broker's producer state even where its expiration is raised to the
 24.8 days that an int allows (W1): they go one at a time."""
 _PRODUCE_TIMEOUT_S = 30.0
-<<<<<<< HEAD
 _REQUEST_HEAD = 64 << 10
 """More than a request has beside its batches."""
 _HEARD_MS = 100
-=======
 _SURE_S = 2.0
 """A source's log that ends too early must do so for this long: a broker that stood still while others took its
 place tells of the past until it hears of them."""
->>>>>>> soak
 
 Key = tuple[str, int]
 
@@ -386,19 +383,7 @@ class Copier:
             if lane is None or asked is None or lane.stopped:
                 continue
             if part.diverging is not None:
-<<<<<<< HEAD
-                lane.cut(part.diverging[1])
-=======
-                pause = True
-                self._suspect(
-                    lane,
-                    f"source-truncated: the source was cut to offset {part.diverging[1]}; offsets up to "
-                    f"{asked.offset - 1} had been read (an unclean leader election)",
-                )
-            elif part.error == Code.OFFSET_OUT_OF_RANGE:
-                await self._out_of_range(lane, asked.offset)
-                pause = True
->>>>>>> soak
+                self._suspect_cut(lane, part.diverging[1])
             elif part.error:
                 self._source_error(lane, asked.offset, part.error)
             else:
@@ -409,7 +394,17 @@ class Copier:
         self._wake()
         return size
 
-<<<<<<< HEAD
+    def _suspect_cut(self, lane: Lane, end: int) -> None:
+        """Believe that the source was cut to `end` once it has said so for a while, whoever leads it by then."""
+        now = monotonic()
+        if now - self._suspected.setdefault(lane.key, now) >= _SURE_S:
+            del self._suspected[lane.key]
+            lane.cut(end)
+            return
+        ref = reaction_to(Asked.FETCH, Found.CUT).ref
+        lane.read_failed(f"{ref}: the source ends at {end}, and more of it was read", now, named=True)
+        self._look_now.set()
+
     def _heard(self, asked: Iterable[Lane], node: int, error: int) -> None:
         """Partitions that an answer leaves out end where they did: said of all of them, but not every time."""
         now = now_ms()
@@ -430,19 +425,6 @@ class Copier:
             lane.looking = True
             self._tasks.start(self._look_at(lane, asked), f"look-{lane.key}")
         elif reaction.action is Action.REFRESH:
-=======
-    def _suspect(self, lane: Lane, problem: str) -> None:
-        """Stop the lane once its source has said so for a while, whoever leads it by then."""
-        since = self._suspected.setdefault(lane.key, monotonic())
-        lane.trouble = problem
-        self._look_now.set()
-        if monotonic() - since >= _SURE_S:
-            lane.stop(problem)
-
-    def _source_error(self, lane: Lane, error: int) -> None:
-        if row(error).retriable:
-            lane.trouble = f"source: {row(error).name}"
->>>>>>> soak
             self._look_now.set()
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
@@ -456,30 +438,16 @@ class Copier:
         except Failed as error:
             lane.reading_trouble = f"{error.ref}: {error.what}"
             return
-<<<<<<< HEAD
         else:
             if start.error or end.error:
                 self._look_now.set()
             elif asked < start.offset:
                 lane.deleted(asked, start.offset)
             elif asked > end.offset:
-                lane.cut(end.offset)
+                self._suspect_cut(lane, end.offset)
         finally:
             lane.looking = False
             self._after(lane)
-=======
-        if start.error or end.error:
-            self._look_now.set()
-        elif asked < start.offset <= lane.position:
-            lane.read_at = lane.position
-        elif asked < start.offset:
-            lane.stop(
-                f"source-range-lost: offsets {asked} to {start.offset - 1} were deleted on the source "
-                "before they were copied"
-            )
-        elif asked > end.offset:
-            self._suspect(lane, f"source-shorter: the source ends at {end.offset}, the copy stands at {asked}")
->>>>>>> soak
 
     # writing
 
