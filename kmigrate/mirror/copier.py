@@ -369,7 +369,8 @@ class Copier:
         if not error and not 0 <= now - self._heard_ms.get(node, 0) < _HEARD_MS:
             self._heard_ms[node] = now
             for lane in asked:
-                lane.tally.heard_ms = now
+                if not lane.reading_trouble:
+                    lane.tally.heard_ms = now
 
     async def _ask_ends(self) -> None:
         """Learn for ever where partitions end that are not read now: paused, stopped, held back or refused ones."""
