@@ -59,6 +59,7 @@ _HEARD_MS = 100
 _SURE_S = 2.0
 """A source's log that ends too early must do so for this long: a broker that stood still while others took its
 place tells of the past until it hears of them."""
+_ASK_ENDS_S = 2.0
 
 Key = tuple[str, int]
 
@@ -192,6 +193,7 @@ class Copier:
 
     async def run(self) -> None:
         """Copy until cancelled; raises only what no retry can mend."""
+        self._tasks.start(self._ask_ends(), "ends")
         try:
             while True:
                 self._look_now.clear()
@@ -411,7 +413,23 @@ class Copier:
         if not error and not 0 <= now - self._heard_ms.get(node, 0) < _HEARD_MS:
             self._heard_ms[node] = now
             for lane in asked:
-                lane.tally.heard(now)
+                if not lane.reading_trouble:
+                    lane.tally.heard_ms = now
+
+    async def _ask_ends(self) -> None:
+        """Learn for ever where partitions end that are not read now: paused, stopped, held back or refused ones."""
+        while True:
+            await sleep(_ASK_ENDS_S)
+            asked_ms = now_ms()
+            silent = [lane for lane in self.lanes.values() if asked_ms - lane.tally.heard_ms > _ASK_ENDS_S * 1000]
+            try:
+                ends = await self._source.list_offsets({lane.key: LATEST for lane in silent}) if silent else {}
+            except Failed:
+                continue  # who reads says so
+            for lane in silent:
+                end = ends[lane.key]
+                if not end.error and lane.tally.heard_ms < asked_ms:
+                    lane.ends_at(end.offset, asked_ms)
 
     def _source_error(self, lane: Lane, asked: int, error: int) -> None:
         reaction = reaction_to(Asked.FETCH, error)

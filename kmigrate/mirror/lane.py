@@ -133,9 +133,7 @@ class Lane:
             return
         self._read_failures = 0
         self.reading_trouble = ""
-        self.tally.stands_at(self.position, self.source_end)
-        self.tally.heard(now_ms)
-        self.source_end = answer.high_watermark
+        self.ends_at(answer.high_watermark, now_ms)
         self.stable_end = answer.last_stable_offset
         if self._live_from < 0:
             self._live_from = answer.high_watermark
@@ -170,6 +168,12 @@ class Lane:
             self.compacted = True
             if self.state is not LaneState.LOST:
                 self._lose("a log cleaner works on the source")
+
+    def ends_at(self, source_end: int, now_ms: int) -> None:
+        """The source has told where its log ends."""
+        self.tally.stands_at(self.position, self.source_end)
+        self.tally.heard_ms = now_ms
+        self.source_end = source_end
 
     def _push(self, step: Step) -> None:
         if step.start < self.position:

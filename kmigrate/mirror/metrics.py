@@ -108,6 +108,10 @@ _OF_LANES: tuple[_LaneRow, ...] = (
     _lag_gauge("lag_seconds", "Age of the next record to be copied, at most; 0 at the end.", lambda lag: lag.seconds),
     _gauge("position", "Next offset to be appended on the target.", lambda lane: lane.position),
     _gauge("source_end", "End of the source's log as it was last told.", lambda lane: lane.source_end),
+    (
+        _lane_metric("source_silence_seconds", Kind.GAUGE, "Time since the source last told where its log ends."),
+        lambda lane, now: _known((now - lane.tally.heard_ms) / 1000) if lane.tally.heard_ms else [],
+    ),
     _counter("records_total", "Records that the target has acknowledged.", lambda lane: lane.tally.records),
     _counter("bytes_total", "Bytes of their batches as they were sent.", lambda lane: lane.tally.bytes),
     _counters(

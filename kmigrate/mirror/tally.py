@@ -23,7 +23,6 @@ class Tally:
     """Counters of one lane."""
 
     __slots__ = (
-        "_heard_ms",
         "_level_ms",
         "_recent_bytes",
         "_recent_offsets",
@@ -31,6 +30,7 @@ class Tally:
         "batches",
         "bytes",
         "copied_ms",
+        "heard_ms",
         "hole_offsets",
         "latency_ms",
         "read_bytes",
@@ -55,21 +55,18 @@ class Tally:
         """Mean size of a batch's records as they were sent (MM-120)."""
         self.copied_ms = 0
         """Time of the newest record of the batch copied last; never later than the moment of its copying."""
-        self._heard_ms = 0
+        self.heard_ms = 0
+        """When the source last told where its log ends, or by its silence that this is still so."""
         self._level_ms = 0
         self._recent_bytes = 0.0
         self._recent_offsets = 0.0
 
     # reading
 
-    def heard(self, now_ms: int) -> None:
-        """The source has said where its log ends, or by its silence that this is still so."""
-        self._heard_ms = now_ms
-
     def stands_at(self, position: int, source_end: int) -> None:
         """To be said before either moves on: at the end, the copy is level with what the source has last told."""
         if 0 <= source_end <= position:
-            self._level_ms = self._heard_ms
+            self._level_ms = self.heard_ms
 
     def pace(self, position: int, source_end: int) -> Pace:
         """What is known of the copy's lag beside the offsets."""

@@ -132,6 +132,13 @@ def test_a_mirror_that_is_held_back_says_by_what_and_how_far_it_is_behind(
         assert seen.value("kmigrate_mirror_slowed_seconds_total", link=link, by="link-throttle") > 0
         run.does("link", "throttle", "off", "--link", link)
         _until_equal(run, topic)
+        run.does("topic", "pause", topic, "--link", link)
+        produce(run.source.bootstrap, topic, 70, first=30_000)
+        wait_until(
+            lambda: watched.scrape().value("kmigrate_mirror_lag_records", topic=topic) == 70,
+            15,
+            "a paused partition to say that its source goes on",
+        )
 
 
 def test_a_router_tells_of_its_clients(

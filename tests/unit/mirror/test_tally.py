@@ -67,10 +67,10 @@ def test_a_batch_that_was_rewritten_is_told_apart() -> None:
 def test_a_copy_at_the_end_is_fresh_as_of_the_sources_last_word_and_ages_once_it_is_behind() -> None:
     it = lane(5)
     it.take(5, fetched(b"", high_watermark=5), 10_000)
-    it.tally.heard(10_500)
+    it.tally.heard_ms = 10_500
     assert it.progress().pace.fresh_ms == 10_500
     it.take(5, fetched(batch(5, 1), high_watermark=900), 11_000)
-    it.tally.heard(99_000)
+    it.tally.heard_ms = 99_000
     assert it.progress().pace.fresh_ms == 10_500, "the source's word of a new end makes the old end no fresher"
 
 
