@@ -150,6 +150,7 @@ def test_a_copier_that_begins_while_followers_lag_on_both_sides_waits_for_the_tr
     asyncio.run(scene())
 
 
+@pytest.mark.soak
 def test_first_writes_that_are_refused_let_no_later_one_take_their_place(
     clusters3: Pair, make_topic: MakeTopic, unique_name: Names
 ) -> None:

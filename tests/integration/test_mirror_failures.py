@@ -446,6 +446,7 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
     asyncio.run(scene())
 
 
+@pytest.mark.soak
 def test_a_used_up_quota_of_the_target_is_respected_and_shown(
     source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
