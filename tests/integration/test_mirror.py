@@ -117,7 +117,7 @@ def test_a_mirror_may_begin_at_the_end_or_at_a_time(
     latest, timed = unique_name("latest"), unique_name("timed")
     moment = 1_700_000_000_000
     for topic in (latest, timed):
-        make_topic(source, topic)
+        make_topic(source, topic, config={"retention.ms": "-1"})  # else its records are deleted under the test
         produce_at(source.bootstrap, topic, [moment - 5_000 + 1_000 * n for n in range(10)])
 
     async def scene() -> None:
