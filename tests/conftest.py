@@ -49,6 +49,21 @@ def _run_pair(brokers: int) -> Iterator[Pair]:
             shutil.rmtree(root, ignore_errors=True)
 
 
+_IDLE_BROKERS = ("pair", "_clusters3")
+"""Fixtures whose brokers stay up to the end of the session, the dearest last."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test."""
+
+    def dearest(item: pytest.Item) -> int:
+        names = item.fixturenames if isinstance(item, pytest.Function) else ()
+        return max((number for number, name in enumerate(_IDLE_BROKERS, 1) if name in names), default=0)
+
+    items.sort(key=dearest)
+
+
 @pytest.fixture(scope="session")
 def clusters() -> Iterator[Pair]:
     """One broker a side. Shared by all tests: make topics, groups and transactional ids of your own."""
