@@ -334,7 +334,8 @@ class KafkaCluster:
             return
         if self.zookeeper is not None:
             self.zookeeper.wait_forgotten(node)
-        command = [*_java(self.distribution, *_JVM), "kafka.Kafka", str(broker.properties)]
+        more = os.environ.get("KMIGRATE_SANDBOX_JVM", "").split()
+        command = [*_java(self.distribution, *_JVM, *more), "kafka.Kafka", str(broker.properties)]
         broker.process = self._spawn(command, broker.log, broker.folder)
 
     def _spawn(self, command: list[str], log: Path, folder: Path) -> BrokerProcess:
