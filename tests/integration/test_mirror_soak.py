@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +18,7 @@ def test_mirrors_killed_again_and_again_while_leaders_move_lose_double_and_shift
 ) -> None:
     plan = Plan(kills=8, records=20_000, restarts=0, leader_gap_s=(0.3, 1.5), broker_gap_s=(3.0, 6.0), patience_s=40)
     report = asyncio.run(soak(clusters3.source, clusters3.target, plan, unique_name("soak")))
-    assert report.clean, report.as_json()
+    assert report.clean, json.dumps(report.as_json())
     assert report.verdict.offsets_identical
     assert report.records >= plan.records
     assert (report.kills, report.kills_of_active > 0) == (plan.kills, True)

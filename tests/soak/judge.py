@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
@@ -33,6 +34,7 @@ class Verdict:
     lost: int = 0
     """Acknowledged on the source, not on the target."""
     duplicated: int = 0
+    """More often than on the source: a writer without idempotence may have doubled a record there itself."""
     reordered: int = 0
     """Behind a record that its writer's partition has later on the source."""
     altered: int = 0
@@ -59,6 +61,8 @@ class Verdict:
 
 
 Log = dict[int, list[Record]]
+Places = dict[tuple[str, int], list[int]]
+"""Offsets of each writer's each number on the source."""
 
 
 def judge(source: str, target: str, topic: str, ledgers: Mapping[str, Ledger]) -> Verdict:
@@ -75,14 +79,16 @@ def compare(wanted: Log, found: Log, ledgers: Mapping[str, Ledger]) -> Verdict:
     for partition in wanted.keys() | found:
         theirs, ours = wanted.get(partition, []), found.get(partition, [])
         _side_by_side(verdict, {record.offset: record for record in theirs}, {record.offset: record for record in ours})
-        stored = {(record.writer, record.number): record.offset for record in theirs}
+        stored: Places = defaultdict(list)
+        for record in theirs:
+            stored[(record.writer, record.number)].append(record.offset)
         seen = _in_order(verdict, ours, stored)
         for writer, ledger in ledgers.items():
             verdict.resurrected += sum((writer, number) in seen for number in ledger.aborted[partition])
             for number, offset in ledger.acked[partition].items():
-                at = stored.get((writer, number))
                 verdict.lost += (writer, number) not in seen
-                verdict.lost_by_source += at is None or at != offset >= 0
+                places = stored.get((writer, number), [])
+                verdict.lost_by_source += not places or (offset >= 0 and offset not in places)
     return verdict
 
 
@@ -91,19 +97,21 @@ def _side_by_side(verdict: Verdict, theirs: Mapping[int, Record], ours: Mapping[
     verdict.misplaced += len(theirs.keys() ^ ours.keys())
 
 
-def _in_order(verdict: Verdict, records: list[Record], stored: Mapping[tuple[str, int], int]) -> set[tuple[str, int]]:
-    """Every record once, and each writer's in the order in which the source stored them; what was seen."""
-    seen: set[tuple[str, int]] = set()
+def _in_order(verdict: Verdict, records: list[Record], stored: Places) -> set[tuple[str, int]]:
+    """Every record as often as on the source, each writer's in the order in which it stored them; what was seen."""
+    seen: Counter[tuple[str, int]] = Counter()
     last: dict[str, int] = {}
     for record in records:
-        at = stored.get((record.writer, record.number), -1)
-        if (record.writer, record.number) in seen:
+        name = (record.writer, record.number)
+        places, turn = stored.get(name, []), seen[name]
+        at = places[turn] if turn < len(places) else -1
+        if turn and turn >= len(places):
             verdict.duplicated += 1
         elif 0 <= at < last.get(record.writer, -1):
             verdict.reordered += 1
-        seen.add((record.writer, record.number))
+        seen[name] += 1
         last[record.writer] = max(at, last.get(record.writer, -1))
-    return seen
+    return set(seen)
 
 
 def _read(bootstrap: str, topic: str) -> Log:

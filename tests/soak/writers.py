@@ -1,8 +1,9 @@
 """Live producers of a soak: librdkafka in its usual forms, each with a ledger of what the source promised it.
 
 A record names its writer (key) and its number within writer and partition (value), so that a reader can tell loss,
-doubling and disorder from the records alone. No writer can double by itself: it is idempotent, or it never retries
-what may be stored. (Without idempotence its order may change when a leader moves; that is then the source's order.)
+doubling and disorder from the records alone. Idempotent writers never double. The others never retry what they are told
+may be stored, but a leader that steps down may say NOT_LEADER_OR_FOLLOWER of what it did store: then the source itself
+holds it twice, and so must the target. Their order, too, is the source's.
 """
 
 from __future__ import annotations

@@ -48,6 +48,15 @@ def test_every_anomaly_is_found_and_named(
     assert not verdict.clean
 
 
+def test_what_the_source_doubled_by_itself_is_no_anomaly_but_once_more_is() -> None:
+    doubled = log(0, 1, 0, 1, 2)
+    promised = {"w": Ledger()}
+    promised["w"].acked[0] = {0: 2, 1: 3, 2: 4}
+    assert compare(doubled, doubled, promised).clean
+    assert compare(doubled, log(0, 1, 0, 1, 2, 1), promised) == Verdict(duplicated=1, misplaced=1)
+    assert compare(doubled, log(0, 1, 1, 0, 2), promised) == Verdict(reordered=1, altered=2)
+
+
 def test_verdicts_add_up() -> None:
     assert Verdict(lost=1, altered=2) + Verdict(lost=2, bounds_differ=1) == Verdict(lost=3, altered=2, bounds_differ=1)
     assert not Verdict(bounds_differ=1).offsets_identical
