@@ -184,6 +184,7 @@ class Bench:
         with self.fresh_target() as target:
             self.warm(target, case)
             make_topic(target.bootstrap, topic, PARTITIONS)
+            load(target.bootstrap, topic, PARTITIONS, case, records=PARTITIONS)  # it waits until all have leaders
             produced = asyncio.run(_produce_all(target, topic, sample, case.records))
         say(f"  floors: fetch only {fetched / 1e3:.0f} k rec/s, produce only {produced / 1e3:.0f} k rec/s")
         return {
