@@ -39,6 +39,7 @@ __all__ = [
     "LOG_APPEND_TIME",
     "TRANSACTIONAL",
     "Batch",
+    "assemble",
     "check_crc",
     "next_sequence",
     "stamp",
@@ -54,6 +55,9 @@ DELETE_HORIZON = 0x40
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")
+_HEAD = struct.Struct(">qiibI")
+_TAIL = struct.Struct(">hiqqqhii")
+"""The header up to the CRC, and what of it stands under the CRC."""
 _PRODUCER = struct.Struct(">qhi")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
@@ -151,6 +155,25 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
             data[at:stop],
         )
         at = stop
+
+
+def assemble(
+    payload: bytes,
+    *,
+    count: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+) -> bytearray:
+    """A new batch around `count` records without a gap, its base offset 0 as Produce demands (A1)."""
+    tail = _TAIL.pack(attributes, count - 1, base_timestamp, max_timestamp, producer_id, epoch, sequence, count)
+    crc = crc32c(payload, crc32c(tail))
+    head = _HEAD.pack(0, 9 + len(tail) + len(payload), leader_epoch, 2, crc)
+    return bytearray().join((head, tail, payload))
 
 
 def check_crc(view: memoryview) -> bool:

@@ -5,19 +5,16 @@ Decoding stays out: the only record that kmigrate reads back is the single one o
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 
 import cramjam
-from crc32c import crc32c
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import write_uvarint, zigzag
-from kmigrate.records.batch import HEADER_SIZE, Batch
+from kmigrate.records.batch import HEADER_SIZE, Batch, assemble
 
 __all__ = ["filler_batch", "one_record_batch", "read_single_record"]
 
-_TAIL = struct.Struct(">hiqqqhii")
 _ZSTD = 4
 
 
@@ -31,9 +28,16 @@ def _batch(
     epoch: int,
     sequence: int,
 ) -> bytearray:
-    tail = _TAIL.pack(codec, count - 1, timestamp, timestamp, producer_id, epoch, sequence, count) + payload
-    head = struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, crc32c(tail))
-    return bytearray(head + tail)
+    return assemble(
+        payload,
+        count=count,
+        attributes=codec,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=producer_id,
+        epoch=epoch,
+        sequence=sequence,
+    )
 
 
 def one_record_batch(

@@ -11,24 +11,20 @@ and so on, so that all batches share the cost of a step.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.records.batch import HEADER_SIZE, Batch, check_crc
+from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, check_crc
 from kmigrate.records.rewrite import Run
 
 __all__ = ["Stretch", "merge", "pieces"]
 
-_TAIL = struct.Struct(">hiqqqhii")
-_HEAD = struct.Struct(">qiibI")
 _FEW = 16
 """Fewer batches than this are not worth the numpy calls."""
 _MOST_RECORDS = 32
@@ -145,10 +141,15 @@ def _bounds(batches: list[Batch]) -> list[int]:
 def _run(batches: list[Batch], payload: bytes) -> Run:
     start, end = batches[0].base_offset, batches[-1].next_offset
     newest = max(batch.max_timestamp for batch in batches)
-    tail = _TAIL.pack(0, end - start - 1, batches[0].base_timestamp, newest, -1, -1, -1, end - start)
-    crc = crc32c(payload, crc32c(tail))
-    head = _HEAD.pack(0, 9 + len(tail) + len(payload), batches[-1].leader_epoch, 2, crc)
-    return Run(start, end, newest, memoryview(bytearray().join((head, tail, payload))))
+    made = assemble(
+        payload,
+        count=end - start,
+        attributes=0,
+        base_timestamp=batches[0].base_timestamp,
+        max_timestamp=newest,
+        leader_epoch=batches[-1].leader_epoch,
+    )
+    return Run(start, end, newest, memoryview(made))
 
 
 # reading

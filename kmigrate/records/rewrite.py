@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import cramjam
-from crc32c import crc32c
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import zigzag
-from kmigrate.records.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Batch
+from kmigrate.records.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Batch, assemble
 
 __all__ = ["Record", "Run", "contents", "decompress", "needs_rewriting", "pack", "rewrite"]
 
-_TAIL = struct.Struct(">hiqqqhii")
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEAD = _XERIAL + struct.pack(">ii", 1, 1)
@@ -106,10 +104,16 @@ def pack(
         out += (zigzag(len(head) + len(record.rest)), head, record.rest)
     max_timestamp = base_timestamp + max(deltas)
     payload = _compress(attributes & CODEC_MASK, b"".join(out))
-    tail = _TAIL.pack(attributes, len(records) - 1, base_timestamp, max_timestamp, -1, -1, -1, len(records)) + payload
-    head = struct.pack(">qiibI", 0, 9 + len(tail), leader_epoch, 2, crc32c(tail))
+    made = assemble(
+        payload,
+        count=len(records),
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        leader_epoch=leader_epoch,
+    )
     first = records[0].offset
-    return Run(first, first + len(records), max_timestamp, memoryview(bytearray(head + tail)))
+    return Run(first, first + len(records), max_timestamp, memoryview(made))
 
 
 def _records(batch: Batch) -> Iterator[Record]:
