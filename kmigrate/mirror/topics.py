@@ -83,7 +83,8 @@ class TopicMaker:
             self._refuse_data(record, ends)
             configs = self._relaxed(kept, replicas, standing, kept)  # who has data keeps its own configs
         else:
-            configs = await self.configs(told, replicas, standing, kept)
+            times = await default_times(self._target, self._target_admin)
+            configs = self.configs(told, times, replicas, standing, kept)
         mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
             await ensure_map_topic(self._target, self._target_admin)
@@ -102,16 +103,19 @@ class TopicMaker:
             target_starts=ends if mapped else None,
         )
 
-    async def configs(
+    def configs(
         self,
         source: Mapping[str, ConfigValue],
+        times: str,
         replicas: int,
         target: Mapping[str, ConfigValue],
         standing: Mapping[str, str],
     ) -> Configs:
-        """What the target topic gets from the source topic's configs; `standing` as in `target_configs`."""
-        own = own_configs(source, await default_times(self._target, self._target_admin))
-        return self._relaxed(own, replicas, target, standing)
+        """What the target topic gets from the source topic's configs.
+
+        `times` are the target's `default_times`, `standing` is as in `target_configs`.
+        """
+        return self._relaxed(own_configs(source, times), replicas, target, standing)
 
     def _relaxed(
         self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], standing: Mapping[str, str]

@@ -20,6 +20,7 @@ from kmigrate.cluster.client import EARLIEST, ClusterClient, TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.access import Access, Kept
 from kmigrate.mirror.align import Aligner
+from kmigrate.mirror.configs import default_times
 from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import TopicMaker, is_compacted
@@ -55,6 +56,8 @@ class _Seen:
     target: TopicInfo | None
     source_configs: Mapping[str, ConfigValue] | KmigrateError
     target_configs: Mapping[str, ConfigValue] | KmigrateError
+    target_times: str | KmigrateError
+    """Whose times the target's records carry where a topic does not say: one answer for all topics of a look."""
 
 
 class Upkeep:
@@ -193,7 +196,12 @@ class Upkeep:
         both = [topic for topic in topics if topic in source and topic in target]
         ours = await self._source_admin.topic_configs_told(both)
         theirs = await self._target_admin.topic_configs_told(both)
-        return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {})) for t in topics}
+        times: str | KmigrateError
+        try:
+            times = await default_times(self._target, self._target_admin)
+        except KmigrateError as error:
+            times = error
+        return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), times) for t in topics}
 
     async def _look_after_group(self, record: GroupRecord) -> None:
         self._groups.add(record.group)
@@ -297,7 +305,9 @@ class Upkeep:
             raise ours
         if isinstance(theirs, KmigrateError):
             raise theirs
-        configs = await self._maker.configs(ours, replicas, theirs, record.restore_configs)
+        if isinstance(seen.target_times, KmigrateError):
+            raise seen.target_times
+        configs = self._maker.configs(ours, seen.target_times, replicas, theirs, record.restore_configs)
         changed = replace(record, restore_configs=configs.restore, drop_configs=configs.drop)
         record = await self._write(record, replace(changed, compacted=is_compacted(ours)))
         await self._target_admin.alter_topic_configs(record.topic, *self._maker.changes(configs, theirs))
