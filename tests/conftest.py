@@ -22,6 +22,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.topics import create_topics
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,7 @@ def _make_topic(
     config: dict[str, str] | None = None,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    topic = NewTopic(name, partitions, replicas, config=config or {})
-    admin.create_topics([topic])[name].result(30)
+    create_topics(cluster.client(), [NewTopic(name, partitions, replicas, config=config or {})])
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         found = admin.list_topics(topic=name, timeout=10).topics[name]

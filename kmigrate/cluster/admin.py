@@ -7,10 +7,10 @@ cannot (design of the layers).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -43,7 +43,11 @@ _ELSEWHERE = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE}
 )
 
-_TRANSPORT = frozenset({-195, -187, -185, -180, -191})  # all brokers down, transport, timed out, …
+_TRANSPORT = frozenset({-195, -187, -185, -180, -191, -137})  # all brokers down, transport, timed out, …
+_BROKER_LEFT = -137
+"""librdkafka's word for a broker that left the metadata with our request under way; it does not ask another one."""
+_RESEND_SECONDS = 0.1
+_Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
 _OFFSET_INVALID = -1001
 _TOKEN_SECONDS = 60.0
@@ -133,13 +137,41 @@ class Admin:
         if error.code() in _LOGIN:
             self._login_failures.append(error.str())
 
-    async def _wait(self, future: Future[Any], what: str) -> Any:
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout + 5)
-        except KafkaException as error:
-            raise self._translate(error, what) from error
-        except TimeoutError:
-            raise self._unreachable(what, "timed out") from None
+    async def _one(self, send: Callable[[], Mapping[Any, Future[Any]] | Future[Any]], what: str) -> Any:
+        """The only outcome of a request, which `send` sends; raises what stands for it."""
+
+        def sent() -> Mapping[Any, Future[Any]]:
+            told = send()
+            return {0: told} if isinstance(told, Future) else told
+
+        ((_, outcome),) = (await self._outcomes(sent, lambda _: what)).items()
+        if isinstance(outcome, Failed):
+            raise outcome
+        return outcome
+
+    async def _outcomes(
+        self, send: Callable[[], Mapping[_Key, Future[Any]]], what: Callable[[_Key], str]
+    ) -> dict[_Key, Any]:
+        """The answer by key, or the Failed that stands for it.
+
+        Sent again while a broker that leaves the metadata takes it along: whether such a request was carried out is
+        not known, and each of ours may be carried out twice (a topic made twice exists, which callers accept).
+        """
+        deadline = monotonic() + self._timeout
+        while True:
+            outcomes: dict[_Key, Any] = {}
+            left = False
+            for key, future in send().items():
+                try:
+                    outcomes[key] = await asyncio.wait_for(asyncio.wrap_future(future), self._timeout + 5)
+                except KafkaException as error:
+                    left = left or error.args[0].code() == _BROKER_LEFT
+                    outcomes[key] = self._translate(error, what(key))
+                except TimeoutError:
+                    outcomes[key] = self._unreachable(what(key), "timed out")
+            if not left or monotonic() > deadline:
+                return outcomes
+            await sleep(_RESEND_SECONDS)
 
     def _translate(self, error: KafkaException, what: str) -> Failed:
         inner = error.args[0]
@@ -180,9 +212,10 @@ class Admin:
         new = NewTopic(
             name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {})
         )
-        future = self.client.create_topics([new], operation_timeout=self._timeout)[name]
         try:
-            await self._wait(future, f"create topic {name}")
+            await self._one(
+                lambda: self.client.create_topics([new], operation_timeout=self._timeout), f"create topic {name}"
+            )
         except BrokerRefused as refused:
             if refused.code == 36:
                 return False
@@ -191,8 +224,11 @@ class Admin:
 
     async def create_partitions(self, name: str, total: int) -> None:
         """Give a topic more partitions, `total` in all."""
-        future = self.client.create_partitions([NewPartitions(name, total)], operation_timeout=self._timeout)[name]
-        await self._wait(future, f"give topic {name} {total} partitions")
+        wanted = [NewPartitions(name, total)]
+        await self._one(
+            lambda: self.client.create_partitions(wanted, operation_timeout=self._timeout),
+            f"give topic {name} {total} partitions",
+        )
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         """All configs of topics, by topic and key."""
@@ -208,13 +244,14 @@ class Admin:
         if not names:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        futures = self.client.describe_configs(resources, request_timeout=self._timeout)
+        told = await self._outcomes(
+            lambda: self.client.describe_configs(resources, request_timeout=self._timeout),
+            lambda resource: f"describe the configs of topic {resource.name}",
+        )
         out: dict[str, dict[str, ConfigValue] | KmigrateError] = {}
-        for resource, future in futures.items():
-            try:
-                entries = await self._wait(future, f"describe the configs of topic {resource.name}")
-            except Failed as error:
-                out[str(resource.name)] = error
+        for resource, entries in told.items():
+            if isinstance(entries, Failed):
+                out[str(resource.name)] = entries
                 continue
             out[str(resource.name)] = {
                 key: ConfigValue(entry.value or "", ConfigSource(entry.source) == ConfigSource.DYNAMIC_TOPIC_CONFIG)
@@ -229,15 +266,18 @@ class Admin:
         if not entries:
             return
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        futures = self.client.incremental_alter_configs([resource], request_timeout=self._timeout)
-        for future in futures.values():
-            await self._wait(future, f"alter the configs of topic {name}")
+        await self._one(
+            lambda: self.client.incremental_alter_configs([resource], request_timeout=self._timeout),
+            f"alter the configs of topic {name}",
+        )
 
     async def broker_config(self, node: int, key: str) -> ConfigValue | None:
         """One config of a broker; `own` says that it is a dynamic cluster-wide default."""
         resource = ConfigResource(ResourceType.BROKER, str(node))
-        future = next(iter(self.client.describe_configs([resource], request_timeout=self._timeout).values()))
-        entries = await self._wait(future, f"describe the configs of broker {node}")
+        entries = await self._one(
+            lambda: self.client.describe_configs([resource], request_timeout=self._timeout),
+            f"describe the configs of broker {node}",
+        )
         entry = entries.get(key)
         if entry is None:
             return None
@@ -251,23 +291,30 @@ class Admin:
         if not acls:
             return
         bindings = {AclBinding(*_acl_fields(acl)): acl for acl in acls}
-        for binding, future in self.client.create_acls(list(bindings)).items():
-            await self._wait(future, f"create the ACL: {bindings[binding]}")
+        _raise_first(
+            await self._outcomes(
+                lambda: self.client.create_acls(list(bindings)),
+                lambda binding: f"create the ACL: {bindings[binding]}",
+            )
+        )
 
     async def delete_acls(self, acls: Collection[Acl]) -> None:
         """Take exactly these rules back; one that is not there is no error."""
         if not acls:
             return
         filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in acls}
-        for each, future in self.client.delete_acls(list(filters)).items():
-            await self._wait(future, f"delete the ACL: {filters[each]}")
+        _raise_first(
+            await self._outcomes(
+                lambda: self.client.delete_acls(list(filters)), lambda each: f"delete the ACL: {filters[each]}"
+            )
+        )
 
     # groups
 
     async def groups(self) -> dict[str, str]:
         """All consumer groups of the cluster and their states."""
-        result = await self._wait(
-            self.client.list_consumer_groups(request_timeout=self._timeout), "list consumer groups"
+        result = await self._one(
+            lambda: self.client.list_consumer_groups(request_timeout=self._timeout), "list consumer groups"
         )
         for error in result.errors:  # of single brokers: without their groups the list would be a half-truth
             raise self._translate(KafkaException(error), "list consumer groups")
@@ -277,16 +324,17 @@ class Admin:
         """State and members of groups; a group that the cluster does not know is `dead` and empty."""
         if not names:
             return {}
-        futures = self.client.describe_consumer_groups(list(names), request_timeout=self._timeout)
+        outcomes = await self._outcomes(
+            lambda: self.client.describe_consumer_groups(list(names), request_timeout=self._timeout),
+            lambda name: f"describe group {name}",
+        )
         out: dict[str, GroupState] = {}
-        for name, future in futures.items():
-            try:
-                told = await self._wait(future, f"describe group {name}")
-            except BrokerRefused as refused:
-                if refused.code != 69:  # GROUP_ID_NOT_FOUND, since Kafka 4
-                    raise
+        for name, told in outcomes.items():
+            if isinstance(told, BrokerRefused) and told.code == 69:  # GROUP_ID_NOT_FOUND, since Kafka 4
                 out[name] = GroupState(name, "dead", "unknown", ())
                 continue
+            if isinstance(told, Failed):
+                raise told
             out[name] = GroupState(
                 name,
                 told.state.name.lower(),
@@ -297,10 +345,12 @@ class Admin:
 
     async def group_offsets(self, group: str, *, stable: bool = True) -> dict[tuple[str, int], CommittedOffset]:
         """A group's committed offsets; with `stable` pending transactional commits are an error first (C12)."""
-        future = self.client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], require_stable=stable, request_timeout=self._timeout
-        )[group]
-        told = await self._wait(future, f"read the offsets of group {group}")
+        told = await self._one(
+            lambda: self.client.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group)], require_stable=stable, request_timeout=self._timeout
+            ),
+            f"read the offsets of group {group}",
+        )
         return {
             (p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
             for p in told.topic_partitions
@@ -319,15 +369,23 @@ class Admin:
         ]
         deadline = monotonic() + self._timeout
         while True:
-            future = self.client.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, parts)], request_timeout=self._timeout
-            )[group]
-            told = await self._wait(future, f"write the offsets of group {group}")
+            told = await self._one(
+                lambda: self.client.alter_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(group, parts)], request_timeout=self._timeout
+                ),
+                f"write the offsets of group {group}",
+            )
             failed = {p.error.code() for p in told.topic_partitions if p.error is not None}
             if not failed & _ELSEWHERE or monotonic() > deadline:
                 break
             await sleep(0.1)  # the group's coordinator has just moved, or is not loaded yet: nothing was written
         return {(p.topic, p.partition): str(p.error) for p in told.topic_partitions if p.error is not None}
+
+
+def _raise_first(outcomes: Mapping[Any, Any]) -> None:
+    for outcome in outcomes.values():
+        if isinstance(outcome, Failed):
+            raise outcome
 
 
 def _acl_fields(acl: Acl) -> tuple[Any, ...]:

@@ -255,18 +255,26 @@ class KafkaCluster:
                 raise Failed("broker-format-failed", f"{self.spec.name}: StorageTool said: {output.strip()}")
 
     def wait_ready(self, timeout: float = _READY_SECONDS) -> None:
-        """Return once all brokers are in the metadata that a client gets, or say which one is not."""
+        """Return once each broker names all brokers in its metadata, or say which one is not named.
+
+        Each one is asked: brokers learn of each other one by one, and a client that has all of them from the first
+        and then hears of fewer from the second drops its connection to the rest, with the requests on it.
+        """
         deadline = time.monotonic() + timeout
-        admin = AdminClient(
-            {
-                **self.client(),
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,  # refused connections are what we wait through
-            }
-        )
+        for broker in self.brokers.values():
+            self._wait_named(f"127.0.0.1:{broker.port}", deadline, timeout)
+
+    def _wait_named(self, bootstrap: str, deadline: float, timeout: float) -> None:
+        client: dict[str, str | int | float | bool] = {
+            **self.client(),
+            "bootstrap.servers": bootstrap,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,  # refused connections are what we wait through
+        }
         missing = set(self.brokers)
         while missing:
+            admin = AdminClient(client)  # a fresh one, which has nobody else to ask
             self._refuse_dead()
             if time.monotonic() > deadline:
                 raise WaitTimedOut(

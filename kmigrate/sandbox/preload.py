@@ -20,6 +20,7 @@ from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import DEMO_GROUPS
 from kmigrate.sandbox.history import ABORTED, HistoryWriter
 from kmigrate.sandbox.payload import ValueId, content_of
+from kmigrate.sandbox.topics import create_topics
 
 __all__ = ["DEMO_TOPICS", "Preload", "Preloaded", "preload"]
 
@@ -71,7 +72,7 @@ def preload(
     admin = AdminClient(dict(client))
     with HistoryWriter(history, "preload", role="preload", bootstrap=bootstrap) as pen:
         on_progress("creating topics")
-        _create_topics(admin, plan.replicas)
+        create_topics(client, [NewTopic(name, count, plan.replicas) for name, count in DEMO_TOPICS.items()])
         on_progress(f"moving the log start of {len(plan.filled_partitions)} partitions")
         starts = _move_log_starts(admin, client, plan)
         on_progress(f"writing {plan.records:,} records to orders")
@@ -84,12 +85,6 @@ def preload(
             _commit_positions(client, pen, group, DEMO_GROUPS[group], share)
     records = {"orders": plan.records, "payments": payments, "audit": 0}
     return Preloaded(records, starts, time.monotonic() - started)
-
-
-def _create_topics(admin: AdminClient, replicas: int) -> None:
-    topics = [NewTopic(name, count, replicas) for name, count in DEMO_TOPICS.items()]
-    for created in admin.create_topics(topics).values():
-        created.result(_WAIT_SECONDS)
 
 
 def _move_log_starts(admin: AdminClient, client: _Client, plan: Preload) -> dict[int, int]:

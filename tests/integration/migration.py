@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
@@ -25,6 +25,7 @@ from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
 
 
@@ -169,9 +170,7 @@ class Migration:
     # clients
 
     def make_topic(self, name: str, partitions: int, replicas: int = 1, **config: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self.source.bootstrap})
-        for future in admin.create_topics([NewTopic(name, partitions, replicas, config=config)]).values():
-            future.result(30)
+        create_topics(self.source.client(), [NewTopic(name, partitions, replicas, config=config)])
         time.sleep(0.3)
 
     def run_clients(self, specs: Iterable[ClientSpec]) -> Traffic:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.copier import Copier, MirroredTopic
@@ -18,6 +18,7 @@ from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyIdentity
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.topics import create_topics
 from tests.conftest import Pair
 from tests.integration.mirror_world import (
     advance,
@@ -89,10 +90,10 @@ FOLLOWER = 3
 
 def make_led(cluster: KafkaCluster, topic: str, min_in_sync: int = 2) -> None:
     """Two partitions led by brokers 1 and 2."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     config = {"min.insync.replicas": str(min_in_sync)}
-    new = NewTopic(topic, 2, replica_assignment=[[1, 2, FOLLOWER], [2, 1, FOLLOWER]], config=config)
-    admin.create_topics([new])[topic].result(30)
+    create_topics(
+        cluster.client(), [NewTopic(topic, 2, replica_assignment=[[1, 2, FOLLOWER], [2, 1, FOLLOWER]], config=config)]
+    )
     wait_in_sync(cluster)
 
 

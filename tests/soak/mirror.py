@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from rich.console import Console
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.topics import create_topics
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 from tests.integration.mirror_world import World, bounds, link_between
 from tests.soak.chaos import Disturbance, Fleet, disturb, move_leaders, wait_in_sync
@@ -199,10 +200,10 @@ async def _catch_up(world: World, topics: list[str], patience_s: float) -> tuple
 
 
 def _make_topics(cluster: KafkaCluster, topics: list[str]) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    new = [NewTopic(topic, _PARTITIONS, 3, config={"min.insync.replicas": "2"}) for topic in topics]
-    for done in admin.create_topics(new).values():
-        done.result(30)
+    create_topics(
+        cluster.client(),
+        [NewTopic(topic, _PARTITIONS, 3, config={"min.insync.replicas": "2"}) for topic in topics],
+    )
     wait_in_sync(cluster)
 
 

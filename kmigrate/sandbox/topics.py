@@ -1,0 +1,39 @@
+"""Topics made on a cluster whose brokers come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+__all__ = ["create_topics"]
+
+_PAUSE_SECONDS = 0.1
+
+
+def create_topics(client: Mapping[str, str], topics: Iterable[NewTopic], seconds: float = 60.0) -> None:
+    """Make the topics; raises KafkaException where the cluster refuses one, or at the end of `seconds`.
+
+    A broker may leave the metadata between the question and its answer, which librdkafka tells as
+    _DESTROY_BROKER: what came of the question is not known then, so it is asked again, and a topic that is found to
+    exist is the one that the first question made.
+    """
+    admin = AdminClient(dict(client))
+    deadline = time.monotonic() + seconds
+    for topic in topics:
+        asked_before = False
+        while True:
+            try:
+                admin.create_topics([topic])[topic.topic].result(seconds)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_ALREADY_EXISTS and asked_before:
+                    break
+                if code != KafkaError._DESTROY_BROKER or time.monotonic() > deadline:
+                    raise
+                asked_before = True
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                break
