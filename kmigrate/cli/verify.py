@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kmigrate.cli.call import Call, command
+from kmigrate.cli.compared import ranges_of
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
 from kmigrate.cli.views.tables import parity_view
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
-from kmigrate.errors import Failed, Refused, WaitTimedOut
+from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.security import Login
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.login import current_password
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
-from kmigrate.protocol.codes import row
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 
@@ -34,10 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["app", "verify"]
 
 app = typer.Typer()
-
-_LOOK_SECONDS = 0.2
-
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ async def _job(call: Call, topics: list[str] | None, link: str | None, timeout: 
         record = verbs.resolve_link(estate.log.state, call.link(link))
         chosen = _chosen(estate, record, topics)
         source, _ = await estate.source(record)
-        return _Job(record, await _ranges(source, estate.target, chosen, timeout, waiting))
+        return _Job(record, await ranges_of(estate, source, chosen, timeout, waiting))
 
 
 def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[TopicRecord]:
@@ -124,14 +118,6 @@ def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[
                 next_step="kmigrate topic list",
             )
         records = [known[topic] for topic in dict.fromkeys(topics)]
-    mapped = [r.topic for r in records if r.mapped]
-    if mapped:
-        raise Refused(
-            "mapped-not-compared",
-            f"{', '.join(mapped)}: offsets are mapped; only topics with identical offsets are compared",
-            still_true="nothing was read",
-            next_step="name the other topics; a mapped topic's offsets: kmigrate offsets translate",
-        )
     early = [r.topic for r in records if r.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING)]
     if early or not records:
         raise Refused(
@@ -141,64 +127,3 @@ def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[
             next_step="kmigrate status --watch" if early else "kmigrate topic mirror TOPIC...",
         )
     return records
-
-
-async def _ranges(
-    source: ClusterClient, target: ClusterClient, records: Sequence[TopicRecord], timeout: float, waiting: Waiting
-) -> list[TopicRange]:
-    """First offset that both sides have, to the barrier or to the source's last stable offset now."""
-    names = [record.topic for record in records]
-    await source.refresh(names)
-    await target.refresh(names)
-    keys: list[Key] = [(record.topic, p) for record in records for p in range(record.partitions)]
-    first = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, target)]
-    stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
-    barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
-    ends = {key: barriers.get(key, stable[key].offset) for key in keys}
-    starts = {
-        (r.topic, p): max(r.starts.get(p, 0), *(side[(r.topic, p)].offset for side in first))
-        for r in records
-        for p in range(r.partitions)
-    }
-    await _until_passed(source, target, {k: e for k, e in ends.items() if e > starts[k]}, timeout, waiting)
-    return [TopicRange(topic, p, starts[topic, p], max(starts[topic, p], ends[topic, p])) for topic, p in keys]
-
-
-async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: bool = False) -> dict[Key, LogOffset]:
-    answers = await client.list_offsets(wanted, read_committed=committed)
-    for (topic, partition), answer in answers.items():
-        if answer.error:
-            raise Failed(
-                "offsets-unknown",
-                f"cluster {client.settings.name} does not tell the offsets of {topic}-{partition}: "
-                f"{row(answer.error).name}",
-                still_true="nothing was read or changed",
-                next_step="repeat it when the partition has a leader",
-            )
-    return answers
-
-
-async def _until_passed(
-    source: ClusterClient, target: ClusterClient, ends: dict[Key, int], timeout: float, waiting: Waiting
-) -> None:
-    """Wait until both sides' last stable offsets have reached the ends: Spark reads committed records only."""
-    deadline = monotonic() + timeout
-    for client in (source, target):
-        left = dict(ends)
-        while left:
-            stable = await _read(client, dict.fromkeys(left, LATEST), committed=True)
-            left = {key: end for key, end in left.items() if stable[key].offset < end}
-            if not left:
-                break
-            (topic, partition), end = next(iter(left.items()))
-            at = stable[topic, partition].offset
-            text = f"{client.settings.name} at {at:,} of {end:,} on {topic}-{partition}"
-            if monotonic() > deadline:
-                raise WaitTimedOut(
-                    "not-caught-up",
-                    f"waited {timeout:g} s; {text}",
-                    still_true="nothing was compared or changed",
-                    next_step="kmigrate status, to see whether a mirror runs and what stops it",
-                )
-            waiting.say(f"waiting: {text}")
-            await sleep(_LOOK_SECONDS)

@@ -22,6 +22,8 @@ class PartitionRow:
     partition: int
     start: int
     end: int
+    target_start: int
+    target_end: int
     source_records: int
     target_records: int
     digest_equal: bool
@@ -105,6 +107,8 @@ def report_of(
             each.partition,
             each.start,
             each.end,
+            each.at_target.start,
+            each.at_target.end,
             held[0][each.key],
             held[1][each.key],
             digest_equal=each.key not in differs,

@@ -189,7 +189,8 @@ class _Check:
             return held
         contents = sorted({(record.content,) for _, record in strays})
         wanted = self.spark.createDataFrame(contents, "content bigint")
-        rows = fingerprints(read_ranges(self.spark, self.source, ranges, size=self.size))
+        stretches = [each.at_source for each in ranges]
+        rows = fingerprints(read_ranges(self.spark, self.source, stretches, size=self.size))
         table = (
             rows.join(F.broadcast(wanted), "content", "left_semi")
             .groupBy("content", "topic", "partition")
@@ -205,12 +206,13 @@ class _Check:
         filled = [each for each in ranges if each.offsets]
         if not filled:
             return None
-        left = read_ranges(self.spark, self.source, filled, size=self.size)
+        left = read_ranges(self.spark, self.source, [each.at_source for each in filled], size=self.size)
         both = left.withColumn("side", F.lit(0))
         held = within(filled, self.at_target)
         if not held:
             return both
-        right = read_ranges(self.spark, self.target, held, size=self.size, target=True)
+        maps = {each.key: each.map for each in filled if each.map is not None}
+        right = read_ranges(self.spark, self.target, held, size=self.size, maps=maps)
         return both.unionAll(right.withColumn("side", F.lit(1)))
 
 

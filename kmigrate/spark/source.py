@@ -1,4 +1,4 @@
-"""Topic ranges of one cluster as a Spark DataFrame, read by Spark's own Kafka source.
+"""Stretches of one cluster's logs as a Spark DataFrame, read by Spark's own Kafka source.
 
 Each row carries its offset in source terms (`at`), its bucket, and hashes that stand for the record:
 
@@ -20,7 +20,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kmigrate.errors import UsageError
-from kmigrate.parity.plan import TopicRange
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.parity.plan import PartitionKey, Stretch
+from kmigrate.spark.placing import placed
 
 __all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges"]
 
@@ -89,19 +91,17 @@ class KafkaOptions:
 def read_ranges(
     spark: SparkSession,
     cluster: KafkaOptions,
-    ranges: Sequence[TopicRange],
+    ranges: Sequence[Stretch],
     *,
     size: int,
-    target: bool = False,
+    maps: Mapping[PartitionKey, OffsetMap] | None = None,
 ) -> DataFrame:
-    """The ranges as rows (topic, partition, offset, at, bucket, parts); target reads them shifted."""
-    shifts = {each.key: each.shift for each in ranges if target and each.shift}
+    """The ranges as rows (topic, partition, offset, at, bucket, parts); `maps` for those of a target that has any."""
 
     def offsets(which: str) -> str:
         table: dict[str, dict[str, int]] = {}
         for each in ranges:
-            offset: int = getattr(each, which) + shifts.get(each.key, 0)
-            table.setdefault(each.topic, {})[str(each.partition)] = offset
+            table.setdefault(each.topic, {})[str(each.partition)] = getattr(each, which)
         return json.dumps(table)
 
     topics: dict[str, list[int]] = {}
@@ -116,11 +116,8 @@ def read_ranges(
         .option("endingOffsets", offsets("end"))
         .load()
     )
-    at = F.col("offset")
-    for key, shift in shifts.items():
-        here = (F.col("topic") == key.topic) & (F.col("partition") == key.partition)
-        at = F.when(here, F.col("offset") - shift).otherwise(at)
-    return rows.withColumn("at", at).withColumn("bucket", F.floor(F.col("at") / size))
+    mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
+    return placed(spark, rows, mapped).withColumn("bucket", F.floor(F.col("at") / size))
 
 
 def fingerprints(rows: DataFrame) -> DataFrame:

@@ -39,11 +39,14 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
             | {"digest_equal": True, "mismatches": 0},
         ],
         "by_partition": [
-            {"topic": "a", "partition": 0, "start": 0, "end": 10, "source_records": 10, "target_records": 10}
+            {"topic": "a", "partition": 0, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
+            | {"source_records": 10, "target_records": 10}
             | {"digest_equal": True, "mismatches": 0},
-            {"topic": "a", "partition": 1, "start": 0, "end": 10, "source_records": 10, "target_records": 10}
+            {"topic": "a", "partition": 1, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
+            | {"source_records": 10, "target_records": 10}
             | {"digest_equal": True, "mismatches": 0},
-            {"topic": "b", "partition": 0, "start": 5, "end": 5, "source_records": 0, "target_records": 0}
+            {"topic": "b", "partition": 0, "start": 5, "end": 5, "target_start": 5, "target_end": 5}
+            | {"source_records": 0, "target_records": 0}
             | {"digest_equal": True, "mismatches": 0},
         ],
         "examples": [],
