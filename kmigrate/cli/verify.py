@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +15,14 @@ from kmigrate.cli.compared import ranges_of
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
+from kmigrate.cli.report_files import ReportFiles
 from kmigrate.cli.views.tables import parity_view
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.security import Login
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import now_ms
 from kmigrate.net.login import current_password
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
@@ -49,20 +52,28 @@ def verify(
     link: Link = None,
     timeout: Timeout = 60.0,
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML for CI.")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="DIR", help="Write every finding; must not exist yet.")
+    ] = None,
 ) -> Answer:
     """Compare source and target with Spark.
 
     Record by record, all mirrored topics or the named ones. A promoted topic is compared up to its barrier, a live
     one up to the source's last stable offset now, once the target has passed it (--timeout).
     """
+    files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
+    files.check()
     with call.out.waiting("reading the ranges") as waiting:
         job = asyncio.run(_job(call, topics, link, timeout, waiting))
-        report = _compare(call, job, master, waiting)
+        report = _compare(call, job, master, files.parquet, waiting)
+    written = files.write(job.link, report, now_ms())
     code = Exit.OK if report.equal else Exit.PARITY_MISMATCH
-    return Answer({"link": job.link.name, **report.as_json()}, parity_view(report), code)
+    return Answer({"link": job.link.name, **report.as_json(), "files": written}, parity_view(report), code)
 
 
-def _compare(call: Call, job: _Job, master: str, waiting: Waiting) -> ParityReport:
+def _compare(call: Call, job: _Job, master: str, parquet: Path | None, waiting: Waiting) -> ParityReport:
     # PySpark takes a second to import: only this command pays for it.
     from kmigrate.sandbox.jars import JarProgress, ensure_spark_kafka_jars
     from kmigrate.sandbox.java import find_java
@@ -83,6 +94,7 @@ def _compare(call: Call, job: _Job, master: str, waiting: Waiting) -> ParityRepo
         jars=ensure_spark_kafka_jars(on_jars),
         java_home=java.home,
         on_progress=on_progress,
+        parquet=parquet,
     )
 
 

@@ -111,13 +111,14 @@ class TopicRange:
 
 
 class BucketDigest(NamedTuple):
-    """What one side holds in a bucket: a count, the outer offsets and two independent 64-bit digests."""
+    """What one side holds in a bucket: a count, the outer offsets, two independent 64-bit digests, and a size."""
 
     records: int
     first: int
     last: int
     digest: int
     second_digest: int
+    size: int  # bytes of keys and values
 
 
 def check_ranges(ranges: Sequence[TopicRange]) -> tuple[TopicRange, ...]:

@@ -1,8 +1,8 @@
-"""The outcome of one parity check as a value: the tables, the JSON and the exit code come from here."""
+"""The outcome of one parity check as a value: tables, files, JSON and the exit code come from here."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,8 +26,14 @@ class PartitionRow:
     target_end: int
     source_records: int
     target_records: int
+    source_bytes: int  # of keys and values
+    target_bytes: int
     digest_equal: bool
     mismatches: int
+
+    @property
+    def equal(self) -> bool:
+        return self.digest_equal and not self.mismatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,8 @@ class ParityReport:
 
     topics: tuple[TopicRow, ...]
     partitions: tuple[PartitionRow, ...]
-    counts: Mapping[AnomalyKind, int]  # exact, also where examples are capped
-    examples: tuple[Anomaly, ...]
+    counts: Mapping[AnomalyKind, int]
+    findings: tuple[Anomaly, ...]
     unexamined_buckets: int  # differ, but beyond the drill-down's budget
     unnamed_buckets: int  # differ, and the drill-down found nothing to name
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, and total
@@ -58,6 +64,11 @@ class ParityReport:
     def records(self) -> int:
         """Source records compared."""
         return sum(row.source_records for row in self.partitions)
+
+    @property
+    def examples(self) -> tuple[Anomaly, ...]:
+        """The first findings of each kind: what a person or a document is shown."""
+        return tuple(_capped(self.findings))
 
     @property
     def mismatches(self) -> int:
@@ -100,7 +111,7 @@ def report_of(
     unnamed = [key for key in differing if key not in beyond and not named[key.of]]
     nameless = Counter(key.of for key in [*unexamined, *unnamed])
     differs = {key.of for key in differing}
-    held = _records_of(source), _records_of(target)
+    sums = _sums_of(source), _sums_of(target)
     rows = tuple(
         PartitionRow(
             each.topic,
@@ -109,8 +120,10 @@ def report_of(
             each.end,
             each.at_target.start,
             each.at_target.end,
-            held[0][each.key],
-            held[1][each.key],
+            sums[0][each.key][0],
+            sums[1][each.key][0],
+            sums[0][each.key][1],
+            sums[1][each.key][1],
             digest_equal=each.key not in differs,
             mismatches=named[each.key] + nameless[each.key],
         )
@@ -123,18 +136,20 @@ def report_of(
         tuple(_topic_row(name, [row for row in rows if row.topic == name], by_topic[name]) for name in names),
         rows,
         Counter(each.kind for each in anomalies),
-        tuple(_capped(anomalies)),
+        tuple(anomalies),
         len(unexamined),
         len(unnamed),
         seconds,
     )
 
 
-def _records_of(digests: Mapping[BucketKey, BucketDigest]) -> Counter[PartitionKey]:
-    held: Counter[PartitionKey] = Counter()
+def _sums_of(digests: Mapping[BucketKey, BucketDigest]) -> Mapping[PartitionKey, tuple[int, int]]:
+    """Records and bytes that one side holds of each partition."""
+    sums: dict[PartitionKey, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for key, digest in digests.items():
-        held[key.of] += digest.records
-    return held
+        records, size = sums[key.of]
+        sums[key.of] = records + digest.records, size + digest.size
+    return sums
 
 
 def _capped(anomalies: Iterable[Anomaly]) -> Iterable[Anomaly]:

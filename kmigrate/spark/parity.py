@@ -39,8 +39,9 @@ from kmigrate.parity.plan import (
 from kmigrate.parity.report import ParityReport, report_of
 from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge, settle
 from kmigrate.spark.bounds import Bounds, log_bounds, refuse_what_is_gone, within
+from kmigrate.spark.findings import write_findings
 from kmigrate.spark.session import Progress, spark_session, watched
-from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges
+from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges, size
 
 __all__ = ["verify", "verify_with"]
 
@@ -62,15 +63,19 @@ def verify(
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
     on_progress: Progress | None = None,
+    parquet: Path | None = None,
 ) -> ParityReport:
-    """Compares the ranges of both clusters in a Spark session of its own."""
+    """Compares the ranges of both clusters in a Spark session of its own; `parquet` gets every finding."""
     began = time.monotonic()
     checked = check_ranges(ranges)
     if on_progress is not None:
         on_progress("session", 0, 0)
     with spark_session(master=master, jars=jars, java_home=java_home, conf=conf) as spark:
         started = time.monotonic() - began
-        return verify_with(spark, checked, source, target, on_progress=on_progress, session_seconds=started)
+        report = verify_with(spark, checked, source, target, on_progress=on_progress, session_seconds=started)
+        if parquet is not None:
+            write_findings(spark, report.findings, parquet)
+        return report
 
 
 def verify_with(
@@ -143,7 +148,7 @@ class _Check:
             return sides
         first, second = digests()
         table = rows.groupBy("side", "topic", "partition", "bucket").agg(
-            F.count("*"), F.min("at"), F.max("at"), first, second
+            F.count("*"), F.min("at"), F.max("at"), first, second, size()
         )
         with watched(self.spark, "digest", self.on_progress):
             for side, topic, partition, bucket, *digest in table.collect():

@@ -24,7 +24,7 @@ from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.parity.plan import PartitionKey, Stretch
 from kmigrate.spark.placing import placed
 
-__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges"]
+__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges", "size"]
 
 # The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
 FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros")
@@ -141,6 +141,11 @@ def digests() -> tuple[Column, Column]:
         F.bit_xor(F.xxhash64("at", *_record())),
         F.bit_xor(F.xxhash64(F.lit("kmigrate"), *reversed(_record()), "at")),
     )
+
+
+def size() -> Column:
+    """Bytes of all keys and values: what a report shows beside the count."""
+    return F.sum(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
 
 
 def _record() -> list[Column]:

@@ -27,6 +27,7 @@ from kmigrate.parity.verdict import Place
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.spark.findings import write_findings
 from kmigrate.spark.parity import verify_with
 from kmigrate.spark.session import spark_session
 from kmigrate.spark.source import KafkaOptions
@@ -247,7 +248,7 @@ def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> P
 def found(report: ParityReport, name: str) -> list[tuple[str, Place | None, Place | None, tuple[str, ...]]]:
     return [
         (each.kind.value, each.source, each.target, each.parts)
-        for each in report.examples
+        for each in report.findings
         if each.topic == topic(name)
     ]
 
@@ -352,6 +353,18 @@ def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
     }
     assert (told["equal"], told["mismatches"], told["topics"]) == (False, 317, len(SOURCE_LOGS))
     json.dumps(told)
+
+
+def test_parquet_holds_every_finding_with_its_places(
+    report: ParityReport, spark: SparkSession, tmp_path: Path
+) -> None:
+    write_findings(spark, report.findings, tmp_path / "findings")
+    table = spark.read.parquet(str(tmp_path / "findings"))
+    assert table.count() == 317
+    (moved,) = table.where(f"topic = '{topic('mapped-misplaced')}'").collect()
+    assert tuple(moved) == ("misplaced", topic("mapped-misplaced"), 0, 110, 1, 175, [], 1)
+    (lost,) = table.where(f"topic = '{topic('lost')}'").collect()
+    assert (lost.source_offset, lost.target_partition, lost.target_offset) == (1_234, None, None)
 
 
 def test_a_constant_distance_is_followed(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from confluent_kafka import Producer
@@ -39,6 +40,10 @@ def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:
     return [row for row in told["by_partition"] if row["topic"] == topic]
 
 
+def failed_cases(junit: Path) -> list[str | None]:
+    return [case.get("name") for case in ET.parse(junit).iter("testcase") if case.find("failure") is not None]
+
+
 def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_offsets(
     tmp_path: Path,
     source: KafkaCluster,
@@ -59,18 +64,26 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     with mirror_of(run, link):
         run.does("topic", "mirror", plain, "--link", link)
         run.does("topic", "mirror", mapped, "--offsets", "mapped", "--link", link)
-        told = run.does("verify", "--link", link)
+        page, junit = tmp_path / "report.html", tmp_path / "report.xml"
+        told = run.does("verify", "--link", link, "--html", str(page), "--junit", str(junit))
     assert (told["equal"], told["topics"], told["records"]) == (True, 2, 2 * (500 + 24 * 5))
     assert [(r["target_start"], r["target_records"]) for r in rows(told, mapped)] == [(30, 310), (30, 310)]
+    assert told["files"] == {"html": str(page), "junit": str(junit)}
+    assert "✓ equal" in page.read_text(encoding="utf-8")
+    assert failed_cases(junit) == []
     ends = bounds(source.bootstrap, mapped)[0][1], bounds(target.bootstrap, mapped)[0][1]
     assert ends[0] > ends[1], "the markers were left out"
     produce(source.bootstrap, mapped, 20, first=500)
     write_again(source, target, mapped, 20, 7)  # in place of the mirror, which is stopped
     wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
 
-    told = run.cli("verify", mapped, "--link", link)
+    findings = tmp_path / "findings"
+    told = run.cli("verify", mapped, "--link", link, "--junit", str(junit), "--parquet", str(findings))
 
     assert told.code == 4
+    assert told.told["files"] == {"junit": str(junit), "parquet": str(findings)}
+    assert list(findings.glob("*.parquet"))
+    assert failed_cases(junit) == [f"{mapped}-0"]
     assert told.told["examples"] == [
         {
             "kind": "altered",

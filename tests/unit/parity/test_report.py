@@ -7,7 +7,7 @@ from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 
 RANGES = [TopicRange("a", 0, 0, 10), TopicRange("a", 1, 0, 10), TopicRange("b", 0, 5, 5)]
-HELD = {BucketKey("a", partition, 0): BucketDigest(10, 0, 9, 1, 2) for partition in (0, 1)}
+HELD = {BucketKey("a", partition, 0): BucketDigest(10, 0, 9, 1, 2, 700) for partition in (0, 1)}
 FIRST, SECOND = HELD
 
 
@@ -40,13 +40,13 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
         ],
         "by_partition": [
             {"topic": "a", "partition": 0, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
-            | {"source_records": 10, "target_records": 10}
+            | {"source_records": 10, "target_records": 10, "source_bytes": 700, "target_bytes": 700}
             | {"digest_equal": True, "mismatches": 0},
             {"topic": "a", "partition": 1, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
-            | {"source_records": 10, "target_records": 10}
+            | {"source_records": 10, "target_records": 10, "source_bytes": 700, "target_bytes": 700}
             | {"digest_equal": True, "mismatches": 0},
             {"topic": "b", "partition": 0, "start": 5, "end": 5, "target_start": 5, "target_end": 5}
-            | {"source_records": 0, "target_records": 0}
+            | {"source_records": 0, "target_records": 0, "source_bytes": 0, "target_bytes": 0}
             | {"digest_equal": True, "mismatches": 0},
         ],
         "examples": [],
@@ -78,6 +78,7 @@ def test_examples_are_capped_and_counts_are_not() -> None:
     told = report([*many, Anomaly(AnomalyKind.EXTRA, "a", None, Place(0, 3))], [FIRST])
     assert told.counts == {AnomalyKind.LOST: EXAMPLES_OF_A_KIND + 50, AnomalyKind.EXTRA: 1}
     assert len(told.examples) == EXAMPLES_OF_A_KIND + 1
+    assert len(told.findings) == EXAMPLES_OF_A_KIND + 51
 
 
 def test_json_names_what_an_example_has_and_nothing_else() -> None:
