@@ -8,7 +8,7 @@ from kmigrate.cli.output import Waiting
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.errors import Failed, WaitTimedOut
 from kmigrate.model.offsetmap import OffsetMap
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.records import TopicRecord, VerifiedRange
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.parity.plan import TopicRange
 from kmigrate.protocol.codes import row
@@ -24,9 +24,17 @@ Maps = Mapping[Key, OffsetMap]
 
 
 async def ranges_of(
-    estate: Estate, source: ClusterClient, records: Sequence[TopicRecord], timeout: float, waiting: Waiting
+    estate: Estate,
+    source: ClusterClient,
+    records: Sequence[TopicRecord],
+    verified: Mapping[Key, VerifiedRange],
+    timeout: float,
+    waiting: Waiting,
 ) -> list[TopicRange]:
-    """First offset that both sides have, to the barrier or to the source's last stable offset now."""
+    """First offset that both sides have and nobody verified, to the barrier or to the source's last stable offset now.
+
+    A log that ends below what was verified was cut in the meantime: then all of it is new.
+    """
     names = [record.topic for record in records]
     await source.refresh(names)
     await estate.target.refresh(names)
@@ -43,13 +51,18 @@ async def ranges_of(
         for p in range(r.partitions)
     }
     ranges = [
-        TopicRange(topic, p, starts[topic, p], max(starts[topic, p], ends[topic, p]), maps.get((topic, p)))
-        for topic, p in keys
+        _range(key, starts[key], max(starts[key], ends[key]), maps.get(key), verified.get(key)) for key in keys
     ]
     filled = [each for each in ranges if each.offsets]
     await _until_passed(source, {each.key: each.end for each in filled}, patience)
     await _until_passed(estate.target, {each.key: each.at_target.end for each in filled}, patience)
     return ranges
+
+
+def _range(key: Key, start: int, end: int, made: OffsetMap | None, before: VerifiedRange | None) -> TopicRange:
+    if before is None or not before.start <= start <= before.end <= end:
+        return TopicRange(*key, start, end, made)
+    return TopicRange(*key, before.end, end, made, start)
 
 
 class _Patience:

@@ -17,15 +17,16 @@ from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
 from kmigrate.cli.report_files import ReportFiles
 from kmigrate.cli.views.tables import parity_view
-from kmigrate.errors import Refused
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.security import Login
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.verified import Looked, standing
 from kmigrate.net.clock import now_ms
 from kmigrate.net.login import current_password
 from kmigrate.parity.plan import TopicRange
-from kmigrate.parity.report import ParityReport
+from kmigrate.parity.report import ParityReport, nothing_read
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 
@@ -39,10 +40,15 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class _Job:
-    """What Spark is to compare, and where."""
+    """What Spark is to compare, and where; the topics' records are those that the ranges were made by."""
 
     link: LinkRecord
+    topics: Sequence[TopicRecord]
     ranges: Sequence[TopicRange]
+
+    @property
+    def anything_new(self) -> bool:
+        return any(each.offsets for each in self.ranges)
 
 
 @command(app, "verify")
@@ -52,6 +58,9 @@ def verify(
     link: Link = None,
     timeout: Timeout = 60.0,
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+    full: Annotated[
+        bool, typer.Option("--full", help="Read everything, also what an earlier check found equal.")
+    ] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots.")] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML for CI.")] = None,
     parquet: Annotated[
@@ -61,13 +70,18 @@ def verify(
     """Compare source and target with Spark.
 
     Record by record, all mirrored topics or the named ones. A promoted topic is compared up to its barrier, a live
-    one up to the source's last stable offset now, once the target has passed it (--timeout).
+    one up to the source's last stable offset now, once the target has passed it (--timeout). What is equal is
+    remembered: the next check of the same copy reads only what is new, unless it is --full.
     """
     files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
     files.check()
     with call.out.waiting("reading the ranges") as waiting:
-        job = asyncio.run(_job(call, topics, link, timeout, waiting))
-        report = _compare(call, job, master, files.parquet, waiting)
+        job = asyncio.run(_job(call, topics, link, timeout, waiting, full=full))
+        if job.anything_new or files.parquet is not None:
+            report = _compare(call, job, master, files.parquet, waiting)
+        else:
+            report = nothing_read(job.ranges)
+        _remember(call, job, report)
     written = files.write(job.link, report, now_ms())
     code = Exit.OK if report.equal else Exit.PARITY_MISMATCH
     return Answer({"link": job.link.name, **report.as_json(), "files": written}, parity_view(report), code)
@@ -109,12 +123,37 @@ def _options(settings: ClusterSettings) -> KafkaOptions:
     )
 
 
-async def _job(call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting) -> _Job:
+def _remember(call: Call, job: _Job, report: ParityReport) -> None:
+    """Write down what is equal; the answer of this check does not hang on it."""
+    looked: dict[str, dict[int, Looked]] = {record.topic: {} for record in job.topics}
+    for each in report.partitions:
+        looked[each.topic][each.partition] = Looked(each.start, each.end, each.equal)
+
+    async def write() -> None:
+        async with call.estate() as estate:
+            await verbs.remember_verified(estate, job.link, job.topics, looked)
+
+    try:
+        asyncio.run(write())
+    except KmigrateError as error:
+        call.out.note(f"not remembered, the next check reads all of it again: {error.what}")
+
+
+async def _job(
+    call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting, *, full: bool
+) -> _Job:
     async with call.estate() as estate:
         record = verbs.resolve_link(estate.log.state, call.link(link))
         chosen = _chosen(estate, record, topics)
         source, _ = await estate.source(record)
-        return _Job(record, await ranges_of(estate, source, chosen, timeout, waiting))
+        state = estate.log.state
+        verified = {
+            (topic.topic, partition): each
+            for topic in chosen
+            for partition, each in standing(state.verified(record.name, topic.topic), record, topic).items()
+            if not full
+        }
+        return _Job(record, chosen, await ranges_of(estate, source, chosen, verified, timeout, waiting))
 
 
 def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[TopicRecord]:

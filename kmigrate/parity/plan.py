@@ -75,9 +75,11 @@ class TopicRange:
     start: int
     end: int
     map: OffsetMap | None = field(default=None, hash=False)  # None: the target's offsets are the source's
+    verified_from: int | None = None  # from here to start all was compared before: originals may stand there
 
     def __post_init__(self) -> None:
-        backwards = self.partition < 0 or self.start < 0 or self.end < self.start
+        origin = self.start if self.verified_from is None else self.verified_from
+        backwards = self.partition < 0 or not 0 <= origin <= self.start <= self.end
         if backwards or (self.map is not None and self.map.to_target(self.end) is None):
             raise UsageError(
                 "parity-range-invalid",

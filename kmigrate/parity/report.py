@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 
-__all__ = ["ParityReport", "PartitionRow", "TopicRow", "report_of"]
+__all__ = ["ParityReport", "PartitionRow", "TopicRow", "nothing_read", "report_of"]
 
 EXAMPLES_OF_A_KIND = 100
 
@@ -24,6 +24,7 @@ class PartitionRow:
     end: int
     target_start: int
     target_end: int
+    verified_from: int  # below start: what an earlier check found equal and this one did not read
     source_records: int
     target_records: int
     source_bytes: int  # of keys and values
@@ -71,6 +72,11 @@ class ParityReport:
         return tuple(_capped(self.findings))
 
     @property
+    def verified_before(self) -> int:
+        """Source offsets that earlier checks found equal and this one did not read again."""
+        return sum(row.start - row.verified_from for row in self.partitions)
+
+    @property
     def mismatches(self) -> int:
         """Anomalies, and each differing bucket that has none; 0 only if every digest is equal."""
         return sum(self.counts.values()) + self.unexamined_buckets + self.unnamed_buckets
@@ -84,6 +90,7 @@ class ParityReport:
             "equal": self.equal,
             "topics": len(self.topics),
             "records": self.records,
+            "verified_before": self.verified_before,
             "mismatches": self.mismatches,
             "anomalies": {kind.value: self.counts.get(kind, 0) for kind in AnomalyKind},
             "unexamined_buckets": self.unexamined_buckets,
@@ -93,6 +100,11 @@ class ParityReport:
             "examples": [_example(each) for each in self.examples],
             "seconds": {stage: round(took, 3) for stage, took in self.seconds.items()},
         }
+
+
+def nothing_read(ranges: Sequence[TopicRange]) -> ParityReport:
+    """The report where there was nothing to read: every range is empty, or verified before."""
+    return report_of(ranges, {}, {}, [], differing=[], unexamined=[], seconds={"total": 0.0})
 
 
 def report_of(
@@ -120,6 +132,7 @@ def report_of(
             each.end,
             each.at_target.start,
             each.at_target.end,
+            each.start if each.verified_from is None else each.verified_from,
             sums[0][each.key][0],
             sums[1][each.key][0],
             sums[0][each.key][1],

@@ -65,6 +65,7 @@ def parity_page(check: Check, report: ParityReport) -> str:
         f'<p class="dim">kmigrate verify · link {escaped(check.link)} · {escaped(check.at)}</p>',
         f'<h1 class="{"good" if report.equal else "bad"}">{escaped(verdict)}</h1>',
         f"<div>{escaped(check.source)} → {escaped(check.target)}: every record of the compared offsets</div>",
+        *_before(report),
         *_tiles(report),
         *_plot(report),
         *_kinds(report),
@@ -73,6 +74,14 @@ def parity_page(check: Check, report: ParityReport) -> str:
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _before(report: ParityReport) -> Iterator[str]:
+    if report.verified_before:
+        yield (
+            f'<div class="dim">{report.verified_before:,} source offsets before them were found equal by earlier checks'
+            " and not read again</div>"
+        )
 
 
 def _tiles(report: ParityReport) -> Iterator[str]:

@@ -3,8 +3,8 @@
 1. bounds  Both logs still hold the ranges; a target that ends early is read to its end and found wanting.
 2. digest  Both sides' ranges, all topics, as one union: count, outer offsets and two digests per bucket.
 3. drill   Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records.
-4. locate  Target records without a source record nearby are looked for in every source range, which tells
-           a second copy from a record that the source never held.
+4. locate  Target records without a source record nearby are looked for in every source range, and in what was
+           verified before it, which tells a second copy from a record that the source never held.
 
 Equal clusters pay for steps 1 and 2 alone. Ranges end at or below the source's last stable offset, and the
 caller has waited for the target to pass them; what the target lacks then is lost.
@@ -29,6 +29,7 @@ from kmigrate.parity.plan import (
     BucketDigest,
     BucketKey,
     PartitionKey,
+    Stretch,
     TopicRange,
     bucket_size,
     check_ranges,
@@ -108,6 +109,7 @@ class _Check:
         self.spark, self.ranges, self.source, self.target = spark, ranges, source, target
         self.on_progress = on_progress
         self.size = bucket_size(ranges)
+        self.at_source: dict[PartitionKey, Bounds] = {}
         self.at_target: dict[PartitionKey, Bounds] = {}
 
     def run(self, session_seconds: float) -> ParityReport:
@@ -137,9 +139,9 @@ class _Check:
 
     def bound(self) -> None:
         keys = [each.key for each in self.ranges]
-        at_source = log_bounds(self.spark, self.source.java(), keys)
+        self.at_source = log_bounds(self.spark, self.source.java(), keys)
         self.at_target = log_bounds(self.spark, self.target.java(), keys)
-        refuse_what_is_gone(self.ranges, at_source, self.at_target)
+        refuse_what_is_gone(self.ranges, self.at_source, self.at_target)
 
     def digest(self) -> tuple[Digests, Digests]:
         sides: tuple[Digests, Digests] = ({}, {})
@@ -188,13 +190,13 @@ class _Check:
     def locate(self, strays: Sequence[Stray]) -> dict[int, list[tuple[PartitionKey, int]]]:
         """Where the source first holds each stray's content, by partition, in all its topic's ranges."""
         topics = {key.topic for key, _ in strays}
-        ranges = [each for each in self.ranges if each.topic in topics and each.offsets]
+        stretches = [self.searched(each) for each in self.ranges if each.topic in topics]
+        stretches = [each for each in stretches if each.start < each.end]
         held: dict[int, list[tuple[PartitionKey, int]]] = defaultdict(list)
-        if not ranges:
+        if not stretches:
             return held
         contents = sorted({(record.content,) for _, record in strays})
         wanted = self.spark.createDataFrame(contents, "content bigint")
-        stretches = [each.at_source for each in ranges]
         rows = fingerprints(read_ranges(self.spark, self.source, stretches, size=self.size))
         table = (
             rows.join(F.broadcast(wanted), "content", "left_semi")
@@ -205,6 +207,11 @@ class _Check:
             for content, topic, partition, offset in table.collect():
                 held[content].append((PartitionKey(topic, partition), offset))
         return held
+
+    def searched(self, each: TopicRange) -> Stretch:
+        """The source offsets in which an original may stand: what was verified before too, as far as it is there."""
+        origin = each.start if each.verified_from is None else each.verified_from
+        return each.at_source._replace(start=max(origin, min(each.start, self.at_source[each.key].start)))
 
     def both(self, ranges: Sequence[TopicRange]) -> DataFrame | None:
         """Both sides' rows of the ranges, told apart by `side`; None where every range is empty."""

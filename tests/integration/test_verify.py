@@ -40,6 +40,11 @@ def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:
     return [row for row in told["by_partition"] if row["topic"] == topic]
 
 
+def topic_of(run: Migration, topic: str) -> dict[str, Any]:
+    (found,) = [each for each in run.does("status")["topics"] if each["topic"] == topic]
+    return dict(found)
+
+
 def failed_cases(junit: Path) -> list[str | None]:
     return [case.get("name") for case in ET.parse(junit).iter("testcase") if case.find("failure") is not None]
 
@@ -72,18 +77,22 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     assert "✓ equal" in page.read_text(encoding="utf-8")
     assert failed_cases(junit) == []
     ends = bounds(source.bootstrap, mapped)[0][1], bounds(target.bootstrap, mapped)[0][1]
+    others = bounds(source.bootstrap, mapped)[1][1]
+    told_before = sum(end for _, end in bounds(source.bootstrap, plain).values())
     assert ends[0] > ends[1], "the markers were left out"
+    assert topic_of(run, mapped)["unverified"] == topic_of(run, plain)["unverified"] == 0
     produce(source.bootstrap, mapped, 20, first=500)
     write_again(source, target, mapped, 20, 7)  # in place of the mirror, which is stopped
     wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
 
     findings = tmp_path / "findings"
-    told = run.cli("verify", mapped, "--link", link, "--junit", str(junit), "--parquet", str(findings))
+    told = run.cli("verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
 
     assert told.code == 4
     assert told.told["files"] == {"junit": str(junit), "parquet": str(findings)}
     assert list(findings.glob("*.parquet"))
     assert failed_cases(junit) == [f"{mapped}-0"]
+    assert told.told["records"] == 20, "only what is new was read"
     assert told.told["examples"] == [
         {
             "kind": "altered",
@@ -91,14 +100,36 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
             "source": {"partition": 0, "offset": ends[0] + 7},
             "target": {"partition": 0, "offset": ends[1] + 7},
             "parts": ["value"],
-        }
+        },
+        {
+            "kind": "lost",
+            "topic": mapped,
+            "source": {"partition": 0, "offset": ends[0] + 19},
+            "target": None,
+        },
+        {
+            "kind": "duplicated",
+            "topic": mapped,
+            "source": {"partition": 0, "offset": 3},
+            "target": {"partition": 0, "offset": ends[1] + 19},
+        },
     ]
+    assert [p["verified_to"] for p in topic_of(run, mapped)["partitions"]] == [ends[0], others]
+    assert topic_of(run, mapped)["unverified"] == 20
+    assert topic_of(run, plain)["unverified"] == 0
+    again = run.does("verify", plain, "--link", link)
+    assert (again["records"], again["verified_before"]) == (0, told_before), "nothing new, so nothing was started"
+    assert again["seconds"] == {"total": 0.0}
 
 
 def write_again(source: KafkaCluster, target: KafkaCluster, topic: str, count: int, changed: int) -> None:
-    """The source's last records of partition 0, written to the target by somebody else, one of them changed."""
+    """The source's last records of partition 0, written to the target by somebody else.
+
+    One of them is changed, and in the last one's place stands a copy of an old one.
+    """
     producer = Producer({"bootstrap.servers": target.bootstrap})
-    for number, (_, key, value, headers, (_, stamp)) in enumerate(read_all(source.bootstrap, topic)[0][-count:]):
+    records = read_all(source.bootstrap, topic)[0]
+    for number, (_, key, value, headers, (_, stamp)) in enumerate([*records[-count:-1], records[3]]):
         written = b"another" if number == changed else value
         producer.produce(topic, written, key, 0, timestamp=stamp, headers=headers)  # type: ignore[arg-type]
     assert producer.flush(20) == 0

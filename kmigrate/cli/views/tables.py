@@ -100,6 +100,8 @@ def parity_view(report: ParityReport) -> RenderableType:
         counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)
         parts.append(Text(f"{counts} (the first {min(len(report.examples), _SHOWN_EXAMPLES)} shown)"))
     verdict = f"{report.records:,} records of {len(report.topics)} topics"
+    if report.verified_before:
+        verdict += f"; {report.verified_before:,} offsets before them were found equal by earlier checks"
     parts.append(
         Text(f"✓ equal: {verdict}", style="green")
         if report.equal

@@ -33,6 +33,12 @@ def test_a_range_that_can_not_exist_is_refused(start: int, end: int, mapped: Off
         TopicRange("orders", 0, start, end, mapped)
 
 
+@pytest.mark.parametrize("origin", [-1, 11])
+def test_what_was_verified_before_lies_before_the_range(origin: int) -> None:
+    with pytest.raises(UsageError, match="parity-range-invalid"):
+        TopicRange("orders", 0, 10, 20, verified_from=origin)
+
+
 def test_a_mapped_range_is_read_where_its_records_went_and_neighbours_meet() -> None:
     made = OffsetMap([Run(10, 3, 5), Run(20, 8, 5)])
     cuts = [10, 12, 15, 17, 20, 25]

@@ -3,7 +3,7 @@
 import json
 
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
-from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, report_of
+from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, nothing_read, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 
 RANGES = [TopicRange("a", 0, 0, 10), TopicRange("a", 1, 0, 10), TopicRange("b", 0, 5, 5)]
@@ -28,6 +28,7 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
         "equal": True,
         "topics": 2,
         "records": 20,
+        "verified_before": 0,
         "mismatches": 0,
         "anomalies": dict.fromkeys(AnomalyKind, 0),
         "unexamined_buckets": 0,
@@ -40,12 +41,15 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
         ],
         "by_partition": [
             {"topic": "a", "partition": 0, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
+            | {"verified_from": 0}
             | {"source_records": 10, "target_records": 10, "source_bytes": 700, "target_bytes": 700}
             | {"digest_equal": True, "mismatches": 0},
             {"topic": "a", "partition": 1, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
+            | {"verified_from": 0}
             | {"source_records": 10, "target_records": 10, "source_bytes": 700, "target_bytes": 700}
             | {"digest_equal": True, "mismatches": 0},
             {"topic": "b", "partition": 0, "start": 5, "end": 5, "target_start": 5, "target_end": 5}
+            | {"verified_from": 5}
             | {"source_records": 0, "target_records": 0, "source_bytes": 0, "target_bytes": 0}
             | {"digest_equal": True, "mismatches": 0},
         ],
@@ -90,3 +94,10 @@ def test_json_names_what_an_example_has_and_nothing_else() -> None:
         {"kind": "altered", "topic": "a", "source": place, "target": place, "parts": ["value"]},
         {"kind": "extra", "topic": "a", "source": None, "target": {"partition": 0, "offset": 3}},
     ]
+
+
+def test_what_was_verified_before_is_told_and_not_counted() -> None:
+    ranges = [TopicRange("a", 0, 100, 110, verified_from=40), TopicRange("a", 1, 7, 7)]
+    told = report_of(ranges, {}, {}, [], differing=[], unexamined=[], seconds={})
+    assert (told.records, told.verified_before, told.equal) == (0, 60, True)
+    assert nothing_read(ranges).partitions == told.partitions
