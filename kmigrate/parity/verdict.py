@@ -3,7 +3,7 @@
 lost        a source record that the target does not hold
 duplicated  a target record whose content the source holds, and which has its own copy already
 reordered   a record on both sides that stands out of the shared order
-altered     a record in its place with another key, value, headers or timestamp
+altered     a record in its place with another key, value, headers, timestamp or timestamp type
 misplaced   a source record that the target holds in another partition only
 extra       a target record that the source never held
 shifted     a stretch of equal records at other offsets that no anomaly above explains, named once
@@ -62,6 +62,7 @@ class Fingerprint(NamedTuple):
     value: int | None
     headers: int | None
     timestamp: int
+    stamped: int = 0  # the timestamp's type: 0 the producer's time
 
 
 class Place(NamedTuple):
@@ -289,7 +290,8 @@ def _take_below(queue: deque[int], limit: int) -> list[int]:
 
 def _parts(source: Fingerprint, target: Fingerprint) -> tuple[str, ...]:
     names = ("key", "value", "headers", "timestamp")
-    return tuple(name for name in names if getattr(source, name) != getattr(target, name))
+    found = tuple(name for name in names if getattr(source, name) != getattr(target, name))
+    return found if source.stamped == target.stamped else (*found, "timestamp type")
 
 
 def _likeness(source: Fingerprint, target: Fingerprint, *, in_place: bool) -> int:

@@ -20,7 +20,7 @@ MEANING: dict[AnomalyKind, str] = {
     AnomalyKind.LOST: "the target does not hold the record",
     AnomalyKind.DUPLICATED: "a second copy of a record that has its own",
     AnomalyKind.REORDERED: "on both sides, but out of the shared order",
-    AnomalyKind.ALTERED: "in its place, with another key, value, headers or timestamp",
+    AnomalyKind.ALTERED: "in its place, with another key, value, headers, timestamp or timestamp type",
     AnomalyKind.MISPLACED: "the target holds it in another partition only",
     AnomalyKind.EXTRA: "the source never held it",
     AnomalyKind.SHIFTED: "equal records at other offsets that nothing else explains",

@@ -224,7 +224,7 @@ class _Check:
         if not held:
             return both
         maps = {each.key: each.map for each in filled if each.map is not None}
-        right = read_ranges(self.spark, self.target, held, size=self.size, maps=maps)
+        right = read_ranges(self.spark, self.target, held, size=self.size, target=True, maps=maps)
         return both.unionAll(right.withColumn("side", F.lit(1)))
 
 

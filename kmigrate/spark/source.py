@@ -27,7 +27,9 @@ from kmigrate.spark.placing import placed
 __all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges", "size"]
 
 # The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
-FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros")
+FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
+
+CREATE_TIME = 0  # Kafka's own number of the timestamp type
 
 # Spark asks for both log ends at each poll, which drops what the consumer had read ahead: few large polls.
 READ_SETTINGS: Mapping[str, str] = {
@@ -94,9 +96,14 @@ def read_ranges(
     ranges: Sequence[Stretch],
     *,
     size: int,
+    target: bool = False,
     maps: Mapping[PartitionKey, OffsetMap] | None = None,
 ) -> DataFrame:
-    """The ranges as rows (topic, partition, offset, at, bucket, parts); `maps` for those of a target that has any."""
+    """The ranges as rows (topic, partition, offset, at, bucket, stamped, parts); `maps` for a target that has any.
+
+    `stamped` is the timestamp's type as the target has it, and as it shall be in the source's place: a mirror writes
+    the broker's times (A7) and the missing ones of old formats as CreateTime, which is what a producer may write.
+    """
 
     def offsets(which: str) -> str:
         table: dict[str, dict[str, int]] = {}
@@ -117,7 +124,9 @@ def read_ranges(
         .load()
     )
     mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
-    return placed(spark, rows, mapped).withColumn("bucket", F.floor(F.col("at") / size))
+    stamped = F.col("timestampType") if target else F.lit(CREATE_TIME)
+    placed_rows = placed(spark, rows.withColumn("stamped", stamped), mapped)
+    return placed_rows.withColumn("bucket", F.floor(F.col("at") / size))
 
 
 def fingerprints(rows: DataFrame) -> DataFrame:
@@ -149,8 +158,7 @@ def size() -> Column:
 
 
 def _record() -> list[Column]:
-    # Not whose time it is: a mirror writes the broker's times (A7) and the missing ones of old formats as CreateTime.
-    return [*_bytes("key"), *_bytes("value"), *_headers(), F.col("timestamp")]
+    return [*_bytes("key"), *_bytes("value"), *_headers(), F.col("timestamp"), F.col("stamped")]
 
 
 def _bytes(name: str) -> list[Column]:

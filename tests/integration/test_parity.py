@@ -107,6 +107,7 @@ TOPICS: dict[str, tuple[Log, Log]] = {
     "altered-header-null": ({0: PAIRED}, {0: edited(PAIRED, 10, headers=[("a", None), ("b", b"x")])}),
     "log-append-time": ({0: BASE}, {0: BASE}),
     "stamped-source": ({0: BASE}, {0: []}),  # the target's copy is written with the times that the source's broker gave
+    "stamped-target": ({0: []}, {0: BASE}),  # the source's is written with the times that the target's broker gave
     "transactions": ({0: []}, {0: []}),  # written by transactions instead
 }
 
@@ -162,6 +163,12 @@ def produce_transactions(cluster: KafkaCluster, name: str, aborted_value: bytes)
             producer.abort_transaction(20)
         else:
             producer.commit_transaction(20)
+
+
+def stamped_as(cluster: KafkaCluster, name: str) -> list[Record]:
+    """The base records with the times that this cluster's broker gave them."""
+    times = [seen[4][1] for seen in read_all(cluster.bootstrap, topic(name))[0]]
+    return [replace(record, timestamp=time) for record, time in zip(BASE, times, strict=True)]
 
 
 def produce_with_holes(cluster: KafkaCluster, logs: dict[str, Log], each: int = 10) -> None:
@@ -222,14 +229,13 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> ParityReport:
     create(source, SOURCE_LOGS, {"stamped-source": {"message.timestamp.type": "LogAppendTime"}})
-    create(target, TARGET_LOGS, {"log-append-time": {"message.timestamp.type": "LogAppendTime"}})
+    stamping = {"message.timestamp.type": "LogAppendTime"}
+    create(target, TARGET_LOGS, {"log-append-time": stamping, "stamped-target": stamping})
     produce(source, {name: log for name, log in SOURCE_LOGS.items() if name in TOPICS})
     produce_with_holes(source, {name: log for name, log in SOURCE_LOGS.items() if name in MAPPED})
     behind = {name: {p: OTHERS + records for p, records in TARGET_LOGS[name].items()} for name in MAPPED}
-    stamped = read_all(source.bootstrap, topic("stamped-source"))[0]
-    times = [seen[4][1] for seen in stamped]
-    copies = [replace(record, timestamp=time) for record, time in zip(BASE, times, strict=True)]
-    produce(target, {**TARGET_LOGS, **behind, "stamped-source": {0: copies}})
+    produce(target, {**TARGET_LOGS, **behind, "stamped-source": {0: stamped_as(source, "stamped-source")}})
+    produce(source, {"stamped-target": {0: stamped_as(target, "stamped-target")}})
     produce_transactions(source, "transactions", b"aborted at the source")
     produce_transactions(target, "transactions", b"aborted at the target")
     ranges = with_maps(ranges_of(source, SOURCE_LOGS))
@@ -314,8 +320,14 @@ def test_an_altered_record_is_named_with_the_part(report: ParityReport, change: 
 
 def test_a_target_that_stamps_its_own_time_alters_every_record(report: ParityReport) -> None:
     told = found(report, "log-append-time")
-    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp",))}
+    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp", "timestamp type"))}
     assert row(report, "log-append-time") == (300, 300, False, 300)
+
+
+def test_the_same_time_under_another_type_is_an_altered_type_and_nothing_else(report: ParityReport) -> None:
+    told = found(report, "stamped-target")
+    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp type",))}
+    assert row(report, "stamped-target") == (300, 300, False, 300)
 
 
 def test_broker_times_that_were_kept_are_equal_whosever_they_are_called(report: ParityReport) -> None:
@@ -346,12 +358,12 @@ def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
         "lost": 2,
         "duplicated": 1,
         "reordered": 1,
-        "altered": 310,
+        "altered": 610,
         "misplaced": 2,
         "extra": 1,
         "shifted": 0,
     }
-    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 317, len(SOURCE_LOGS))
+    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 617, len(SOURCE_LOGS))
     json.dumps(told)
 
 
@@ -360,7 +372,7 @@ def test_parquet_holds_every_finding_with_its_places(
 ) -> None:
     write_findings(spark, report.findings, tmp_path / "findings")
     table = spark.read.parquet(str(tmp_path / "findings"))
-    assert table.count() == 317
+    assert table.count() == 617
     (moved,) = table.where(f"topic = '{topic('mapped-misplaced')}'").collect()
     assert tuple(moved) == ("misplaced", topic("mapped-misplaced"), 0, 110, 1, 175, [], 1)
     (lost,) = table.where(f"topic = '{topic('lost')}'").collect()

@@ -40,9 +40,8 @@ def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:
     return [row for row in told["by_partition"] if row["topic"] == topic]
 
 
-def topic_of(run: Migration, topic: str) -> dict[str, Any]:
-    (found,) = [each for each in run.does("status")["topics"] if each["topic"] == topic]
-    return dict(found)
+def topics_of(run: Migration) -> dict[str, dict[str, Any]]:
+    return {each["topic"]: each for each in run.does("status")["topics"]}
 
 
 def failed_cases(junit: Path) -> list[str | None]:
@@ -80,7 +79,8 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     others = bounds(source.bootstrap, mapped)[1][1]
     told_before = sum(end for _, end in bounds(source.bootstrap, plain).values())
     assert ends[0] > ends[1], "the markers were left out"
-    assert topic_of(run, mapped)["unverified"] == topic_of(run, plain)["unverified"] == 0
+    status = topics_of(run)
+    assert status[mapped]["unverified"] == status[plain]["unverified"] == 0
     produce(source.bootstrap, mapped, 20, first=500)
     write_again(source, target, mapped, 20, 7)  # in place of the mirror, which is stopped
     wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
@@ -114,9 +114,9 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
             "target": {"partition": 0, "offset": ends[1] + 19},
         },
     ]
-    assert [p["verified_to"] for p in topic_of(run, mapped)["partitions"]] == [ends[0], others]
-    assert topic_of(run, mapped)["unverified"] == 20
-    assert topic_of(run, plain)["unverified"] == 0
+    status = topics_of(run)
+    assert [p["verified_to"] for p in status[mapped]["partitions"]] == [ends[0], others]
+    assert (status[mapped]["unverified"], status[plain]["unverified"]) == (20, 0)
     again = run.does("verify", plain, "--link", link)
     assert (again["records"], again["verified_before"]) == (0, told_before), "nothing new, so nothing was started"
     assert again["seconds"] == {"total": 0.0}

@@ -179,6 +179,13 @@ def test_an_altered_record_is_named_with_the_part_that_changed(change: dict[str,
     assert anomalies == [Anomaly(AnomalyKind.ALTERED, "t", Place(0, 40), Place(0, 40), (part,))]
 
 
+def test_another_timestamp_type_is_a_part_of_its_own() -> None:
+    source = log(100)
+    target = [*source[:40], source[40]._replace(stamped=1, content=-1), *source[41:]]
+    anomalies, _ = judge({P0: drilled(source, target)})
+    assert anomalies == [Anomaly(AnomalyKind.ALTERED, "t", Place(0, 40), Place(0, 40), ("timestamp type",))]
+
+
 def test_every_record_altered_is_counted_one_by_one() -> None:
     source = log(3_000)
     target = [each._replace(content=-each.content - 1, timestamp=10**9) for each in source]
