@@ -113,7 +113,7 @@ class TopicRange:
 
 
 class BucketDigest(NamedTuple):
-    """What one side holds in a bucket: a count, the outer offsets, two independent 64-bit digests, and a size."""
+    """What one side holds in a bucket: a count, the outer offsets, two independent 64-bit digests; size and time."""
 
     records: int
     first: int
@@ -121,6 +121,7 @@ class BucketDigest(NamedTuple):
     digest: int
     second_digest: int
     size: int  # bytes of keys and values
+    since: int = -1  # the earliest timestamp, ms; −1 where no record has one
 
 
 def check_ranges(ranges: Sequence[TopicRange]) -> tuple[TopicRange, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange
+from kmigrate.parity.timeline import TimeStep, timeline
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 
 __all__ = ["ParityReport", "PartitionRow", "TopicRow", "nothing_read", "report_of"]
@@ -59,6 +61,7 @@ class ParityReport:
     findings: tuple[Anomaly, ...]
     unexamined_buckets: int  # differ, but beyond the drill-down's budget
     unnamed_buckets: int  # differ, and the drill-down found nothing to name
+    times: tuple[TimeStep, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, and total
 
     @property
@@ -97,6 +100,7 @@ class ParityReport:
             "unnamed_buckets": self.unnamed_buckets,
             "by_topic": [_fields(row, TopicRow) for row in self.topics],
             "by_partition": [_fields(row, PartitionRow) for row in self.partitions],
+            "by_time": [dataclasses.asdict(step) for step in self.times],
             "examples": [_example(each) for each in self.examples],
             "seconds": {stage: round(took, 3) for stage, took in self.seconds.items()},
         }
@@ -122,7 +126,8 @@ def report_of(
     beyond = set(unexamined)
     unnamed = [key for key in differing if key not in beyond and not named[key.of]]
     nameless = Counter(key.of for key in [*unexamined, *unnamed])
-    differs = {key.of for key in differing}
+    differs_at = frozenset(differing)
+    differs = {key.of for key in differs_at}
     sums = _sums_of(source), _sums_of(target)
     rows = tuple(
         PartitionRow(
@@ -152,6 +157,7 @@ def report_of(
         tuple(anomalies),
         len(unexamined),
         len(unnamed),
+        timeline(source, target, differs_at),
         seconds,
     )
 

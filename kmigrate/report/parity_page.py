@@ -13,6 +13,7 @@ from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, PartitionRo
 from kmigrate.parity.verdict import Anomaly, AnomalyKind
 from kmigrate.report.check import Check, differs, escaped, place_text
 from kmigrate.report.parity_chart import CHART_STYLE, bytes_text, chart, drawn
+from kmigrate.report.parity_timeline import time_chart
 
 __all__ = ["parity_page"]
 
@@ -68,6 +69,7 @@ def parity_page(check: Check, report: ParityReport) -> str:
         *_before(report),
         *_tiles(report),
         *_plot(report),
+        *_over_time(report),
         *_kinds(report),
         "<h2>Topics</h2>",
         *(part for topic in _worst_first(report.topics) for part in _topic(report, topic)),
@@ -109,6 +111,13 @@ def _plot(report: ParityReport) -> Iterator[str]:
         '<i style="background: var(--target)"></i>target<i style="background: var(--bad)"></i>mismatches</p>'
     )
     yield chart(report.partitions)
+
+
+def _over_time(report: ParityReport) -> Iterator[str]:
+    if len(report.times) > 1:
+        yield "<h2>Over time</h2>"
+        yield '<p class="dim">By the timestamps of the records, in UTC. A red mark: both sides differ there.</p>'
+        yield time_chart(report.times)
 
 
 def _kinds(report: ParityReport) -> Iterator[str]:

@@ -42,7 +42,7 @@ from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge,
 from kmigrate.spark.bounds import Bounds, log_bounds, refuse_what_is_gone, within
 from kmigrate.spark.findings import write_findings
 from kmigrate.spark.session import Progress, spark_session, watched
-from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges, size
+from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges, since, size
 
 __all__ = ["verify", "verify_with"]
 
@@ -150,7 +150,7 @@ class _Check:
             return sides
         first, second = digests()
         table = rows.groupBy("side", "topic", "partition", "bucket").agg(
-            F.count("*"), F.min("at"), F.max("at"), first, second, size()
+            F.count("*"), F.min("at"), F.max("at"), first, second, size(), since()
         )
         with watched(self.spark, "digest", self.on_progress):
             for side, topic, partition, bucket, *digest in table.collect():

@@ -24,7 +24,7 @@ from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.parity.plan import PartitionKey, Stretch
 from kmigrate.spark.placing import placed
 
-__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges", "size"]
+__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges", "since", "size"]
 
 # The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
 FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
@@ -155,6 +155,12 @@ def digests() -> tuple[Column, Column]:
 def size() -> Column:
     """Bytes of all keys and values: what a report shows beside the count."""
     return F.sum(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
+
+
+def since() -> Column:
+    """The earliest timestamp, ms; the −1 of records without one does not count."""
+    millis = F.unix_millis("timestamp")
+    return F.coalesce(F.min(F.when(millis >= 0, millis)), F.lit(-1))
 
 
 def _record() -> list[Column]:

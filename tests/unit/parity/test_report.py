@@ -53,6 +53,7 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
             | {"source_records": 0, "target_records": 0, "source_bytes": 0, "target_bytes": 0}
             | {"digest_equal": True, "mismatches": 0},
         ],
+        "by_time": [],
         "examples": [],
         "seconds": {"total": 1.235},
     }

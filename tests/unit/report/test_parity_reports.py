@@ -22,7 +22,10 @@ def report(topics: dict[str, int], anomalies: list[Anomaly] | None = None) -> Pa
     """Topics of so many partitions with ten records each; what is anomalous differs."""
     anomalies = anomalies or []
     ranges = [TopicRange(topic, p, 0, 10) for topic, count in topics.items() for p in range(count)]
-    held = {BucketKey(each.topic, each.partition, 0): BucketDigest(10, 0, 9, 1, 2, 1_234) for each in ranges}
+    held = {
+        BucketKey(each.topic, each.partition, 0): BucketDigest(10, 0, 9, 1, 2, 1_234, 86_400_000 * (number + 1))
+        for number, each in enumerate(ranges)
+    }
     places = [(each.topic, place) for each in anomalies for place in (each.source, each.target) if place]
     differing = sorted({BucketKey(topic, place.partition, 0) for topic, place in places})
     return report_of(ranges, held, held, anomalies, differing=differing, unexamined=[], seconds={"total": 1.5})
@@ -88,6 +91,14 @@ def test_the_page_shows_the_verdict_every_partition_and_every_finding() -> None:
     for said in ("✗ 2 mismatches", "old → new", "orders-0", "orders-1", "0 @ 1,005", "1 @ 3", "key, timestamp"):
         assert said in text
     assert "✓ equal" in parity_page(CHECK, report({"orders": 2}))
+
+
+def test_the_page_shows_the_time_of_the_records_and_marks_where_they_differ() -> None:
+    page = parity_page(CHECK, report({"orders": 3}, [LOST]))
+    texts = list(ET.fromstring(page.encode()).itertext())
+    assert "Over time" in texts and "1970-01-02 00:00:00" in texts
+    assert sum(text.endswith("1 differing buckets") for text in texts) == 2  # of records, and of bytes
+    assert "Over time" not in parity_page(CHECK, report({"orders": 1}))
 
 
 def test_of_many_partitions_those_with_mismatches_are_drawn_and_all_are_listed() -> None:
