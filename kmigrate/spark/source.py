@@ -144,7 +144,8 @@ def fingerprints(rows: DataFrame) -> DataFrame:
 def digests() -> tuple[Column, Column]:
     """Two independent 64-bit sums over (offset, record); offsets are unique, so xor keeps every difference.
 
-    The offset is inside each hash, so the sum depends on the order although xor does not.
+    The offset is inside each hash, so the sum depends on the order although xor does not. What is verified by it is
+    remembered under its name (`kmigrate.model.verified.DIGEST`), which changes along with what is hashed.
     """
     return (
         F.bit_xor(F.xxhash64("at", *_record())),
