@@ -108,7 +108,7 @@ class ParityReport:
 
 def nothing_read(ranges: Sequence[TopicRange]) -> ParityReport:
     """The report where there was nothing to read: every range is empty, or verified before."""
-    return report_of(ranges, {}, {}, [], differing=[], unexamined=[], seconds={"total": 0.0})
+    return report_of(ranges, {}, {}, [], differing=[], unexamined=[], size=1, seconds={"total": 0.0})
 
 
 def report_of(
@@ -119,15 +119,18 @@ def report_of(
     *,
     differing: Sequence[BucketKey],
     unexamined: Sequence[BucketKey],
+    size: int,
     seconds: Mapping[str, float],
 ) -> ParityReport:
-    """The report of one check; what differs and got no name counts as one mismatch per bucket."""
+    """The report of one check by buckets of `size`; what differs and got no name is one mismatch per bucket."""
     named = Counter(key for each in anomalies for key in _touched(each))
     beyond = set(unexamined)
     unnamed = [key for key in differing if key not in beyond and not named[key.of]]
     nameless = Counter(key.of for key in [*unexamined, *unnamed])
-    differs_at = frozenset(differing)
-    differs = {key.of for key in differs_at}
+    differs = {key.of for key in differing}
+    whole = {each.key: each for each in ranges}
+    wrong = Counter(_bucket_of(each, whole, size) for each in anomalies)
+    wrong.update([*unexamined, *unnamed])
     sums = _sums_of(source), _sums_of(target)
     rows = tuple(
         PartitionRow(
@@ -157,7 +160,7 @@ def report_of(
         tuple(anomalies),
         len(unexamined),
         len(unnamed),
-        timeline(source, target, differs_at),
+        timeline(source, target, wrong),
         seconds,
     )
 
@@ -183,6 +186,17 @@ def _touched(each: Anomaly) -> set[PartitionKey]:
     """The partitions whose digest an anomaly explains: a second copy leaves the original's alone."""
     places = [each.target] if each.kind is AnomalyKind.DUPLICATED else [each.source, each.target]
     return {PartitionKey(each.topic, place.partition) for place in places if place is not None}
+
+
+def _bucket_of(each: Anomaly, ranges: Mapping[PartitionKey, TopicRange], size: int) -> BucketKey:
+    """The bucket in which a finding is seen: a second copy where it stands, all others where the source has them."""
+    if each.source is not None and each.kind is not AnomalyKind.DUPLICATED:
+        return BucketKey(each.topic, each.source.partition, each.source.offset // size)
+    assert each.target is not None
+    key = PartitionKey(each.topic, each.target.partition)
+    made = ranges[key].map if key in ranges else None
+    place = made.to_source(each.target.offset) if made is not None else None
+    return BucketKey(*key, (each.target.offset if place is None else place.offset) // size)
 
 
 def _topic_row(topic: str, rows: Sequence[PartitionRow], mismatches: int) -> TopicRow:

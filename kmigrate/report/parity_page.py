@@ -116,7 +116,7 @@ def _plot(report: ParityReport) -> Iterator[str]:
 def _over_time(report: ParityReport) -> Iterator[str]:
     if len(report.times) > 1:
         yield "<h2>Over time</h2>"
-        yield '<p class="dim">By the timestamps of the records, in UTC. A red mark: both sides differ there.</p>'
+        yield '<p class="dim">By the timestamps of the records, in UTC. A red mark: mismatches there.</p>'
         yield time_chart(report.times)
 
 

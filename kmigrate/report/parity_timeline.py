@@ -1,4 +1,4 @@
-"""What both sides hold over the time of the records, drawn as one SVG: a step where they differ has a mark."""
+"""What both sides hold over the time of the records, drawn as one SVG: a step with mismatches has a mark."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _panel(
     yield f'<line class="rule" x1="{left}" x2="{left + width}" y1="{ground}" y2="{ground}"/>'
     for number, (step, pair) in enumerate(zip(steps, pairs, strict=True)):
         x = left + number * room
-        wrong = f", {step.differing_buckets:,} differing buckets" if step.differing_buckets else ""
+        wrong = f", {step.mismatches:,} mismatches" if step.mismatches else ""
         yield f"<g><title>{_time(step.start_ms)}: source {pair[0]:,}, target {pair[1]:,}{wrong}</title>"
         for side, count, at in (("source", pair[0], x), ("target", pair[1], x + bar)):
             tall = max(1.0, _HEIGHT * count / most) if count else 0.0
             shape = f'x="{at:.1f}" y="{ground - tall:.1f}" width="{bar:.1f}" height="{tall:.1f}"'
             yield f'<rect class="{side}" {shape}/>'
-        if step.differing_buckets:
+        if step.mismatches:
             yield f'<rect class="wrong" x="{x:.1f}" y="{ground + 2}" width="{2 * bar:.1f}" height="{_MARK - 2}"/>'
         yield "</g>"
     y = ground + _MARK + _AXIS - 6

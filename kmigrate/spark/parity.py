@@ -128,6 +128,7 @@ class _Check:
             anomalies,
             differing=differing,
             unexamined=unexamined,
+            size=self.size,
             seconds={
                 "session": session_seconds,
                 "bounds": bounded - began,

@@ -2,6 +2,7 @@
 
 import json
 
+from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
 from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, nothing_read, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
@@ -17,7 +18,7 @@ def report(
     beyond = unexamined or []
     seconds = {"total": 1.23456}
     return report_of(
-        RANGES, HELD, HELD, anomalies, differing=differing, unexamined=beyond, seconds=seconds
+        RANGES, HELD, HELD, anomalies, differing=differing, unexamined=beyond, size=1_000, seconds=seconds
     )
 
 
@@ -99,6 +100,27 @@ def test_json_names_what_an_example_has_and_nothing_else() -> None:
 
 def test_what_was_verified_before_is_told_and_not_counted() -> None:
     ranges = [TopicRange("a", 0, 100, 110, verified_from=40), TopicRange("a", 1, 7, 7)]
-    told = report_of(ranges, {}, {}, [], differing=[], unexamined=[], seconds={})
+    told = report_of(ranges, {}, {}, [], differing=[], unexamined=[], size=1_000, seconds={})
     assert (told.records, told.verified_before, told.equal) == (0, 60, True)
     assert nothing_read(ranges).partitions == told.partitions
+
+
+def test_a_finding_stands_at_the_time_of_its_bucket_a_second_copy_at_its_own() -> None:
+    made = OffsetMap([Run(0, 500, 3_000)])
+    held = {BucketKey("a", 0, n): BucketDigest(1_000, 0, 9, 1, 2, 7, 10_000 * n) for n in range(3)}
+    found = [
+        Anomaly(AnomalyKind.LOST, "a", Place(0, 1_700)),
+        Anomaly(AnomalyKind.DUPLICATED, "a", Place(0, 3), Place(0, 2_600)),
+        Anomaly(AnomalyKind.EXTRA, "a", None, Place(0, 2_700)),
+    ]
+    told = report_of(
+        [TopicRange("a", 0, 0, 3_000, made)],
+        held,
+        held,
+        found,
+        differing=list(held),
+        unexamined=[],
+        size=1_000,
+        seconds={},
+    )
+    assert [step.mismatches for step in told.times] == [0, 1, 2]

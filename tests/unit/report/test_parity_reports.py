@@ -22,13 +22,13 @@ def report(topics: dict[str, int], anomalies: list[Anomaly] | None = None) -> Pa
     """Topics of so many partitions with ten records each; what is anomalous differs."""
     anomalies = anomalies or []
     ranges = [TopicRange(topic, p, 0, 10) for topic, count in topics.items() for p in range(count)]
-    held = {
-        BucketKey(each.topic, each.partition, 0): BucketDigest(10, 0, 9, 1, 2, 1_234, 86_400_000 * (number + 1))
-        for number, each in enumerate(ranges)
-    }
+    held = {BucketKey(each.topic, each.partition, 0): BucketDigest(10, 0, 9, 1, 2, 1_234) for each in ranges}
     places = [(each.topic, place) for each in anomalies for place in (each.source, each.target) if place]
     differing = sorted({BucketKey(topic, place.partition, 0) for topic, place in places})
-    return report_of(ranges, held, held, anomalies, differing=differing, unexamined=[], seconds={"total": 1.5})
+    seconds = {"total": 1.5}
+    return report_of(
+        ranges, held, held, anomalies, differing=differing, unexamined=[], size=1_000, seconds=seconds
+    )
 
 
 LOST = Anomaly(AnomalyKind.LOST, "orders", Place(1, 3))
@@ -94,10 +94,17 @@ def test_the_page_shows_the_verdict_every_partition_and_every_finding() -> None:
 
 
 def test_the_page_shows_the_time_of_the_records_and_marks_where_they_differ() -> None:
-    page = parity_page(CHECK, report({"orders": 3}, [LOST]))
-    texts = list(ET.fromstring(page.encode()).itertext())
+    ranges = [TopicRange("orders", 0, 0, 30)]
+    held = {BucketKey("orders", 0, n): BucketDigest(10, 0, 9, 1, 2, 500, 86_400_000 * (n + 1)) for n in range(3)}
+    lost = Anomaly(AnomalyKind.LOST, "orders", Place(0, 13))
+    differing = [BucketKey("orders", 0, 1)]
+    told = report_of(ranges, held, held, [lost], differing=differing, unexamined=[], size=10, seconds={})
+    texts = list(ET.fromstring(parity_page(CHECK, told).encode()).itertext())
     assert "Over time" in texts and "1970-01-02 00:00:00" in texts
-    assert sum(text.endswith("1 differing buckets") for text in texts) == 2  # of records, and of bytes
+    assert [text.partition(": ")[2] for text in texts if text.endswith(", 1 mismatches")] == [
+        "source 10, target 10, 1 mismatches",
+        "source 500, target 500, 1 mismatches",
+    ]
     assert "Over time" not in parity_page(CHECK, report({"orders": 1}))
 
 
