@@ -11,16 +11,23 @@ when that is over.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
-from kmigrate.errors import KmigrateError, ProtocolViolation
+from kmigrate.errors import KmigrateError, ProtocolViolation, Refused, Unreachable
+from kmigrate.model.door import NOBODY, Identity
+from kmigrate.model.security import PLAINTEXT, Security
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
+from kmigrate.net.dial import dial
+from kmigrate.net.login import log_in
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.frames import correlation_id
+from kmigrate.protocol.api import decode_body, encode_body, response_type
+from kmigrate.protocol.frames import SIZE, correlation_id, encode_request_head, response_body_offset
 from kmigrate.router.core import Buffer, Core, Outcome
 from kmigrate.router.session import Session
 
@@ -32,6 +39,21 @@ Addresses = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
 _T = TypeVar("_T")
 _CONNECT_S = 5.0
 _MAX_UPSTREAM_FRAME = 1 << 30
+_LOGIN_S = 10.0
+_LOGIN_PAUSE_S = 1.0
+_RENEW_AT = 0.85
+"""Share of a session's lifetime after which the router logs in again."""
+_REFUSALS = frozenset({"authentication-failed", "sasl-mechanism-refused"})
+"""What a broker has against the client itself; every other failure of a login may pass."""
+
+
+class SecuredClusters(Protocol):
+    """How the clusters are reached: what a client's own credential is put into."""
+
+    @property
+    def target_settings(self) -> ClusterSettings: ...
+
+    def source_settings(self, link: str) -> ClusterSettings | None: ...
 
 
 @dataclass(slots=True)
@@ -44,10 +66,17 @@ class _Asked:
 
 
 class Upstream:
-    """A connection to one broker, opened by its first request; answers come in the order of the requests."""
+    """A connection to one broker, opened by its first request; answers come in the order of the requests.
 
-    def __init__(self, tasks: TaskOwner, addresses: Addresses, on_end: Callable[[str], None]) -> None:
+    `security` is asked at each login, so that a session is renewed by what the client has shown last.
+    """
+
+    def __init__(
+        self, tasks: TaskOwner, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]
+    ) -> None:
+        self._tasks = tasks
         self._addresses = addresses
+        self._security = security
         self._on_end = on_end
         self._queued: deque[_Asked] = deque()
         self._pending: deque[_Asked] = deque()
@@ -55,8 +84,14 @@ class Upstream:
         self._connected = False
         self._closing = False
         self._silent = False
+        self._renewal: asyncio.TimerHandle | None = None
+        self._login_ids = itertools.count(-2, -1)
+        self.refused = ""
+        """Why the broker does not take this client's login; '' for every other end."""
         self.ended = False
         self.on_flow: Callable[[bool], None] | None = None
+        self.on_ready: Callable[[str], None] | None = None
+        """Called once when it is logged in, with what failed otherwise."""
         tasks.start(self._open())
 
     async def _open(self) -> None:
@@ -64,16 +99,78 @@ class Upstream:
         for host, port in await self._addresses():
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await asyncio.get_running_loop().create_connection(lambda: self._stream, host, port)
-            except (OSError, TimeoutError) as error:
-                problem = f"{host}:{port}: {error or 'timed out'}"
-                continue
-            self._on_connected()
-            return
+                    await dial(self._stream, host, port, self._security().tls, f"{host}:{port}")
+            except TimeoutError:
+                problem = f"{host}:{port}: timed out"
+            except KmigrateError as error:
+                problem = error.what
+            else:
+                if self._stream.lost:  # it was aborted while it was opened
+                    self._fail("it was aborted")
+                else:
+                    await self._log_in()
+                return
         self._end(f"no connection to a broker ({problem})")
+
+    # the login, where it is the router's to do
+
+    async def _log_in(self) -> None:
+        """Log in, first or again (KIP-368); requests wait meanwhile, and a refusal is the connection's end."""
+        sasl, lifetime = self._security().sasl, 0.0
+        self._connected = False
+        if sasl is not None:
+            try:
+                async with asyncio.timeout(_LOGIN_S):
+                    lifetime = await log_in(self._ask, sasl, self._stream.peer)
+            except TimeoutError:
+                self._fail(f"{self._stream.peer} did not end a login within {_LOGIN_S:g} s")
+                return
+            except KmigrateError as error:
+                self.refused = error.what if error.ref in _REFUSALS else ""
+                self._fail(error.what)
+                return
+        if self.ended:
+            return
+        if lifetime:
+            self._renewal = asyncio.get_running_loop().call_later(lifetime * _RENEW_AT, self.renew)
+        self._on_connected()
+
+    def _fail(self, why: str) -> None:
+        self._end(why)
+        self._stream.abort()
+
+    def renew(self) -> None:
+        """Log in again, if this connection is logged in by the router and not at it just now."""
+        if self._connected and not self.ended and self._security().sasl is not None:
+            if self._renewal is not None:
+                self._renewal.cancel()
+            self._connected = False
+            self._tasks.start(self._log_in())
+
+    async def _ask(self, request: Any) -> Any:
+        """A word of the login: it passes the requests that wait."""
+        kind, correlation = type(request), next(self._login_ids)
+        answered: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if answered.done():
+                return
+            if outcome.frame is None:
+                answered.set_exception(Unreachable("connection-lost", f"{self._stream.peer} closed within the login"))
+            else:
+                answered.set_result(outcome.frame)
+
+        head = encode_request_head(
+            int(kind.__api_key__), int(kind.__version__), correlation, b"kmigrate-router", kind.__flexible__
+        )
+        body = encode_body(request)
+        self._write(_Asked([SIZE.pack(len(head) + len(body)) + head, body], correlation, done))
+        frame = await answered
+        return decode_body(response_type(kind), frame, response_body_offset(frame, kind.__flexible__))
 
     def _on_connected(self) -> None:
         self._connected = True
+        self._tell("")
         self._stream.on_writable = self._flow
         while self._queued:
             self._write(self._queued.popleft())
@@ -131,8 +228,12 @@ class Upstream:
             return
         self._closing = True
         self._queued.clear()
-        if self._connected:
-            self._stream.close()
+        self._stream.close()  # before there is a connection this does nothing, and `_on_connected` will
+
+    def replaced(self) -> None:
+        """Another takes its place; what becomes of this one is nobody's concern any more."""
+        self._on_end = lambda _: None
+        self.close()
 
     def close_when_answered(self) -> None:
         """Close once nothing is due any more: what was forwarded is accounted for to the end."""
@@ -160,6 +261,8 @@ class Upstream:
         if self.ended:
             return
         self.ended = True
+        if self._renewal is not None:
+            self._renewal.cancel()
         lost, unsent = list(self._pending), list(self._queued)
         self._pending.clear()
         self._queued.clear()
@@ -168,8 +271,14 @@ class Upstream:
                 asked.done(Outcome(None, sent=True))
         for asked in unsent:
             if asked.done is not None:
-                asked.done(Outcome(None, sent=False))
+                asked.done(Outcome(None, sent=False, refused=self.refused))
+        self._tell(why)
         self._on_end(why)
+
+    def _tell(self, problem: str) -> None:
+        then, self.on_ready = self.on_ready, None
+        if then is not None:
+            then(problem)
 
 
 class ClientConnection:
@@ -181,21 +290,60 @@ class ClientConnection:
         tasks: TaskOwner,
         target: Addresses,
         source: Callable[[str, int], Addresses],
+        clusters: SecuredClusters,
+        on_made: Callable[[ClientConnection], None],
         on_end: Callable[[ClientConnection], None],
     ) -> None:
         self._core = core
         self._tasks = tasks
         self._target_addresses = target
         self._source_addresses = source
+        self._clusters = clusters
+        self._on_made = on_made
         self._on_end = on_end
+        self._identity: Identity | None = None
+        """None until the client has proved who it is, where it is asked to."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._refusals: dict[str, tuple[float, str]] = {}
+        """When the source of a link refused this client last, and why."""
         self._target: Upstream | None = None
         self._sources: dict[tuple[str, int], Upstream] = {}
         self._ended = False
         self.session = Session(core, self)
         self.stream = FrameStream(self._on_frame, self._on_lost, max_frame=core.settings.max_frame)
         self.stream.on_writable = self._client_writable
+        self.stream.on_made = self._made
 
     # the client's socket
+
+    def _made(self) -> None:
+        """There is a connection. It has so long to log in, and until then its requests are short."""
+        settings, door = self._core.settings, self._core.settings.door
+        self._on_made(self)
+        if door.asks:
+            self.stream.max_frame = settings.max_login_frame
+            self._deadline = asyncio.get_running_loop().call_later(settings.login_s, self._late)
+        elif not door.knows_certificates:
+            self._identity = NOBODY
+        else:
+            self._identity = door.holder(self.stream.subject)
+            if self._identity is None:
+                self.close(f"the table has no client with the certificate {self.stream.subject!r}")
+
+    def _late(self) -> None:
+        if not self.session.logged_in:
+            self.close(f"it was not logged in after {self._core.settings.login_s:g} s")
+
+    def _accepted(self, identity: Identity) -> None:
+        self._identity = identity
+        self.stream.max_frame = self._core.settings.max_frame
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    @property
+    def principal(self) -> str:
+        """The name that the client has proved, '' where it has none or was asked for none."""
+        return self._identity.name if self._identity is not None else ""
 
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:
@@ -215,6 +363,8 @@ class ClientConnection:
         if self._ended:
             return
         self._ended = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._on_end(self)
         self.session.closed()
 
@@ -256,7 +406,7 @@ class ClientConnection:
         self, parts: Sequence[Buffer], correlation: int, answered: Callable[[bytearray], None] | None
     ) -> None:
         if self._target is None:
-            self._target = self._open(self._target_addresses, self._target_ended)
+            self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
         if answered is None:
             self._target.send(parts, correlation, None)
             return
@@ -267,6 +417,34 @@ class ClientConnection:
 
         self._target.send(parts, correlation, done)
 
+    def _target_security(self) -> Security:
+        """As whom this connection meets the target; before and beside a relayed login, as nobody yet (a)."""
+        target, door = self._clusters.target_settings, self._core.settings.door
+        if self._identity is None or (door.asks and not door.mapped):
+            return replace(target.security, sasl=None)
+        found = self._identity.at(target)
+        if found is None:
+            raise Refused("no-credential", f"the table has no credential of {self.principal} for {target.name}")
+        return found
+
+    def identified(self, identity: Identity) -> None:
+        self._accepted(identity)
+        for upstream in self._sources.values():
+            upstream.renew()
+
+    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
+        before, self._target = self._target, None
+        if before is not None:
+            before.replaced()
+        self._accepted(identity)
+        try:
+            self._target_security()
+        except Refused as refusal:
+            arrived(refusal.what)
+            return
+        self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
+        self._target.on_ready = arrived
+
     def _target_ended(self, why: str) -> None:
         self.close("" if not self.session.waits_for_answer else why)
 
@@ -276,15 +454,50 @@ class ClientConnection:
         key = (link, node)
         upstream = self._sources.get(key)
         if upstream is None or upstream.ended:
-            upstream = self._open(self._source_addresses(link, node), lambda _: self._source_ended(key))
+            refusal = self._refusal(link)
+            if refusal:
+                told = Outcome(None, sent=False, refused=refusal)
+                asyncio.get_running_loop().call_soon(self._guard, done, told)
+                return
+            upstream = self._open(
+                self._source_addresses(link, node),
+                lambda: self._source_security(link) or PLAINTEXT,
+                lambda why: self._source_ended(key, why),
+            )
             self._sources[key] = upstream
         upstream.send(parts, correlation, lambda outcome: self._guard(done, outcome))
 
-    def _source_ended(self, key: tuple[str, int]) -> None:
-        self._sources.pop(key, None)
+    def _source_security(self, link: str) -> Security | None:
+        settings = self._clusters.source_settings(link)
+        return (self._identity or NOBODY).at(settings) if settings is not None else PLAINTEXT
 
-    def _open(self, addresses: Addresses, on_end: Callable[[str], None]) -> Upstream:
-        upstream = Upstream(self._tasks, addresses, on_end)
+    def _refusal(self, link: str) -> str:
+        """Why this client's writes cannot go to a link's source; a refused login is not tried again within a second."""
+        when, why = self._refusals.get(link, (float("-inf"), ""))
+        if why and monotonic() - when < _LOGIN_PAUSE_S:
+            return why
+        if self._source_security(link) is None:
+            why = (
+                f"the router cannot log in to the source as {self.principal or 'this client'}: no credential of it "
+                "is known"
+            )
+            self._refuse_at(link, why)
+            return why
+        return ""
+
+    def _refuse_at(self, link: str, why: str) -> None:
+        self._refusals[link] = (monotonic(), why)
+        self._core.outside.say(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
+
+    def _source_ended(self, key: tuple[str, int], why: str) -> None:
+        ended = self._sources.pop(key, None)
+        if ended is not None and ended.refused:
+            self._refuse_at(key[0], why)
+
+    def _open(
+        self, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]
+    ) -> Upstream:
+        upstream = Upstream(self._tasks, addresses, security, on_end)
         upstream.on_flow = lambda _: self._flow()
         return upstream
 
