@@ -207,6 +207,9 @@ class Clusters:
     def say(self, line: str) -> None:
         _log.info("%s", line)
 
+    def warn(self, line: str) -> None:
+        _log.warning("%s", line)
+
     async def close(self) -> None:
         """The sources' clients belong to whoever made them; only our references go."""
         self._sources.clear()

@@ -106,6 +106,9 @@ class Outside(Protocol):
     def say(self, line: str) -> None:
         """One log line."""
 
+    def warn(self, line: str) -> None:
+        """One log line on what only somebody who runs the router can mend."""
+
 
 class Waiting(Protocol):
     """A session whose head request waits for something; `advance` looks again."""

@@ -487,7 +487,7 @@ class ClientConnection:
 
     def _refuse_at(self, link: str, why: str) -> None:
         self._refusals[link] = (monotonic(), why)
-        self._core.outside.say(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
+        self._core.outside.warn(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
 
     def _source_ended(self, key: tuple[str, int], why: str) -> None:
         ended = self._sources.pop(key, None)

@@ -165,7 +165,7 @@ class ClientLogin:
         def arrived(problem: str) -> None:
             if problem:
                 why = f"the router cannot log in to the target for {name}"
-                self._outside.say(f"{why}: {problem}")
+                self._outside.warn(f"{why}: {problem}")
                 self._refuse(head, Code.SASL_AUTHENTICATION_FAILED, why, reply)
                 return
             self.accepted, self._mapped_as = True, name
