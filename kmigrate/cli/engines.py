@@ -51,6 +51,7 @@ def router_settings(settings: Settings) -> RouterSettings:
         advertised_host=section.advertised_host,
         hold_limit_s=section.hold_limit_ms / 1000,
         door=door_of(settings, os.environ),
+        login_s=section.login_timeout_ms / 1000,
     )
 
 

@@ -27,7 +27,7 @@ from kmigrate.model.settings import ClusterSettings
 __all__ = ["door_of"]
 
 _TLS_KEYS = ("certificate", "key", "key_password", "client_ca")
-_SASL_KEYS = ("login", "sasl_mechanisms")
+_SASL_KEYS = ("login", "sasl_mechanisms", "login_timeout_ms")
 _JUDGED = tuple(each for each in MECHANISMS if each != "OAUTHBEARER")
 """What the router can judge itself: a token is for those who know its issuer."""
 _OWN_KEYS = ("sasl.", "ssl.certificate.location", "ssl.key.")

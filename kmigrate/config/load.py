@@ -258,7 +258,7 @@ def _typed(given: Given, kind: type[Any], about: Mapping[str, Any]) -> Any:
     value, expected = given.value, about["expected"]
     if kind is bool:
         return _switch(given, expected)
-    if kind is SecretText and isinstance(value, str):
+    if about.get("hidden") and isinstance(value, str):
         return SecretText(value)
     if typing.get_origin(kind) is tuple:
         return _texts(given, about)

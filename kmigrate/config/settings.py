@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.config.nearest import nearest
-from kmigrate.config.secret_text import SecretText
 from kmigrate.errors import UsageError
 from kmigrate.model.settings import ClusterSettings
 
@@ -45,7 +44,7 @@ class RouterSection:
     )
     certificate: str = _key("", "a PEM file with the listeners' certificate and its chain")
     key: str = _key("", "a PEM file with its private key")
-    key_password: SecretText = _key(SecretText(), "the key's password, best as { env = … } or { file = … }")
+    key_password: str = _key("", "the key's password, best as { env = … } or { file = … }", hidden=True)
     client_ca: str = _key("", "a PEM file with the authority of clients' certificates, which are then demanded")
     login: str = _key(
         "pass-through",
@@ -54,6 +53,9 @@ class RouterSection:
     )
     sasl_mechanisms: tuple[str, ...] = _key((), "a list of SASL mechanisms that are offered; empty: all there are")
     credentials: str = _key("", "a TOML file: as whom clients meet the clusters (docs/security.md)")
+    login_timeout_ms: int = _key(
+        20_000, "how long a client may take until it is logged in, ms", low=100, high=600_000
+    )
     hold_limit_ms: int = _key(5000, "how long a Produce request is held at most, ms", low=100, high=5000)
 
 

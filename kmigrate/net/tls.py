@@ -76,12 +76,19 @@ class ServerTls:
         if stamps == self._stamps:
             return False
         self._stamps = stamps
+        # First into a context that nobody uses: a key that does not fit would take the one in use along.
+        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
+            self._load(context)
+        return True
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        tls = self._tls
         reading = f"{tls.cert_file} with {tls.key_file}"
         try:
-            self.context.load_cert_chain(tls.cert_file, tls.key_file, lambda: tls.key_password)
+            context.load_cert_chain(tls.cert_file, tls.key_file, lambda: tls.key_password)
             if tls.client_ca:
                 reading = tls.client_ca
-                self.context.load_verify_locations(tls.client_ca)
+                context.load_verify_locations(tls.client_ca)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else "unusable"
             raise UsageError(
@@ -91,7 +98,6 @@ class ServerTls:
                 next_step="expected: PEM files in certificate, key and client_ca of [router], and the key's password "
                 "in key_password where it has one",
             ) from error
-        return True
 
 
 _SHORT = {

@@ -32,7 +32,7 @@ from kmigrate.model.grants import GRANTS
 from kmigrate.sandbox.access import Access
 from kmigrate.sandbox.client_specs import DEMO_GROUPS
 
-__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits"]
+__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits", "router_section"]
 
 USERS = ("broker", "admin", "kmigrate", "producers", "consumers")
 """`broker` and `admin` are super users; the others may do what they are granted."""
@@ -200,6 +200,17 @@ class SandboxSecurity:
             "org.apache.kafka.common.security.plain.PlainLoginModule required "
             f'username="broker" password="{self._password("broker")}" {known};'
         )
+
+
+def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
+    """Lines of `[router]` for a secure pair: logins go to the target, and writers have other passwords at the source."""
+    certificate, key = target.issue("router")
+    table = target.folder / "clients.toml"
+    writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})
+    _private(table, "".join(f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in writers))
+    return (
+        f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
+    )
 
 
 _NEW_KEY = ("-newkey", "rsa:2048", "-nodes")

@@ -70,11 +70,10 @@ def secure_router(pair: SecurePair, folder: Path, section: str, clients: str = "
 def entry(name: str, cluster: KafkaCluster, user: str, password: str = "", certificate: str = "") -> str:
     """One client of the table: a user of a cluster stands for it there."""
     access = replace(cluster.security.access(user), mechanism="SCRAM-SHA-256")
-    own = "".join(line for line in access.toml().splitlines(True) if line.startswith('"sasl.'))
     head = f"[clients.{name}]\n" if password or certificate else ""
     head += f'password = "{password}"\n' if password else ""
     head += f'certificate = "{certificate}"\n' if certificate else ""
-    return f"{head}[clients.{name}.clusters.{cluster.spec.name}]\n{own}"
+    return f"{head}[clients.{name}.clusters.{cluster.spec.name}]\n{access.sasl_toml()}"
 
 
 def written(config: dict[str, Any], topic: str, *values: str) -> list[KafkaError | None]:

@@ -97,7 +97,9 @@ def test_names_passwords_and_tokens_are_read_out_of_what_clients_say_first() -> 
     assert scram_name(Scram("SCRAM-SHA-512", "a,b=c", "p", "N").first()) == "a,b=c"
 
 
-@pytest.mark.parametrize("word", [b"", b"a\0b", b"other\0user\0pass", b"\0\0pass", b"\0user\0", b"\0u\0p\0x", b"\0\xff\0p"])
+@pytest.mark.parametrize(
+    "word", [b"", b"a\0b", b"other\0user\0pass", b"\0\0pass", b"\0user\0", b"\0u\0p\0x", b"\0\xff\0p"]
+)
 def test_a_plain_word_that_names_nobody_or_somebody_else_is_none(word: bytes) -> None:
     assert plain_login(word) is None
 
