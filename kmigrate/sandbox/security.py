@@ -203,11 +203,12 @@ class SandboxSecurity:
 
 
 def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
-    """Lines of `[router]` for a secure pair: logins go to the target, and writers have other passwords at the source."""
+    """Lines of `[router]` for a secure pair: the target judges logins, and a table has writers' other passwords."""
     certificate, key = target.issue("router")
     table = target.folder / "clients.toml"
     writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})
-    _private(table, "".join(f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in writers))
+    entries = (f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in writers)
+    _private(table, "".join(entries))
     return (
         f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
     )
