@@ -28,6 +28,7 @@ from kmigrate.router.apis.offered import (
     unsupported_api_versions,
 )
 from kmigrate.router.apis.produce import PRODUCE, ProduceRequest
+from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.transactions import TRANSACTION_APIS, TransactionGuard
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.exchange import Exchange
@@ -153,6 +154,8 @@ class Session:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
             self._sasl(head, frame)
+        elif key == INIT_PRODUCER_ID and self._core.mirrored():
+            self._producer_id(head, frame)
         elif key in TRANSACTION_APIS or key in ADMIN_APIS:
             self._guarded(head, frame)
         else:
@@ -181,6 +184,20 @@ class Session:
             self._answer(frame, unsupported_api_versions(head.correlation_id))
             return
         self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
+
+    def _producer_id(self, head: RequestHead, frame: bytearray) -> None:
+        """To the target; one that it refuses to a writer of the source is asked for by the router itself."""
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            if is_refused_id(head, frame, answer):
+                self._core.outside.new_producer_id(
+                    lambda own: self._fill(slot, given_id(head, own) if own >= 0 else answer)
+                )
+            else:
+                self._fill(slot, answer)
+
+        self._edge.to_target([frame], head.correlation_id, answered)
 
     def _sasl(self, head: RequestHead, frame: bytearray) -> None:
         request = decode_request(frame, self._decodable(head, frame))

@@ -233,3 +233,28 @@ def test_a_forwarded_write_that_the_source_refuses_to_hear_is_answered_as_not_au
     assert talk.told() == [(1, [("t", 0, 29)])]
     assert talk.outside.refreshed == []
     assert talk.core.forwards.in_flight[route("t", Serve.FORWARD).key] == 0
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_writer_of_the_source_gets_a_producer_id_that_the_target_refuses_it(version: int) -> None:
+    """While its topics are mirrored it may write none of the target's, so the target would give it no id."""
+
+    def talk(*served: Serve, code: int = 31, transactional: str | None = None) -> Talk:
+        made = Talk(*(route("t", one) for one in served))
+        made.ask(22, version, transactional_id=transactional, producer_id=-1, producer_epoch=-1)
+        made.target_answers(22, version, error_code=code, producer_id=-1 if code else 9, producer_epoch=0)
+        return made
+
+    helped = talk(Serve.FORWARD)
+    assert helped.edge.replies == []
+    helped.outside.ids.pop()(77)
+    told = helped.answer(22, version)
+    assert (code_of(told.error_code), told.producer_id, told.producer_epoch) == (0, 77, 0)
+
+    unlucky = talk(Serve.FORWARD)
+    unlucky.outside.ids.pop()(-1)
+    assert code_of(unlucky.answer(22, version).error_code) == 31
+
+    for passed in (talk(), talk(Serve.LOCAL), talk(Serve.FORWARD, transactional="t"), talk(Serve.FORWARD, code=0)):
+        assert passed.outside.ids == []
+        assert len(passed.edge.replies) == 1
