@@ -84,16 +84,17 @@ class Permit:
 def permits(side: str) -> list[Permit]:
     """Who may do what on one side: kmigrate its least (docs/security.md), live clients their work at the source.
 
-    They are allowed nothing on the target: what they need there is for the migration to bring.
+    On the target they may use transactional ids, whose rules no mirror carries over, and may touch no topic: what they
+    need there is for the migration to bring.
     """
     needed = [Permit("kmigrate", g.resource, g.operation, g.name) for g in GRANTS if g.side == side]
+    needed.append(Permit("producers", "TRANSACTIONAL_ID", "WRITE"))
     if side != "source":
         return needed
     topics = sorted({topic for chosen in DEMO_GROUPS.values() for topic in chosen})
     return [
         *needed,
         *(Permit("producers", "TOPIC", "WRITE", topic) for topic in topics),
-        Permit("producers", "TRANSACTIONAL_ID", "WRITE"),
         *(Permit("consumers", "TOPIC", "READ", topic) for topic in topics),
         *(Permit("consumers", "GROUP", "READ", group) for group in DEMO_GROUPS),
     ]
