@@ -34,6 +34,8 @@ __all__ = ["Router"]
 _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
 _BACKLOG = 1024
+_TLS_FAREWELL_S = 3.0
+"""How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
 
 
 class Router:
@@ -158,6 +160,7 @@ class Router:
                 start_serving=False,
                 ssl=self._tls.context if self._tls else None,
                 ssl_handshake_timeout=settings.login_s if self._tls else None,
+                ssl_shutdown_timeout=_TLS_FAREWELL_S if self._tls else None,
             )
         except OSError as error:
             raise Refused(
