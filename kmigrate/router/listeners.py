@@ -197,14 +197,20 @@ class ClientConnection:
         before, self._target = self._target, None
         if before is not None:
             before.replaced()
-        self._accepted(identity)
+        self._identity = identity
+
+        def ready(problem: str) -> None:
+            if not problem:
+                self._accepted(identity)
+            arrived(problem)
+
         try:
             self._target_security()
         except Refused as refusal:
             arrived(refusal.what)
             return
         self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
-        self._target.on_ready = arrived
+        self._target.on_ready = ready
 
     def _target_ended(self, why: str) -> None:
         self.close("" if not self.session.waits_for_answer else why)
