@@ -369,8 +369,14 @@ class MirrorEngine:
             interval_ms=self._settings.presence_ms,
             topics=topics,
             upkeep=self._upkeep.words if self._upkeep is not None else {},
-            notes=self._upkeep.notes if self._upkeep is not None else (),
+            notes=self._notes(),
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        """What concerns no single topic."""
+        upkeep = self._upkeep.notes if self._upkeep is not None else ()
+        trouble = self._copier.trouble if self._copier is not None else ""
+        return (*upkeep, trouble) if trouble else upkeep
 
 
 def _mirrored(record: TopicRecord) -> MirroredTopic:

@@ -26,14 +26,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
-from kmigrate.mirror.steps import Append, Hole, Step, read_steps
+from kmigrate.mirror.steps import Append, Hole, Step, damaged, read_steps
 from kmigrate.mirror.tally import Tally
 from kmigrate.model.records import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchedPartition
-from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, next_sequence, stamp
+from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, check_crc, next_sequence, stamp
 
-__all__ = ["Lane", "LaneState", "Sent"]
+__all__ = ["Key", "Lane", "LaneState", "Sent"]
+
+Key = tuple[str, int]
+"""Topic and partition."""
 
 
 class LaneState(Enum):
@@ -301,6 +305,11 @@ class Lane:
         return Sent(self, step)
 
     @property
+    def queued(self) -> bool:
+        """Whether anything that was read waits to be written."""
+        return bool(self._queue)
+
+    @property
     def head_timestamp(self) -> int:
         """Newest record time of the next append; decides how bold sending may be (V6)."""
         return self._queue[0].max_timestamp if self._queue and isinstance(self._queue[0], Append) else 0
@@ -346,7 +355,8 @@ class Lane:
         reaction = reaction_to(Asked.PRODUCE, error)
         text = told(reaction, error, f"offset {step.start} was refused")
         if reaction.action is Action.STOP:
-            self.stop(text)
+            broken = error == Code.CORRUPT_MESSAGE and not check_crc(step.view)
+            self.stop(damaged(step.start) if broken else text)
             return
         self.tally.retried(Asked.PRODUCE, cause(reaction, error))
         self.unknown = self.unknown or reaction.action is Action.SETTLE

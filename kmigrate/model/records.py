@@ -3,7 +3,7 @@
 State log (`__kmigrate_state`, compare-and-set, one partition): what was decided. Keys:
 
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
-    router/<name>   lease/<what>
+    verified/<link>/<topic>   router/<name>   lease/<what>
 
 Presence log (`__kmigrate_presence`, plain appends): what a running process says of itself. A presence record
 names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
@@ -53,11 +53,14 @@ __all__ = [
     "RouterRecord",
     "TopicRecord",
     "Upkept",
+    "VerifiedRange",
+    "VerifiedRecord",
     "decode_record",
     "encode_record",
     "group_key",
     "link_key",
     "topic_key",
+    "verified_key",
 ]
 
 SCHEMA = 1
@@ -74,6 +77,10 @@ def topic_key(link: str, topic: str) -> str:
 
 def group_key(link: str, group: str) -> str:
     return f"group/{link}/{group}"
+
+
+def verified_key(link: str, topic: str) -> str:
+    return f"verified/{link}/{topic}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +248,36 @@ class BarrierRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifiedRange:
+    """Source offsets start (included) to end (excluded) of one partition that `verify` found equal on the target."""
+
+    start: int
+    end: int
+    at_ms: int
+    """When the newest part of it was found equal."""
+    first: int
+    """Where the mirror of this partition begins, and how many losses were accepted: of another copy it says nothing."""
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRecord:
+    """How far one topic is verified, and which copy of it; `kmigrate.model.verified` says what of it still holds."""
+
+    link: str
+    topic: str
+    link_uuid: str
+    source_topic_id: str
+    target_topic_id: str
+    digest: str
+    ranges: Mapping[int, VerifiedRange]
+
+    @property
+    def key(self) -> str:
+        return verified_key(self.link, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
 class RouterRecord:
     """A router that must acknowledge every fence; a restart under the same name replaces its instance."""
 
@@ -370,6 +407,7 @@ Record = (
     | TopicRecord
     | GroupRecord
     | BarrierRecord
+    | VerifiedRecord
     | RouterRecord
     | LeaseRecord
     | MirrorPresence
@@ -384,6 +422,7 @@ KINDS: dict[str, type[Record]] = {
         TopicRecord,
         GroupRecord,
         BarrierRecord,
+        VerifiedRecord,
         RouterRecord,
         LeaseRecord,
         MirrorPresence,
@@ -400,14 +439,29 @@ def encode_record(record: Record) -> dict[str, Any]:
     return {"kind": type(record).__name__, **_plain(record)}
 
 
+_SCALARS = frozenset({int, str, float, bool, type(None)})
+
+
+@cache
+def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """A record's fields, each with the value that may be left out: none but in a partition's progress.
+
+    A presence record must fit into one message with thousands of partitions.
+    """
+    nothing = object()
+    sparse = kind is PartitionProgress
+    return tuple((f.name, f.default if sparse else nothing) for f in dataclasses.fields(kind))
+
+
 def _plain(value: Any) -> Any:
-    """A presence record must fit into one message with thousands of partitions: progress leaves out its defaults."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        sparse = isinstance(value, PartitionProgress)
+    kind = type(value)
+    if kind in _SCALARS:  # nearly everything there is, and a mirror says it of each partition twice a second
+        return value
+    if dataclasses.is_dataclass(kind):
         return {
-            f.name: _plain(given)
-            for f in dataclasses.fields(value)
-            if (given := getattr(value, f.name)) != f.default or not sparse
+            name: given if type(given) in _SCALARS else _plain(given)
+            for name, default in _named_defaults(kind)
+            if (given := getattr(value, name)) != default
         }
     if isinstance(value, StrEnum):
         return value.value

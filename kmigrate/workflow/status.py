@@ -22,8 +22,10 @@ from kmigrate.model.records import (
     RouterPresence,
     RouterRecord,
     TopicRecord,
+    VerifiedRange,
 )
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import Offsets, lags_of
@@ -55,6 +57,12 @@ class PartitionStatus:
     """About how many bytes these records are (`model.lag`)."""
     lag_seconds: float = -1.0
     """Age of the next record to be copied, at most."""
+    verified_to: int = -1
+    """Source offset below which `verify` found the copy equal; −1 where it has not looked at this copy."""
+    verified_ms: int = 0
+    """When it did so."""
+    unverified: int = -1
+    """Source offsets that no check has found equal, up to the barrier of a promoted topic; −1 where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,12 @@ class TopicStatus:
     @property
     def lag(self) -> int:
         return -1 if any(p.lag < 0 for p in self.partitions) else sum(p.lag for p in self.partitions)
+
+    @property
+    def unverified(self) -> int:
+        """Source offsets that no check has found equal; −1 where none has looked at the topic, or unknown."""
+        known = any(p.verified_to >= 0 for p in self.partitions) and all(p.unverified >= 0 for p in self.partitions)
+        return sum(p.unverified for p in self.partitions) if known else -1
 
     @property
     def lag_bytes(self) -> int:
@@ -131,7 +145,8 @@ class Snapshot:
             "epoch": self.epoch,
             "links": [dataclasses.asdict(link) for link in self.links],
             "topics": [
-                {**dataclasses.asdict(t), "lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds}
+                dataclasses.asdict(t)
+                | {"lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds, "unverified": t.unverified}
                 for t in self.topics
             ],
             "groups": [dataclasses.asdict(g) for g in self.groups],
@@ -168,7 +183,9 @@ async def snapshot(estate: Estate) -> Snapshot:
         waits = await _waits(source, mirrored, theirs)
         words = [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
         lags = await lags_of(records, theirs[1], mine[1], words, source)
-        topics += [_topic_status(record, mine, theirs, waits, mirrors, routers, lags) for record in records]
+        for record in records:
+            verified = standing(log.state.verified(link.name, record.topic), link, record)
+            topics.append(_topic_status(record, mine, theirs, waits, mirrors, routers, lags, verified))
         groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
     return Snapshot(
         now_ms(),
@@ -220,6 +237,7 @@ def _topic_status(
     mirrors: list[MirrorPresence],
     routers: list[RouterPresence],
     lags: Mapping[tuple[str, int], Lag],
+    verified: Mapping[int, VerifiedRange],
 ) -> TopicStatus:
     topic = record.topic
     progress: Mapping[int, PartitionProgress] = {}
@@ -251,6 +269,7 @@ def _topic_status(
                 waits.get(key),
                 lags[key].bytes,
                 lags[key].seconds,
+                *_verified(record, partition, verified.get(partition), theirs[1][key].offset),
             )
         )
     return TopicStatus(
@@ -264,6 +283,17 @@ def _topic_status(
         record.paused,
         next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
     )
+
+
+def _verified(
+    record: TopicRecord, partition: int, known: VerifiedRange | None, source_end: int
+) -> tuple[int, int, int]:
+    """Up to where, when, and how much is left."""
+    promoted = record.phase is TopicPhase.PROMOTED and partition in record.barrier
+    limit = record.barrier[partition].offset if promoted else source_end
+    done = record.starts.get(partition, 0) if known is None else known.end
+    left = max(0, limit - done) if limit >= 0 else -1
+    return (-1, 0, left) if known is None else (known.end, known.at_ms, left)
 
 
 def _mapped(record: TopicRecord, progress: Mapping[int, PartitionProgress]) -> str:
