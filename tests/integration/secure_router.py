@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +75,28 @@ def entry(name: str, cluster: KafkaCluster, user: str, password: str = "", certi
     head += f'password = "{password}"\n' if password else ""
     head += f'certificate = "{certificate}"\n' if certificate else ""
     return f"{head}[clients.{name}.clusters.{cluster.spec.name}]\n{access.sasl_toml()}"
+
+
+class Calm:
+    """Watches one client for a stretch in which it lost no connection and sent nothing again."""
+
+    def __init__(self) -> None:
+        self._troubles = -1
+        self._since = float("inf")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"statistics.interval.ms": 200, "stats_cb": self._look}
+
+    def _look(self, statistics: str) -> None:
+        brokers = json.loads(statistics)["brokers"].values()
+        troubles = sum(int(broker["disconnects"]) + int(broker["txretries"]) for broker in brokers)
+        if troubles != self._troubles:
+            self._troubles, self._since = troubles, time.monotonic()
+
+    def lasts(self, seconds: float) -> None:
+        """A machine that stands still for a moment may end a session; then the next stretch counts."""
+        wait_until(lambda: time.monotonic() - self._since > seconds, 60, f"{seconds} s without any trouble")
 
 
 def written(config: dict[str, Any], topic: str, *values: str) -> list[KafkaError | None]:
