@@ -18,13 +18,14 @@ from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.exposed import process_registry, serve_metrics
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.config.door import door_of
 from kmigrate.config.settings import Settings
-from kmigrate.errors import KmigrateError, Refused
+from kmigrate.errors import KmigrateError
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.metrics import MirrorMetrics
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
+from kmigrate.model.door import check_door
 from kmigrate.model.records import LinkRecord
-from kmigrate.model.security import PLAINTEXT
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.server import Router
@@ -49,6 +50,8 @@ def router_settings(settings: Settings) -> RouterSettings:
         node_port_base=section.broker_ports,
         advertised_host=section.advertised_host,
         hold_limit_s=section.hold_limit_ms / 1000,
+        door=door_of(settings, os.environ),
+        login_s=section.login_timeout_ms / 1000,
     )
 
 
@@ -80,18 +83,6 @@ async def serve(call: Call, engines: Engine, link: str | None = None) -> None:
     call.out.line({"event": "stopped"}, "stopped")
 
 
-def _refuse_open_router(settings: Settings) -> None:
-    """Its listeners ask nobody who they are: in front of a secure cluster it would lend everybody our own rights."""
-    secured = [name for name, cluster in settings.clusters.items() if cluster.security != PLAINTEXT]
-    if secured:
-        raise Refused(
-            "router-not-secure",
-            f"the router's listeners ask for no login, and these clusters do: {', '.join(secured)}",
-            still_true="no listener was opened; mirrors and controllers can run",
-            next_step="run kmigrate mirror run and kmigrate controller run; a secure router is not in this version",
-        )
-
-
 class _Process:
     """The engines of this process and what they hold open."""
 
@@ -112,7 +103,6 @@ class _Process:
             await serve_metrics(self._call, self._registry, stack)
             stack.push_async_callback(self._tasks.close)
             if Engine.ROUTER in engines:
-                _refuse_open_router(self._call.settings)
                 await self._start_router(stack)
             if Engine.CONTROLLER in engines:
                 self._tasks.start(self._keep("controller", {}, self._control), "controller")
@@ -132,7 +122,9 @@ class _Process:
                 stack.push_async_callback(sources[link.name].close)
             return sources[link.name]
 
-        settings = router_settings(self._call.settings)
+        settings, target = router_settings(self._call.settings), self._estate.target.settings
+        others = (each for name, each in self._call.settings.clusters.items() if name != target.name)
+        check_door(settings.door, target, others)
         router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
         router.show_in(self._registry)
         await router.start()

@@ -33,7 +33,7 @@ from kmigrate.sandbox.jars import JarProgress
 from kmigrate.sandbox.kafka import SOURCE_VERSION
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
-from kmigrate.sandbox.security import CLIENT_USERS
+from kmigrate.sandbox.security import CLIENT_USERS, router_section
 from kmigrate.sandbox.traffic import Client, Logins, Traffic
 from kmigrate.sandbox.zookeeper import needs_zookeeper
 
@@ -64,13 +64,15 @@ def _folder(call: Call, folder: Path | None) -> Path:
     return chosen
 
 
-def config_text(source: str, target: str, router_port: int, logins: tuple[str, str] = ("", "")) -> str:
+def config_text(
+    source: str, target: str, router_port: int, logins: tuple[str, str] = ("", ""), listeners: str = ""
+) -> str:
     """A configuration by which the next command works; `logins` are lines for source and target."""
     return (
         "# Written by `kmigrate sandbox up`; removed by `kmigrate sandbox down`.\n"
         f'[clusters.source]\n"bootstrap.servers" = "{source}"\n{logins[0]}\n'
         f'[clusters.target]\n"bootstrap.servers" = "{target}"\n{logins[1]}\n'
-        f'[router]\nhost = "127.0.0.1"\nport = {router_port}\n\n'
+        f'[router]\nhost = "127.0.0.1"\nport = {router_port}\n{listeners}\n'
         '[defaults]\ntarget = "target"\n'
     )
 
@@ -78,7 +80,8 @@ def config_text(source: str, target: str, router_port: int, logins: tuple[str, s
 def _config_of(sandbox: Sandbox) -> str:
     source, target = sandbox.clusters
     logins = [each.security.access("kmigrate").toml() if each.spec.secure else "" for each in sandbox.clusters]
-    return config_text(source.bootstrap, target.bootstrap, free_ports(1)[0], (logins[0], logins[1]))
+    listeners = router_section(source.security, target.security) if target.spec.secure else ""
+    return config_text(source.bootstrap, target.bootstrap, free_ports(1)[0], (logins[0], logins[1]), listeners)
 
 
 @command(app, "up", target=False)
@@ -258,7 +261,7 @@ def start(
     filled = _fill(call, chosen, records)
     if filled or not (chosen / "traffic" / "traffic.json").exists():
         Traffic.create(chosen / "traffic", demo_clients(rate))
-    started = Traffic(chosen / "traffic").start(bootstrap, which or "all", access=_logins(chosen, bootstrap))
+    started = Traffic(chosen / "traffic").start(bootstrap, which or "all", access=_logins(chosen, to, bootstrap))
     return _clients_answer("started", started, bootstrap)
 
 
@@ -297,7 +300,7 @@ def roll(
     bootstrap = _address(call, to)
     traffic = Traffic(chosen / "traffic")
     with call.out.waiting(f"rolling {which} to {bootstrap}"):
-        rolled = traffic.roll(which, bootstrap, access=_logins(chosen, bootstrap))
+        rolled = traffic.roll(which, bootstrap, access=_logins(chosen, to, bootstrap))
         return _clients_answer("rolled", rolled, bootstrap)
 
 
@@ -336,8 +339,11 @@ def _address(call: Call, to: str) -> str:
     return asyncio.run(_router(call))
 
 
-def _logins(folder: Path, bootstrap: str) -> Logins | None:
-    """How the live clients log in there: as their own users, where it is a secure cluster of this sandbox."""
+def _logins(folder: Path, to: str, bootstrap: str) -> Logins | None:
+    """How the live clients log in there: as their own users, where it is a secure cluster of this sandbox.
+
+    At the router they log in as at the target, which judges them.
+    """
     try:
         clusters = Sandbox.load(folder).clusters
     except Refused as refused:
@@ -345,7 +351,8 @@ def _logins(folder: Path, bootstrap: str) -> Logins | None:
             raise
         return None
     for cluster in clusters:
-        if cluster.spec.secure and cluster.bootstrap == bootstrap:
+        here = cluster.bootstrap == bootstrap or (to == "router" and cluster.spec.name == "target")
+        if cluster.spec.secure and here:
             return {role: cluster.security.access(user) for role, user in CLIENT_USERS.items()}
     return None
 

@@ -24,7 +24,7 @@ from kmigrate.config.secret_text import SecretText
 from kmigrate.config.settings import Defaults, MetricsSection, MirrorSection, PromoteSection, RouterSection, Settings
 from kmigrate.errors import UsageError
 
-__all__ = ["DEFAULT_FILE", "SECTIONS", "load"]
+__all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load"]
 
 DEFAULT_FILE = "kmigrate.toml"
 SECTIONS: Mapping[str, type[Any]] = {
@@ -136,14 +136,14 @@ class _Raw:
         if not isinstance(table, dict):
             raise bad_value(Given(f"clusters.{name}", table, origin), f"a table, written [clusters.{name}]")
         keys = self.clusters.setdefault(name, {})
-        for key, value in _flat(table, ("admin",)):
+        for key, value in flat(table, ("admin",)):
             if key != "admin":
                 keys[key] = self._resolved(Given(f"[clusters.{name}] {key}", value, origin))
                 continue
             if not isinstance(value, dict):
                 raise bad_value(Given(f"[clusters.{name}] admin", value, origin), f"a table [clusters.{name}.admin]")
             admin = self.admin.setdefault(name, {})
-            for sub, one in _flat(value, ()):
+            for sub, one in flat(value, ()):
                 admin[sub] = self._resolved(Given(f"[clusters.{name}.admin] {sub}", one, origin))
 
     def take_environment(self) -> None:
@@ -208,12 +208,12 @@ def _unknown_section(section: str, origin: str) -> UsageError:
     )
 
 
-def _flat(table: Mapping[str, Any], keep: Iterable[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], keep: Iterable[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
     """Keys with their dots: TOML reads an unquoted `bootstrap.servers = …` as a table in a table."""
     for key, value in table.items():
         nested = isinstance(value, dict) and key not in keep and not set(value) <= {"env", "file"}
         if nested and value:
-            yield from _flat(value, (), f"{prefix}{key}.")
+            yield from flat(value, (), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -258,6 +258,8 @@ def _typed(given: Given, kind: type[Any], about: Mapping[str, Any]) -> Any:
     value, expected = given.value, about["expected"]
     if kind is bool:
         return _switch(given, expected)
+    if about.get("hidden") and isinstance(value, str):
+        return SecretText(value)
     if typing.get_origin(kind) is tuple:
         return _texts(given, about)
     if given.text and kind in (int, float):

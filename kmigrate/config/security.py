@@ -16,7 +16,7 @@ from kmigrate.config.secret_text import FileText
 from kmigrate.errors import UsageError
 from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security, Tls
 
-__all__ = ["SECURITY_KEYS", "security_of"]
+__all__ = ["SECURITY_KEYS", "no_kerberos", "security_of"]
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -96,13 +96,7 @@ def _sasl(name: str, keys: Mapping[str, Given], folder: Path) -> Login | Bearer:
         raise _missing(name, keys, "sasl.mechanism")
     mechanism = str(given.value).upper()
     if mechanism == "GSSAPI":
-        raise UsageError(
-            "kerberos-not-supported",
-            f"{given.origin}: {given.key}: GSSAPI: kmigrate does not speak Kerberos",
-            still_true="nothing was contacted or changed",
-            next_step="give the brokers a listener with SCRAM-SHA-512, OAUTHBEARER or client certificates for "
-            "kmigrate; the other clients can stay with Kerberos",
-        )
+        raise no_kerberos(given, "kmigrate does not speak Kerberos")
     if mechanism not in _MECHANISMS:
         raise bad_value(given, _SASL_KEYS["sasl.mechanism"])
     if mechanism == "OAUTHBEARER":
@@ -131,6 +125,17 @@ def _bearer(name: str, keys: Mapping[str, Given], folder: Path) -> Bearer:
     if bool(file) == bool(command):
         raise _missing(name, keys, "sasl.oauthbearer.token.file or .command, one of them,")
     return Bearer(file, command)
+
+
+def no_kerberos(given: Given, why: str) -> UsageError:
+    """The one answer to `GSSAPI`, of a cluster and of a router alike."""
+    return UsageError(
+        "kerberos-not-supported",
+        f"{given.origin}: {given.key}: GSSAPI: {why}",
+        still_true="nothing was contacted or changed",
+        next_step="give the brokers a listener with SCRAM-SHA-512, OAUTHBEARER or client certificates for "
+        "kmigrate; the other clients can stay with Kerberos",
+    )
 
 
 def _missing(name: str, keys: Mapping[str, Given], key: str) -> UsageError:

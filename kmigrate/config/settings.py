@@ -37,6 +37,25 @@ class RouterSection:
     broker_ports: int = _key(
         0, "n: target broker b gets the listener port n + b; 0: port + 1 + b, where that is free", **_PORT
     )
+    security_protocol: str = _key(
+        "PLAINTEXT",
+        "what the listeners speak: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    )
+    certificate: str = _key("", "a PEM file with the listeners' certificate and its chain")
+    key: str = _key("", "a PEM file with its private key")
+    key_password: str = _key("", "the key's password, best as { env = … } or { file = … }", hidden=True)
+    client_ca: str = _key("", "a PEM file with the authority of clients' certificates, which are then demanded")
+    login: str = _key(
+        "pass-through",
+        "who judges the logins of clients: the target (pass-through), or the router (mapped)",
+        choices=("pass-through", "mapped"),
+    )
+    sasl_mechanisms: tuple[str, ...] = _key((), "a list of SASL mechanisms that are offered; empty: all there are")
+    credentials: str = _key("", "a TOML file: as whom clients meet the clusters (docs/security.md)")
+    login_timeout_ms: int = _key(
+        20_000, "how long a client may take until it is logged in, ms", low=100, high=600_000
+    )
     hold_limit_ms: int = _key(5000, "how long a Produce request is held at most, ms", low=100, high=5000)
 
 

@@ -38,11 +38,12 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """OAUTHBEARER: a token from a file, or from the standard output of a command."""
+    """OAUTHBEARER: a token from a file, or from the standard output of a command, or one that a client passed on."""
 
     token_file: str = ""
     token_command: tuple[str, ...] = field(default=(), repr=False)
     mechanism: str = "OAUTHBEARER"
+    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class Security:
 
     tls: Tls | None = None
     sasl: Login | Bearer | None = None
+
+    @property
+    def identifies(self) -> bool:
+        """Whether the cluster learns by this who comes, so that it can ask what that one may do."""
+        return self.sasl is not None or (self.tls is not None and bool(self.tls.cert_file))
 
     @property
     def protocol(self) -> str:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import ssl
 from collections import deque
 from typing import Any
 
 from kmigrate.errors import AuthenticationFailed, Failed, ProtocolViolation, Unreachable
 from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security
 from kmigrate.net.clock import sleep
+from kmigrate.net.dial import dial
 from kmigrate.net.login import log_in
 from kmigrate.net.stream import Buffer, FrameStream, TlsAlertError
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.net.tls import client_context, named_failure
+from kmigrate.net.tls import named_failure
 from kmigrate.protocol.api import decode_body, encode_body, response_type
 from kmigrate.protocol.frames import (
     SIZE,
@@ -73,7 +73,7 @@ class BrokerConnection:
         self = cls(f"{host}:{port}", client_id, cluster)
         try:
             async with asyncio.timeout(timeout):
-                await self._connect(host, port, security)
+                await dial(self._stream, host, port, security.tls, self._called)
                 if security.sasl is not None:
                     lifetime = await self._log_in(security.sasl)
                     if lifetime:
@@ -82,20 +82,6 @@ class BrokerConnection:
             self.abort()
             raise Unreachable("broker-unreachable", f"no connection to {self.address}: timed out") from error
         return self
-
-    async def _connect(self, host: str, port: int, security: Security) -> None:
-        context = client_context(security.tls) if security.tls else None
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: self._stream, host, port, ssl=context)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            named = named_failure(error, self._called)
-            if named is not None:
-                raise named from error
-            cut = isinstance(error, ConnectionResetError | ConnectionAbortedError | ssl.SSLEOFError)
-            why = "closed within the TLS handshake; it may be a plaintext listener" if context and cut else error
-            raise Unreachable("broker-unreachable", f"no connection to {self.address}: {why}") from error
 
     async def _log_in(self, sasl: Login | Bearer) -> float:
         """Hold requests, log in, let them go; a failed login takes the connection with it."""

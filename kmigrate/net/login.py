@@ -44,7 +44,8 @@ async def log_in(ask: Ask, sasl: Login | Bearer, address: str) -> float:
                 still_true="nothing was read or changed",
                 next_step=_credentials(sasl),
             )
-        word = mechanism.step(answer.auth_bytes)
+        # A salted password takes milliseconds of hashing, which a router's other clients shall not wait for.
+        word = await asyncio.to_thread(mechanism.step, answer.auth_bytes)
         if word is None:
             return float(answer.session_lifetime.total_seconds())
     raise AuthenticationFailed("sasl-violation", f"{address} never comes to an end of {mechanism.name}")
@@ -87,6 +88,8 @@ def current_password(sasl: Login) -> str:
 
 def current_token(sasl: Bearer) -> str:
     """The token as it is now; blocks while a command makes it."""
+    if sasl.token:
+        return sasl.token
     return _output(sasl.token_command) if sasl.token_command else _text(sasl.token_file).strip()
 
 

@@ -17,6 +17,7 @@ from typing import cast
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.net.buffers import FrameBuffers
+from kmigrate.net.tls import subject_of
 from kmigrate.protocol.frames import MAX_FRAME, SIZE
 
 __all__ = ["FrameStream", "TlsAlertError"]
@@ -47,7 +48,8 @@ class FrameStream(asyncio.BufferedProtocol):
     ) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._max_frame = max_frame
+        self.max_frame = max_frame
+        """The longest frame that is taken from now on."""
         self._high_water = high_water
         self._scratch = bytearray(_SCRATCH)
         self._view = memoryview(self._scratch)
@@ -59,6 +61,8 @@ class FrameStream(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.on_writable: Callable[[bool], None] | None = None
+        self.on_made: Callable[[], None] | None = None
+        """Called once when there is a connection: with TLS, when its handshake is over."""
         self.lost = False
         self._reason: Exception | None = None
 
@@ -71,6 +75,8 @@ class FrameStream(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.on_made is not None:
+            self.on_made()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame_view is not None:
@@ -91,7 +97,7 @@ class FrameStream(asyncio.BufferedProtocol):
         at = 0
         while not self.lost and self._fill - at >= 4:
             (size,) = SIZE.unpack_from(self._scratch, at)
-            if not 0 <= size <= self._max_frame:
+            if not 0 <= size <= self.max_frame:
                 if self._scratch[at : at + 2] == _TLS_ALERT:
                     self.abort(TlsAlertError("tls-alert", f"{self.peer} answers with a TLS alert"))
                     return
@@ -141,6 +147,12 @@ class FrameStream(asyncio.BufferedProtocol):
         """Host and port of the other side, for messages."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return f"{name[0]}:{name[1]}" if name else "?"
+
+    @property
+    def subject(self) -> str:
+        """Whom the other side's certificate names; '' where it showed none."""
+        shown = self._transport.get_extra_info("peercert") if self._transport else None
+        return subject_of(shown) if shown else ""
 
     @property
     def writable(self) -> bool:

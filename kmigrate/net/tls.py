@@ -1,16 +1,22 @@
-"""TLS of our connections to brokers: the context, and a name for each way it fails.
+"""TLS of our connections to brokers, and of listeners of ours: the contexts, and a name for each way it fails.
 
-The files are read at each connection, so a certificate that is renewed on the disk serves the next one.
+A certificate that is renewed on the disk serves the next connection: towards brokers because its files are read
+again when they have changed, on a listener when `ServerTls.renew` finds that they have.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from kmigrate.errors import AuthenticationFailed, UsageError
+from kmigrate.model.door import ListenerTls
 from kmigrate.model.security import Tls
 
-__all__ = ["client_context", "named_failure"]
+__all__ = ["ServerTls", "client_context", "named_failure", "subject_of"]
 
 _EXPIRED, _NOT_YET = 10, 9
 _HOST, _ADDRESS = 62, 64
@@ -20,6 +26,16 @@ _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 def client_context(tls: Tls) -> ssl.SSLContext:
     """TLS 1.2 or newer, the broker's certificate always verified; its host name too, unless told otherwise."""
+    return _client_context(tls, _stamps((tls.ca_file, tls.cert_file, tls.key_file)))
+
+
+def _stamps(files: Iterable[str]) -> tuple[int, ...]:
+    """When the files were written last: a router opens thousands of connections by the same ones."""
+    return tuple(Path(file).stat().st_mtime_ns if file and Path(file).exists() else 0 for file in files)
+
+
+@lru_cache(maxsize=256)
+def _client_context(tls: Tls, _: tuple[int, ...]) -> ssl.SSLContext:
     reading = tls.ca_file
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
@@ -39,6 +55,76 @@ def client_context(tls: Tls) -> ssl.SSLContext:
             "and the key's password in ssl.key.password where it has one",
         ) from error
     return context
+
+
+class ServerTls:
+    """TLS of a listener: its certificate, and the authority of its clients' where they must show one."""
+
+    def __init__(self, tls: ListenerTls) -> None:
+        self._tls = tls
+        self._stamps: tuple[int, ...] = ()
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if tls.client_ca:
+            self.context.verify_mode = ssl.CERT_REQUIRED
+        self.renew()
+
+    def renew(self) -> bool:
+        """Read the files if they have changed, for the connections from now on; whether they had."""
+        tls = self._tls
+        stamps = _stamps((tls.cert_file, tls.key_file, tls.client_ca))
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps
+        # First into a context that nobody uses: a key that does not fit would take the one in use along.
+        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
+            self._load(context)
+        return True
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        tls = self._tls
+        reading = f"{tls.cert_file} with {tls.key_file}"
+        try:
+            context.load_cert_chain(tls.cert_file, tls.key_file, lambda: tls.key_password)
+            if tls.client_ca:
+                reading = tls.client_ca
+                context.load_verify_locations(tls.client_ca)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else "unusable"
+            raise UsageError(
+                "tls-file-unusable",
+                f"{reading}: {why}",
+                still_true="connections that are open stay so",
+                next_step="expected: PEM files in certificate, key and client_ca of [router], and the key's password "
+                "in key_password where it has one",
+            ) from error
+
+
+_SHORT = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "userId": "UID",
+}
+
+
+def subject_of(certificate: Mapping[str, Any]) -> str:
+    """A certificate's subject as Kafka names its holder: the last part first, `CN=orders,O=Example` (RFC 2253)."""
+    parts = (
+        "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in pairs)
+        for pairs in reversed(certificate.get("subject", ()))
+    )
+    return ",".join(parts)
+
+
+def _escaped(value: str) -> str:
+    """RFC 2253, so that no value can look like a further part."""
+    plain = "".join(f"\\{c}" if c in ',+"\\<>;' else c for c in value)
+    return f"\\{plain}" if plain.startswith(("#", " ")) else plain
 
 
 def named_failure(error: BaseException | None, address: str) -> AuthenticationFailed | None:

@@ -22,13 +22,13 @@ from typing import Protocol
 
 from kmigrate.errors import AuthenticationFailed
 
-__all__ = ["MIN_ITERATIONS", "OAuthBearer", "Plain", "SaslMechanism", "Scram", "expiry_of"]
+__all__ = ["HASHES", "MIN_ITERATIONS", "OAuthBearer", "Plain", "SaslMechanism", "Scram", "expiry_of"]
 
 MIN_ITERATIONS = 4096
 """RFC 7677's lower bound, and Kafka's: fewer would let a false broker guess the password from our proof."""
 _MAX_ITERATIONS = 1_000_000
 """A false broker must not be able to keep us busy: Kafka itself stores at most 16384."""
-_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class SaslMechanism(Protocol):
@@ -68,7 +68,7 @@ class Scram:
 
     def __init__(self, name: str, username: str, password: str, nonce: str) -> None:
         self.name = name
-        self._hash = _HASHES[name]
+        self._hash = HASHES[name]
         self._password = password.encode()
         self._nonce = nonce
         self._bare = f"n={_escaped(username)},r={nonce}"

@@ -10,6 +10,7 @@ from kmigrate.cluster.finder import find_batch
 from kmigrate.errors import KmigrateError, Unreachable
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import TaskOwner
@@ -93,6 +94,15 @@ class Clusters:
         source = self._sources.get(link)
         brokers = source.client.metadata.brokers if source is not None else {}
         return [brokers[node]] if node in brokers else []
+
+    @property
+    def target_settings(self) -> ClusterSettings:
+        return self.target.settings
+
+    def source_settings(self, link: str) -> ClusterSettings | None:
+        """How a link's source is reached; None while it is not known."""
+        source = self._sources.get(link)
+        return source.client.settings if source is not None else None
 
     # Outside
 
@@ -196,6 +206,9 @@ class Clusters:
 
     def say(self, line: str) -> None:
         _log.info("%s", line)
+
+    def warn(self, line: str) -> None:
+        _log.warning("%s", line)
 
     async def close(self) -> None:
         """The sources' clients belong to whoever made them; only our references go."""

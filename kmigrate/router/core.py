@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kmigrate.model.door import Identity
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
@@ -29,6 +30,8 @@ class Outcome:
 
     frame: bytearray | None
     sent: bool = True
+    refused: str = ""
+    """Why the source will not take it from this client; it was not sent."""
 
 
 class Edge(Protocol):
@@ -59,6 +62,12 @@ class Edge(Protocol):
 
     def close(self, reason: str) -> None:
         """Close the client's connection; said in one log line."""
+
+    def identified(self, identity: Identity) -> None:
+        """The target has accepted the client's login, or its renewal, on this connection's upstream."""
+
+    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
+        """Go to the target as the table says, in place of the upstream so far; `arrived` is told what failed, or ''."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,9 @@ class Outside(Protocol):
 
     def say(self, line: str) -> None:
         """One log line."""
+
+    def warn(self, line: str) -> None:
+        """One log line on what only somebody who runs the router can mend."""
 
 
 class Waiting(Protocol):

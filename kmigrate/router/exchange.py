@@ -158,7 +158,7 @@ class Exchange:
             if outcome.frame is not None:
                 self._source_answered(part, outcome.frame)
             elif not outcome.sent:
-                self._refused(part)
+                self._refused(part, outcome.refused)
             else:
                 self._edge.close("the outcome of a forwarded write is unknown: the client shall send it again")
         finally:
@@ -179,16 +179,18 @@ class Exchange:
         else:
             self._take(part, told, throttle)
 
-    def _refused(self, part: _Part) -> None:
-        """The source broker could not be reached: nothing was sent, so nothing was appended."""
+    def _refused(self, part: _Part, why: str) -> None:
+        """The source broker could not be reached, or refuses this client: nothing was sent, so nothing was appended."""
         told = []
         for plan in part.plans:
             assert plan.route is not None
-            self._core.outside.refresh_source(plan.route.link, plan.part.topic)
+            if not why:
+                self._core.outside.refresh_source(plan.route.link, plan.part.topic)
             if plan.own and self._judge.own is not None:
                 self._judge.own.failed(plan.part.topic, plan.part.partition, plan.epoch)
             self._judge.not_appended(plan)
-            told.append(plan.answer(Code.NOT_LEADER_OR_FOLLOWER))
+            error = Code.TOPIC_AUTHORIZATION_FAILED if why else Code.NOT_LEADER_OR_FOLLOWER
+            told.append(plan.answer(error, why or None))
         self._take(part, told, 0)
 
     # merging

@@ -11,165 +11,34 @@ when that is over.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
-from kmigrate.errors import KmigrateError, ProtocolViolation
+from kmigrate.errors import KmigrateError, ProtocolViolation, Refused
+from kmigrate.model.door import NOBODY, Identity
+from kmigrate.model.security import PLAINTEXT, Security
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.protocol.frames import correlation_id
 from kmigrate.router.core import Buffer, Core, Outcome
 from kmigrate.router.session import Session
+from kmigrate.router.upstream import Addresses, Upstream
 
-__all__ = ["ClientConnection", "Upstream"]
-
-Addresses = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
-"""Where an upstream may connect to, best first; asked when it is opened."""
+__all__ = ["ClientConnection"]
 
 _T = TypeVar("_T")
-_CONNECT_S = 5.0
-_MAX_UPSTREAM_FRAME = 1 << 30
+_LOGIN_PAUSE_S = 1.0
 
 
-@dataclass(slots=True)
-class _Asked:
-    """One request on its way to a broker; `done` None where no answer is due."""
-
-    parts: Sequence[Buffer]
-    correlation: int
-    done: Callable[[Outcome], None] | None
-
-
-class Upstream:
-    """A connection to one broker, opened by its first request; answers come in the order of the requests."""
-
-    def __init__(self, tasks: TaskOwner, addresses: Addresses, on_end: Callable[[str], None]) -> None:
-        self._addresses = addresses
-        self._on_end = on_end
-        self._queued: deque[_Asked] = deque()
-        self._pending: deque[_Asked] = deque()
-        self._stream = FrameStream(self._on_frame, self._on_lost, max_frame=_MAX_UPSTREAM_FRAME)
-        self._connected = False
-        self._closing = False
-        self._silent = False
-        self.ended = False
-        self.on_flow: Callable[[bool], None] | None = None
-        tasks.start(self._open())
-
-    async def _open(self) -> None:
-        problem = "no address"
-        for host, port in await self._addresses():
-            try:
-                async with asyncio.timeout(_CONNECT_S):
-                    await asyncio.get_running_loop().create_connection(lambda: self._stream, host, port)
-            except (OSError, TimeoutError) as error:
-                problem = f"{host}:{port}: {error or 'timed out'}"
-                continue
-            self._on_connected()
-            return
-        self._end(f"no connection to a broker ({problem})")
-
-    def _on_connected(self) -> None:
-        self._connected = True
-        self._stream.on_writable = self._flow
-        while self._queued:
-            self._write(self._queued.popleft())
-        if self._closing and not self.busy:
-            self._stream.close()
-
-    def send(self, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None] | None) -> None:
-        asked = _Asked(parts, correlation, done)
-        if self.ended:
-            if done is not None:
-                done(Outcome(None, sent=False))
-        elif self._connected:
-            self._write(asked)
-        else:
-            self._queued.append(asked)
-
-    def _write(self, asked: _Asked) -> None:
-        if asked.done is not None:
-            self._pending.append(asked)
-        else:
-            self._silent = True
-        if len(asked.parts) == 1:
-            self._stream.write(asked.parts[0])
-        else:
-            self._stream.write_many(list(asked.parts))
-        asked.parts = ()
-
-    def _flow(self, writable: bool) -> None:
-        if self.on_flow is not None:
-            self.on_flow(writable)
+class SecuredClusters(Protocol):
+    """How the clusters are reached: what a client's own credential is put into."""
 
     @property
-    def writable(self) -> bool:
-        return self._stream.writable
+    def target_settings(self) -> ClusterSettings: ...
 
-    @property
-    def busy(self) -> bool:
-        """Whether answers are still due."""
-        return bool(self._pending or self._queued)
-
-    def read(self, on: bool) -> None:
-        if on:
-            self._stream.resume_reading()
-        else:
-            self._stream.pause_reading()
-
-    def close(self) -> None:
-        """Close for a client that is gone: at once, unless it has sent writes that nobody answers.
-
-        To close while answers are under way resets the connection, and the broker would drop what it has not
-        read yet; with unanswered writes among it, the answers are waited for (and dropped).
-        """
-        if self._silent or any(asked.done is None for asked in self._queued):
-            self.close_when_answered()
-            return
-        self._closing = True
-        self._queued.clear()
-        if self._connected:
-            self._stream.close()
-
-    def close_when_answered(self) -> None:
-        """Close once nothing is due any more: what was forwarded is accounted for to the end."""
-        self._closing = True
-        if self._connected and not self.busy:
-            self._stream.close()
-
-    def abort(self) -> None:
-        self._stream.abort()
-
-    def _on_frame(self, frame: bytearray) -> None:
-        if not self._pending or len(frame) < 8 or correlation_id(frame) != self._pending[0].correlation:
-            self._stream.abort(ProtocolViolation("wrong-answer", "a broker answered out of order"))
-            return
-        done = self._pending.popleft().done
-        if done is not None:
-            done(Outcome(frame))
-        if self._closing and not self.busy:
-            self._stream.close()
-
-    def _on_lost(self, error: Exception | None) -> None:
-        self._end(f"a broker closed the connection{f' ({error})' if error else ''}")
-
-    def _end(self, why: str) -> None:
-        if self.ended:
-            return
-        self.ended = True
-        lost, unsent = list(self._pending), list(self._queued)
-        self._pending.clear()
-        self._queued.clear()
-        for asked in lost:
-            if asked.done is not None:
-                asked.done(Outcome(None, sent=True))
-        for asked in unsent:
-            if asked.done is not None:
-                asked.done(Outcome(None, sent=False))
-        self._on_end(why)
+    def source_settings(self, link: str) -> ClusterSettings | None: ...
 
 
 class ClientConnection:
@@ -181,21 +50,61 @@ class ClientConnection:
         tasks: TaskOwner,
         target: Addresses,
         source: Callable[[str, int], Addresses],
+        clusters: SecuredClusters,
+        on_made: Callable[[ClientConnection], None],
         on_end: Callable[[ClientConnection], None],
     ) -> None:
         self._core = core
         self._tasks = tasks
         self._target_addresses = target
         self._source_addresses = source
+        self._clusters = clusters
+        self._on_made = on_made
         self._on_end = on_end
+        self._identity: Identity | None = None
+        """None until the client has proved who it is, where it is asked to."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._refusals: dict[str, tuple[float, str]] = {}
+        """When the source of a link refused this client last, and why."""
         self._target: Upstream | None = None
         self._sources: dict[tuple[str, int], Upstream] = {}
         self._ended = False
         self.session = Session(core, self)
         self.stream = FrameStream(self._on_frame, self._on_lost, max_frame=core.settings.max_frame)
         self.stream.on_writable = self._client_writable
+        self.stream.on_made = self._made
 
     # the client's socket
+
+    def _made(self) -> None:
+        """There is a connection. It has so long to log in, and until then its requests are short."""
+        settings, door = self._core.settings, self._core.settings.door
+        self._on_made(self)
+        if door.asks:
+            self.stream.max_frame = settings.max_login_frame
+            self._deadline = asyncio.get_running_loop().call_later(settings.login_s, self._late)
+        elif not door.knows_certificates:
+            self._identity = NOBODY
+        else:
+            self._identity = door.holder(self.stream.subject)
+            if self._identity is None:
+                self._core.outside.warn(f"{self.stream.peer}: no client of the table has {self.stream.subject!r}")
+                self.close("")
+
+    def _late(self) -> None:
+        if not self.session.logged_in:
+            self.close(f"it was not logged in after {self._core.settings.login_s:g} s")
+
+    def _accepted(self, identity: Identity) -> None:
+        self._identity = identity
+        self.stream.max_frame = self._core.settings.max_frame
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    @property
+    def principal(self) -> str:
+        """The name that the client has proved, '' where it has none or was asked for none."""
+        return self._identity.name if self._identity is not None else ""
 
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:
@@ -215,6 +124,8 @@ class ClientConnection:
         if self._ended:
             return
         self._ended = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._on_end(self)
         self.session.closed()
 
@@ -256,7 +167,7 @@ class ClientConnection:
         self, parts: Sequence[Buffer], correlation: int, answered: Callable[[bytearray], None] | None
     ) -> None:
         if self._target is None:
-            self._target = self._open(self._target_addresses, self._target_ended)
+            self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
         if answered is None:
             self._target.send(parts, correlation, None)
             return
@@ -267,6 +178,40 @@ class ClientConnection:
 
         self._target.send(parts, correlation, done)
 
+    def _target_security(self) -> Security:
+        """As whom this connection meets the target; before and beside a relayed login, as nobody yet (a)."""
+        target, door = self._clusters.target_settings, self._core.settings.door
+        if self._identity is None or (door.asks and not door.mapped):
+            return replace(target.security, sasl=None)
+        found = self._identity.at(target)
+        if found is None:
+            raise Refused("no-credential", f"the table has no credential of {self.principal} for {target.name}")
+        return found
+
+    def identified(self, identity: Identity) -> None:
+        self._accepted(identity)
+        for upstream in self._sources.values():
+            upstream.identified()
+
+    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
+        before, self._target = self._target, None
+        if before is not None:
+            before.replaced()
+        self._identity = identity
+
+        def ready(problem: str) -> None:
+            if not problem:
+                self._accepted(identity)
+            arrived(problem)
+
+        try:
+            self._target_security()
+        except Refused as refusal:
+            arrived(refusal.what)
+            return
+        self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
+        self._target.on_ready = ready
+
     def _target_ended(self, why: str) -> None:
         self.close("" if not self.session.waits_for_answer else why)
 
@@ -276,15 +221,50 @@ class ClientConnection:
         key = (link, node)
         upstream = self._sources.get(key)
         if upstream is None or upstream.ended:
-            upstream = self._open(self._source_addresses(link, node), lambda _: self._source_ended(key))
+            refusal = self._refusal(link)
+            if refusal:
+                told = Outcome(None, sent=False, refused=refusal)
+                asyncio.get_running_loop().call_soon(self._guard, done, told)
+                return
+            upstream = self._open(
+                self._source_addresses(link, node),
+                lambda: self._source_security(link) or PLAINTEXT,
+                lambda why: self._source_ended(key, why),
+            )
             self._sources[key] = upstream
         upstream.send(parts, correlation, lambda outcome: self._guard(done, outcome))
 
-    def _source_ended(self, key: tuple[str, int]) -> None:
-        self._sources.pop(key, None)
+    def _source_security(self, link: str) -> Security | None:
+        settings = self._clusters.source_settings(link)
+        return (self._identity or NOBODY).at(settings) if settings is not None else PLAINTEXT
 
-    def _open(self, addresses: Addresses, on_end: Callable[[str], None]) -> Upstream:
-        upstream = Upstream(self._tasks, addresses, on_end)
+    def _refusal(self, link: str) -> str:
+        """Why this client's writes cannot go to a link's source; a refused login is not tried again within a second."""
+        when, why = self._refusals.get(link, (float("-inf"), ""))
+        if why and monotonic() - when < _LOGIN_PAUSE_S:
+            return why
+        if self._source_security(link) is None:
+            why = (
+                f"the router cannot log in to the source as {self.principal or 'this client'}: no credential of it "
+                "is known"
+            )
+            self._refuse_at(link, why)
+            return why
+        return ""
+
+    def _refuse_at(self, link: str, why: str) -> None:
+        self._refusals[link] = (monotonic(), why)
+        self._core.outside.warn(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
+
+    def _source_ended(self, key: tuple[str, int], why: str) -> None:
+        ended = self._sources.pop(key, None)
+        if ended is not None and ended.refused:
+            self._refuse_at(key[0], why)
+
+    def _open(
+        self, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]
+    ) -> Upstream:
+        upstream = Upstream(self._tasks, addresses, security, on_end)
         upstream.on_flow = lambda _: self._flow()
         return upstream
 

@@ -19,6 +19,7 @@ from kmigrate.model.routes import routing_table
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
@@ -33,6 +34,8 @@ __all__ = ["Router"]
 _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
 _BACKLOG = 1024
+_TLS_FAREWELL_S = 3.0
+"""How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
 
 
 class Router:
@@ -62,6 +65,7 @@ class Router:
         self._servers: dict[int | None, asyncio.Server] = {}
         self._connections: set[ClientConnection] = set()
         self._draining: set[ClientConnection] = set()
+        self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._serving = False
         self._bootstrap = ("", 0)
 
@@ -149,7 +153,14 @@ class Router:
         settings = self.settings
         try:
             return await asyncio.get_running_loop().create_server(
-                lambda: self._accept(node), settings.host, port, backlog=_BACKLOG, start_serving=False
+                lambda: self._accept(node),
+                settings.host,
+                port,
+                backlog=_BACKLOG,
+                start_serving=False,
+                ssl=self._tls.context if self._tls else None,
+                ssl_handshake_timeout=settings.login_s if self._tls else None,
+                ssl_shutdown_timeout=_TLS_FAREWELL_S if self._tls else None,
             )
         except OSError as error:
             raise Refused(
@@ -165,12 +176,17 @@ class Router:
             self._tasks,
             lambda: self._clusters.target_addresses(node),
             lambda link, source_node: lambda: self._clusters.source_addresses(link, source_node),
+            self._clusters,
+            self._client_made,
             self._client_gone,
         )
+        return connection.stream
+
+    def _client_made(self, connection: ClientConnection) -> None:
+        """A connection counts from here: one that ends within its TLS handshake is never heard of."""
         if len(self._connections) >= self.settings.max_connections:
             asyncio.get_running_loop().call_soon(connection.close, "too many connections")
         self._connections.add(connection)
-        return connection.stream
 
     def _client_gone(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
@@ -192,6 +208,14 @@ class Router:
         while True:
             await sleep(_LOOK_AT_BROKERS_S)
             self._clusters.refresh_target()
+            self._renew_certificate()
+
+    def _renew_certificate(self) -> None:
+        try:
+            if self._tls is not None and self._tls.renew():
+                _log.info("the listeners' certificate was read again")
+        except KmigrateError as error:
+            _log.warning("the listeners keep their certificate: %s", error.what)
 
     # the state log
 

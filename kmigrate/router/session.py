@@ -28,10 +28,12 @@ from kmigrate.router.apis.offered import (
     unsupported_api_versions,
 )
 from kmigrate.router.apis.produce import PRODUCE, ProduceRequest
+from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.transactions import TRANSACTION_APIS, TransactionGuard
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.exchange import Exchange
 from kmigrate.router.identities import OwnProducer
+from kmigrate.router.login import SASL_APIS, ClientLogin
 from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
 from kmigrate.router.sequencer import Sequencer, Slot
 
@@ -51,6 +53,7 @@ class Session:
         self._order = Sequencer()
         self._judge = ProduceJudge(core)
         self._transactions = TransactionGuard()
+        self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._held: Held | None = None
         self._arrived = 0.0
         self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
@@ -68,6 +71,7 @@ class Session:
         head = peek_request(frame)
         if head.api_key != API_VERSIONS:
             check_offered(head.api_key, head.version)
+        self._login.admit(head, alone=self.idle)
         self._core.requests[head.api_key] += 1
         self._inbound.append((head, frame, self._edge.now()))
         self._inbound_bytes += len(frame)
@@ -113,6 +117,11 @@ class Session:
         return not self._inbound and not self._order.slots
 
     @property
+    def logged_in(self) -> bool:
+        """Whether the client may send everything: it has logged in, or nobody asks it to."""
+        return self._login.accepted
+
+    @property
     def waits_for_answer(self) -> bool:
         return bool(self._order.slots)
 
@@ -143,6 +152,10 @@ class Session:
             self._pass(head, frame, lambda answer: rewrite_fetch(answer, head.version, book))
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
+        elif key in SASL_APIS:
+            self._sasl(head, frame)
+        elif key == INIT_PRODUCER_ID and self._core.mirrored():
+            self._producer_id(head, frame)
         elif key in TRANSACTION_APIS or key in ADMIN_APIS:
             self._guarded(head, frame)
         else:
@@ -171,6 +184,28 @@ class Session:
             self._answer(frame, unsupported_api_versions(head.correlation_id))
             return
         self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
+
+    def _producer_id(self, head: RequestHead, frame: bytearray) -> None:
+        """To the target; one that it refuses to a writer of the source is asked for by the router itself."""
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            if is_refused_id(head, frame, answer):
+                self._core.outside.new_producer_id(
+                    lambda own: self._fill(slot, given_id(head, own) if own >= 0 else answer)
+                )
+            else:
+                self._fill(slot, answer)
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _sasl(self, head: RequestHead, frame: bytearray) -> None:
+        request = decode_request(frame, self._decodable(head, frame))
+        if self._login.relays(head, request):
+            self._pass(head, frame, lambda answer: self._login.told(head, answer))
+            return
+        slot = self._order.take(len(frame))
+        self._login.answer(head, request, lambda answer: self._fill(slot, answer))
 
     def _decodable(self, head: RequestHead, frame: bytearray) -> RequestHead:
         return peek_request(frame, is_flexible(head.api_key, head.version))

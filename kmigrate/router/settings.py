@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kmigrate.model.door import OPEN_DOOR, Door
+
 __all__ = ["RouterSettings"]
 
 
@@ -33,6 +35,11 @@ class RouterSettings:
     """Requests of one client connection that may wait for an answer before reading from it pauses."""
     max_pending_bytes: int = 64 * 1024 * 1024
     presence_interval_ms: int = 500
+    door: Door = OPEN_DOOR
+    max_login_frame: int = 512 * 1024
+    """Longest request before a login is accepted: Kafka's own bound (`sasl.server.max.receive.size`)."""
+    login_s: float = 20.0
+    """How long a client may take until it is logged in."""
     drain_s: float = 3.0
     """How long `close` waits for answers that are under way."""
 

@@ -39,9 +39,11 @@ class Access:
 
     def toml(self) -> str:
         """The same as lines of `kmigrate.toml`; the password stays in its file."""
+        return f'"security.protocol" = "SASL_SSL"\n"ssl.ca.location" = "{self.ca_file}"\n{self.sasl_toml()}'
+
+    def sasl_toml(self) -> str:
+        """Who it is alone, as a router's table has it."""
         return (
-            '"security.protocol" = "SASL_SSL"\n'
-            f'"ssl.ca.location" = "{self.ca_file}"\n'
             f'"sasl.mechanism" = "{self.mechanism}"\n'
             f'"sasl.username" = "{self.username}"\n'
             f'"sasl.password" = {{ file = "{self.password_file}" }}\n'

@@ -32,7 +32,7 @@ from kmigrate.model.grants import GRANTS
 from kmigrate.sandbox.access import Access
 from kmigrate.sandbox.client_specs import DEMO_GROUPS
 
-__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits"]
+__all__ = ["CLIENT_USERS", "USERS", "Permit", "SandboxSecurity", "permits", "router_section"]
 
 USERS = ("broker", "admin", "kmigrate", "producers", "consumers")
 """`broker` and `admin` are super users; the others may do what they are granted."""
@@ -84,16 +84,17 @@ class Permit:
 def permits(side: str) -> list[Permit]:
     """Who may do what on one side: kmigrate its least (docs/security.md), live clients their work at the source.
 
-    They are allowed nothing on the target: what they need there is for the migration to bring.
+    On the target they may use transactional ids, whose rules no mirror carries over, and may touch no topic: what they
+    need there is for the migration to bring.
     """
     needed = [Permit("kmigrate", g.resource, g.operation, g.name) for g in GRANTS if g.side == side]
+    needed.append(Permit("producers", "TRANSACTIONAL_ID", "WRITE"))
     if side != "source":
         return needed
     topics = sorted({topic for chosen in DEMO_GROUPS.values() for topic in chosen})
     return [
         *needed,
         *(Permit("producers", "TOPIC", "WRITE", topic) for topic in topics),
-        Permit("producers", "TRANSACTIONAL_ID", "WRITE"),
         *(Permit("consumers", "TOPIC", "READ", topic) for topic in topics),
         *(Permit("consumers", "GROUP", "READ", group) for group in DEMO_GROUPS),
     ]
@@ -200,6 +201,18 @@ class SandboxSecurity:
             "org.apache.kafka.common.security.plain.PlainLoginModule required "
             f'username="broker" password="{self._password("broker")}" {known};'
         )
+
+
+def router_section(source: SandboxSecurity, target: SandboxSecurity) -> str:
+    """Lines of `[router]` for a secure pair: the target judges logins, and a table has writers' other passwords."""
+    certificate, key = target.issue("router")
+    table = target.folder / "clients.toml"
+    writers = sorted({user for role, user in CLIENT_USERS.items() if role != "consumer"})
+    entries = (f"[clients.{user}.clusters.source]\n{source.access(user).sasl_toml()}" for user in writers)
+    _private(table, "".join(entries))
+    return (
+        f'security_protocol = "SASL_SSL"\ncertificate = "{certificate}"\nkey = "{key}"\ncredentials = "{table}"\n'
+    )
 
 
 _NEW_KEY = ("-newkey", "rsa:2048", "-nodes")

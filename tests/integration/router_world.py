@@ -162,8 +162,10 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) -> AsyncIterator[World]:
-    settings = settings_of("target", target.bootstrap)
+async def link_between(
+    source: KafkaCluster, target: KafkaCluster, link: str, login: ClusterSettings | None = None
+) -> AsyncIterator[World]:
+    settings = login or settings_of("target", target.bootstrap)
     async with ClusterClient(settings) as client:
         await ensure_state_log(client, Admin(settings))
         async with StateLog(client) as log:
@@ -181,12 +183,13 @@ async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) ->
             try:
                 yield world
             finally:
-                await world_gone(log, link)
+                await world_gone(log, link, routers=login is None)
 
 
-async def world_gone(log: StateLog, link: str) -> None:
+async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
     """Leave no record of a test to the next one."""
-    for key in [key for key in log.state.records if key.split("/")[1] == link or key.startswith("router/")]:
+    gone = [k for k in log.state.records if k.split("/")[1] == link or (routers and k.startswith("router/"))]
+    for key in gone:
         await log.append(lambda state, key=key: (key, None) if key in state.records else None)
 
 

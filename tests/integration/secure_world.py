@@ -26,6 +26,8 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, 
 from kmigrate.sandbox.ports import free_ports
 
 SESSION_MS = 2500
+MOVER = "the-same-on-both"
+"""Password of `mover`, who may log in to both clusters alike, by PLAIN."""
 _OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 
 
@@ -84,6 +86,11 @@ def _add_listeners(cluster: KafkaCluster) -> int:
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": f'{_OAUTH} unsecuredLoginStringClaim_sub="x";',
     }
+    plain = "listener.name.sasl_ssl.plain.sasl.jaas.config"
+    (users,) = (
+        line.partition("=")[2] for line in broker.properties.read_text("utf-8").splitlines() if line.startswith(plain)
+    )
+    extra[plain] = users.replace(";", f' user_mover="{MOVER}";')
     with broker.properties.open("a", encoding="utf-8") as file:
         file.writelines(f"{key}={value}\n" for key, value in extra.items())
     return port

@@ -17,6 +17,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable
 from kmigrate.model.security import Bearer, Login, Security, Tls
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.sandbox.estate import Sandbox
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.secure_world import SESSION_MS, SecurePair, reached, token
 from tests.integration.test_cli_sandbox import Shell
@@ -204,10 +205,21 @@ def test_a_secure_sandbox_is_reached_by_the_configuration_it_writes_and_by_nobod
     try:
         assert (secrets / "kmigrate.password").read_text(encoding="utf-8") not in written
         assert kmigrate("link", "list", code=3)["error"] == "no-state-log"  # so the login passed
-        assert kmigrate("router", "run", code=3)["error"] == "router-not-secure"
+        routed = kmigrate.run_engines()["bootstrap"]
+        target = Sandbox.load(tmp_path / "build/sandbox").target
+        login = {**target.security.access("producers").librdkafka(), "bootstrap.servers": routed}
+        seen = AdminClient(login).list_topics(timeout=10)
+        assert (seen.cluster_id, list(seen.brokers)) == (target.cluster_id, [1_000_001])
+        kmigrate.stop_engines()
+        kmigrate.environment["KMIGRATE_CONFIG"] = "open.toml"
+        (tmp_path / "open.toml").write_text(written.split("[router]")[0], encoding="utf-8")
+        assert kmigrate("router", "run", "--target", "target", code=3)["error"] == "router-not-secure"
         stranger = AdminClient({"bootstrap.servers": up["clusters"][0]["bootstrap"], "log_level": 0})
         with pytest.raises(KafkaException):
             stranger.list_topics(timeout=1)
     finally:
+        if kmigrate.engines is not None and kmigrate.engines.poll() is None:
+            kmigrate.stop_engines()
+        kmigrate.environment["KMIGRATE_CONFIG"] = "build/sandbox/kmigrate.toml"
         kmigrate("sandbox", "down")
     assert not secrets.exists()

@@ -133,7 +133,7 @@ def _rotate_a_password(migration: SecureMigration) -> None:
 
 
 async def _promote_by_hand(pair: SecurePair) -> None:
-    """What group promote and topic promote ask of the clusters; both go through a router, which is not secure yet."""
+    """What group promote and topic promote ask of the clusters; both want a router, of which this test has none."""
     source, target = Admin(pair.settings("source")), Admin(pair.settings("target"))
     assert await source.groups() == {"readers": "empty"}
     assert [state.members for state in (await source.describe_groups(["readers"])).values()] == [()]

@@ -4,9 +4,9 @@ One explicit list (D6, D7, D10): an API that is not in it is hidden, because nob
 node ids or addresses, or because it must not be used during a migration. Versions are capped where a newer one
 names topics by id, or belongs to transaction version 2 (B11).
 
-Hidden on purpose: SASL (listeners are plain for now), telemetry (D10), share and Streams-protocol groups,
-DescribeTopicPartitions and the admin calls about replicas and quorums (full of node ids, no client needs them),
-ElectLeaders, delegation tokens, WriteTxnMarkers and everything between brokers.
+Hidden on purpose: telemetry (D10), share and Streams-protocol groups, DescribeTopicPartitions and the admin
+calls about replicas and quorums (full of node ids, no client needs them), ElectLeaders, delegation tokens,
+WriteTxnMarkers and everything between brokers.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ OFFERED: dict[int, tuple[int, int]] = {
     14: (0, 5),  # SyncGroup
     15: (0, 6),  # DescribeGroups
     16: (0, 5),  # ListGroups
+    17: (0, 1),  # SaslHandshake: 0 is listed, because some clients look for it, and refused when it comes
     18: (0, 4),  # ApiVersions
     19: (2, 7),  # CreateTopics
     20: (1, 5),  # DeleteTopics: 6 names topics by id
@@ -52,6 +53,7 @@ OFFERED: dict[int, tuple[int, int]] = {
     31: (1, 3),  # DeleteAcls
     32: (1, 4),  # DescribeConfigs
     33: (0, 2),  # AlterConfigs
+    36: (0, 2),  # SaslAuthenticate
     37: (0, 3),  # CreatePartitions
     42: (0, 2),  # DeleteGroups
     44: (0, 1),  # IncrementalAlterConfigs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 import uvloop
 
 from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable, UsageError
+from kmigrate.model.door import ListenerTls
 from kmigrate.model.security import Login, Security, Tls
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.net.tls import client_context
+from kmigrate.net.dial import dial as connect
+from kmigrate.net.stream import FrameStream
+from kmigrate.net.tls import ServerTls, client_context, subject_of
 from kmigrate.sandbox.security import SandboxSecurity
 
 Loop = Callable[[], asyncio.AbstractEventLoop]
@@ -108,3 +112,59 @@ def test_files_that_cannot_be_used_are_named(authority: SandboxSecurity, tmp_pat
         with pytest.raises(UsageError, match="tls-file-unusable") as caught:
             client_context(tls)
         assert named in caught.value.what
+
+
+def test_a_listener_shows_a_renewed_certificate_without_a_restart_and_keeps_the_old_one_if_it_is_broken(
+    loop: Loop, authority: SandboxSecurity, tmp_path: Path
+) -> None:
+    certificate, key = tmp_path / "shown.pem", tmp_path / "shown.key"
+
+    def show(name: str, stamp: int) -> None:
+        made = authority.issue(name)
+        for file, source in zip((certificate, key), made, strict=True):
+            file.write_bytes(source.read_bytes())
+            os.utime(file, (stamp, stamp))
+
+    show("first", 1)
+    issued, issued_key = authority.issue("o, r+d")
+    listener = ServerTls(ListenerTls(str(certificate), str(key), client_ca=str(authority.ca_file)))
+    clients: list[str] = []
+
+    async def seen() -> str:
+        stream = FrameStream(lambda _: None, lambda _: None)
+        made, met = (asyncio.get_running_loop().create_future() for _ in range(2))
+        stream.on_made = lambda: made.set_result(stream.subject)
+        theirs = FrameStream(lambda _: None, lambda _: None)
+        theirs.on_made = lambda: met.set_result(theirs.subject)
+        server = await asyncio.get_running_loop().create_server(lambda: theirs, "127.0.0.1", 0, ssl=listener.context)
+        tls = Tls(str(authority.ca_file), str(issued), str(issued_key))
+        try:
+            await connect(stream, "127.0.0.1", server.sockets[0].getsockname()[1], tls, "the listener")
+            clients.append(await met)
+            return str(await made)
+        finally:
+            stream.close()
+            server.close()
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        assert await seen() == "CN=first"
+        assert not listener.renew()
+        show("second", 2)
+        assert listener.renew()
+        assert await seen() == "CN=second"
+        for broken in ("no PEM", authority.issue("third")[0].read_text("utf-8")):  # the second: of another key
+            certificate.write_text(broken, encoding="utf-8")
+            with pytest.raises(UsageError, match="tls-file-unusable"):
+                listener.renew()
+        assert await seen() == "CN=second"
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+    assert clients == ["CN=o\\, r\\+d"] * 3
+
+
+def test_a_subject_is_written_as_kafka_names_principals() -> None:
+    subject = ((("countryName", "DE"),), (("organizationName", "A, B"),), (("commonName", "orders"), ("userId", "7")))
+    assert subject_of({"subject": subject}) == "CN=orders+UID=7,O=A\\, B,C=DE"
+    assert subject_of({}) == ""

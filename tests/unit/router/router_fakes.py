@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kmigrate.model.door import OPEN_DOOR, Door, Identity
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 from kmigrate.records.build import one_record_batch
@@ -72,6 +73,8 @@ class FakeEdge:
     sent: list[Sent] = field(default_factory=list)
     replies: list[bytearray] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    identities: list[Identity] = field(default_factory=list)
+    logins: list[tuple[Identity, Callable[[str], None]]] = field(default_factory=list)
     wakes: list[float] = field(default_factory=list)
 
     def now(self) -> float:
@@ -102,6 +105,12 @@ class FakeEdge:
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
+
+    def identified(self, identity: Identity) -> None:
+        self.identities.append(identity)
+
+    def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
+        self.logins.append((identity, arrived))
 
 
 @dataclass
@@ -143,14 +152,17 @@ class FakeOutside:
     def say(self, line: str) -> None:
         self.said.append(line)
 
+    def warn(self, line: str) -> None:
+        self.said.append(line)
+
 
 class Stage:
     """One client connection on a core: the test writes Produce requests and plays every broker."""
 
-    def __init__(self, *routes: TopicRoute, held: Sequence[str] = ()) -> None:
+    def __init__(self, *routes: TopicRoute, held: Sequence[str] = (), door: Door = OPEN_DOOR) -> None:
         self.outside = FakeOutside()
         book = AddressBook(1_000_000, {1: ("router", 9001)})
-        self.core = Core(RouterSettings(), table(held=held), book, self.outside)
+        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside)
         self.core.swap(table(*routes, held=held))
         self.edge = FakeEdge()
         self.session = Session(self.core, self.edge)

@@ -1,0 +1,278 @@
+"""One connection of a client's to one broker: opened and logged in as that client, its answers in order.
+
+    open: TCP → TLS → login, where the router does it → ready ── 85 % of the session ──→ login again (KIP-368) …
+
+Requests wait while a login is under way, and nothing of them is lost by it; a login that fails ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kmigrate.errors import KmigrateError, ProtocolViolation, Unreachable
+from kmigrate.model.security import Bearer, Login, Security
+from kmigrate.net.clock import monotonic
+from kmigrate.net.dial import dial
+from kmigrate.net.login import log_in
+from kmigrate.net.stream import FrameStream
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.api import decode_body, encode_body, response_type
+from kmigrate.protocol.frames import SIZE, correlation_id, encode_request_head, response_body_offset
+from kmigrate.router.core import Buffer, Outcome
+
+__all__ = ["Addresses", "Upstream"]
+
+Addresses = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
+"""Where an upstream may connect to, best first; asked when it is opened."""
+
+_CONNECT_S = 5.0
+_MAX_UPSTREAM_FRAME = 1 << 30
+_LOGIN_S = 10.0
+_BETWEEN_LOGINS_S = 1.2
+"""Kafka takes no renewal within a second of the last one (`KafkaChannel`)."""
+_RENEW_AT = 0.85
+"""Share of a session's lifetime after which the router logs in again."""
+_REFUSALS = frozenset({"authentication-failed", "sasl-mechanism-refused"})
+"""What a broker has against the client itself; every other failure of a login may pass."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One request on its way to a broker; `done` None where no answer is due."""
+
+    parts: Sequence[Buffer]
+    correlation: int
+    done: Callable[[Outcome], None] | None
+
+
+class Upstream:
+    """A connection to one broker, opened by its first request; answers come in the order of the requests.
+
+    `security` is asked at each login, so that a session is renewed by what the client has shown last.
+    """
+
+    def __init__(
+        self, tasks: TaskOwner, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]
+    ) -> None:
+        self._tasks = tasks
+        self._addresses = addresses
+        self._security = security
+        self._on_end = on_end
+        self._queued: deque[_Asked] = deque()
+        self._pending: deque[_Asked] = deque()
+        self._stream = FrameStream(self._on_frame, self._on_lost, max_frame=_MAX_UPSTREAM_FRAME)
+        self._connected = False
+        self._closing = False
+        self._silent = False
+        self._renewal: asyncio.TimerHandle | None = None
+        self._shown: Login | Bearer | None = None
+        self._logged_in = 0.0
+        self._login_ids = itertools.count(-2, -1)
+        self.refused = ""
+        """Why the broker does not take this client's login; '' for every other end."""
+        self.ended = False
+        self.on_flow: Callable[[bool], None] | None = None
+        self.on_ready: Callable[[str], None] | None = None
+        """Called once when it is logged in, with what failed otherwise."""
+        tasks.start(self._open())
+
+    async def _open(self) -> None:
+        problem = "no address"
+        for host, port in await self._addresses():
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await dial(self._stream, host, port, self._security().tls, f"{host}:{port}")
+            except TimeoutError:
+                problem = f"{host}:{port}: timed out"
+            except KmigrateError as error:
+                problem = error.what
+            else:
+                if self._stream.lost:  # it was aborted while it was opened
+                    self._fail("it was aborted")
+                else:
+                    await self._log_in()
+                return
+        self._end(f"no connection to a broker ({problem})")
+
+    # the login, where it is the router's to do
+
+    async def _log_in(self) -> None:
+        """Log in, first or again (KIP-368); requests wait meanwhile, and a refusal is the connection's end."""
+        sasl, lifetime = self._security().sasl, 0.0
+        self._connected = False
+        if sasl is not None:
+            try:
+                async with asyncio.timeout(_LOGIN_S):
+                    lifetime = await log_in(self._ask, sasl, self._stream.peer)
+            except TimeoutError:
+                self._fail(f"{self._stream.peer} did not end a login within {_LOGIN_S:g} s")
+                return
+            except KmigrateError as error:
+                self.refused = error.what if error.ref in _REFUSALS else ""
+                self._fail(error.what)
+                return
+        if self.ended:
+            return
+        self._shown, self._logged_in = sasl, monotonic()
+        if lifetime:
+            self._renew_in(lifetime * _RENEW_AT)
+        self._on_connected()
+
+    def _fail(self, why: str) -> None:
+        self._end(why)
+        self._stream.abort()
+
+    def _renew_in(self, seconds: float) -> None:
+        """Log in again at that time: no earlier than a broker allows, which ends the connection otherwise."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        earliest = self._logged_in + _BETWEEN_LOGINS_S - monotonic()
+        self._renewal = asyncio.get_running_loop().call_later(max(seconds, earliest), self._renew)
+
+    def _renew(self) -> None:
+        if self._connected and not self.ended:
+            self._connected = False
+            self._tasks.start(self._log_in())
+
+    def identified(self) -> None:
+        """The client has shown a credential again: if it is another one, it is used from now on."""
+        if self._connected and not self.ended and self._security().sasl != self._shown:
+            self._renew_in(0)
+
+    async def _ask(self, request: Any) -> Any:
+        """A word of the login: it passes the requests that wait."""
+        kind, correlation = type(request), next(self._login_ids)
+        answered: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if answered.done():
+                return
+            if outcome.frame is None:
+                answered.set_exception(Unreachable("connection-lost", f"{self._stream.peer} closed within the login"))
+            else:
+                answered.set_result(outcome.frame)
+
+        head = encode_request_head(
+            int(kind.__api_key__), int(kind.__version__), correlation, b"kmigrate-router", kind.__flexible__
+        )
+        body = encode_body(request)
+        self._write(_Asked([SIZE.pack(len(head) + len(body)) + head, body], correlation, done))
+        frame = await answered
+        return decode_body(response_type(kind), frame, response_body_offset(frame, kind.__flexible__))
+
+    def _on_connected(self) -> None:
+        self._connected = True
+        self._tell("")
+        self._stream.on_writable = self._flow
+        while self._queued:
+            self._write(self._queued.popleft())
+        if self._closing and not self.busy:
+            self._stream.close()
+
+    def send(self, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None] | None) -> None:
+        asked = _Asked(parts, correlation, done)
+        if self.ended:
+            if done is not None:
+                done(Outcome(None, sent=False))
+        elif self._connected:
+            self._write(asked)
+        else:
+            self._queued.append(asked)
+
+    def _write(self, asked: _Asked) -> None:
+        if asked.done is not None:
+            self._pending.append(asked)
+        else:
+            self._silent = True
+        if len(asked.parts) == 1:
+            self._stream.write(asked.parts[0])
+        else:
+            self._stream.write_many(list(asked.parts))
+        asked.parts = ()
+
+    def _flow(self, writable: bool) -> None:
+        if self.on_flow is not None:
+            self.on_flow(writable)
+
+    @property
+    def writable(self) -> bool:
+        return self._stream.writable
+
+    @property
+    def busy(self) -> bool:
+        """Whether answers are still due."""
+        return bool(self._pending or self._queued)
+
+    def read(self, on: bool) -> None:
+        if on:
+            self._stream.resume_reading()
+        else:
+            self._stream.pause_reading()
+
+    def close(self) -> None:
+        """Close for a client that is gone: at once, unless it has sent writes that nobody answers.
+
+        To close while answers are under way resets the connection, and the broker would drop what it has not
+        read yet; with unanswered writes among it, the answers are waited for (and dropped).
+        """
+        if self._silent or any(asked.done is None for asked in self._queued):
+            self.close_when_answered()
+            return
+        self._closing = True
+        self._queued.clear()
+        self._stream.close()  # before there is a connection this does nothing, and `_on_connected` will
+
+    def replaced(self) -> None:
+        """Another takes its place; what becomes of this one is nobody's concern any more."""
+        self._on_end = lambda _: None
+        self.close()
+
+    def close_when_answered(self) -> None:
+        """Close once nothing is due any more: what was forwarded is accounted for to the end."""
+        self._closing = True
+        if self._connected and not self.busy:
+            self._stream.close()
+
+    def abort(self) -> None:
+        self._stream.abort()
+
+    def _on_frame(self, frame: bytearray) -> None:
+        if not self._pending or len(frame) < 8 or correlation_id(frame) != self._pending[0].correlation:
+            self._stream.abort(ProtocolViolation("wrong-answer", "a broker answered out of order"))
+            return
+        done = self._pending.popleft().done
+        if done is not None:
+            done(Outcome(frame))
+        if self._closing and not self.busy:
+            self._stream.close()
+
+    def _on_lost(self, error: Exception | None) -> None:
+        self._end(f"a broker closed the connection{f' ({error})' if error else ''}")
+
+    def _end(self, why: str) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+        lost, unsent = list(self._pending), list(self._queued)
+        self._pending.clear()
+        self._queued.clear()
+        for asked in lost:
+            if asked.done is not None:
+                asked.done(Outcome(None, sent=True))
+        for asked in unsent:
+            if asked.done is not None:
+                asked.done(Outcome(None, sent=False, refused=self.refused))
+        self._tell(why)
+        self._on_end(why)
+
+    def _tell(self, problem: str) -> None:
+        then, self.on_ready = self.on_ready, None
+        if then is not None:
+            then(problem)

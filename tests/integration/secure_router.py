@@ -1,0 +1,109 @@
+"""A router in front of the secure pair, started by the command line, and clients that log in through it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError, Producer
+
+from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.migration import wait_until
+from tests.integration.secure_world import SecurePair
+
+
+@dataclass
+class SecureRouter:
+    """One `kmigrate router run`; `log` is all that it has said."""
+
+    pair: SecurePair
+    bootstrap: str
+    log: Path
+
+    def client(self, user: str = "producers", mechanism: str = "SCRAM-SHA-512", **more: Any) -> dict[str, Any]:
+        """librdkafka's settings of a user of the target; the router's certificate is of the target's authority."""
+        login = self.pair.target.security.access(user, mechanism).librdkafka() if user else {}
+        return {**login, "bootstrap.servers": self.bootstrap, "log_level": 0, **more}
+
+    def said(self, words: str) -> None:
+        wait_until(lambda: words in self.log.read_text("utf-8"), 15, f"the router to say {words!r}: {self.log}")
+
+
+@contextlib.contextmanager
+def secure_router(pair: SecurePair, folder: Path, section: str, clients: str = "") -> Iterator[SecureRouter]:
+    """`section` is what `[router]` says beside its certificate, `clients` the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    certificate, key = pair.target.security.issue("router")
+    lines = []
+    for cluster in (pair.source, pair.target):
+        lines.append(f'[clusters.{cluster.spec.name}]\n"bootstrap.servers" = "{cluster.bootstrap}"\n')
+        lines.append(cluster.security.access("kmigrate").toml())
+    lines.append(f'[defaults]\ntarget = "target"\n[router]\nname = "{folder.name}"\n')
+    lines.append(f'certificate = "{certificate}"\nkey = "{key}"\n{section}\n')
+    if clients:
+        (folder / "clients.toml").write_text(clients, encoding="utf-8")
+        lines.append('credentials = "clients.toml"\n')
+    config, log = folder / "kmigrate.toml", folder / "router.log"
+    config.write_text("".join(lines), encoding="utf-8")
+    with log.open("wb") as sink:
+        command = [sys.executable, "-m", "kmigrate", "router", "run", "--config", str(config), "--json"]
+        process = subprocess.Popen(command, stdout=sink, stderr=sink)
+    try:
+
+        def listens() -> str:
+            assert process.poll() is None, log.read_text("utf-8")
+            told = [json.loads(line) for line in log.read_text("utf-8").splitlines() if line.startswith("{")]
+            return next((one["bootstrap"] for one in told if one["event"] == "router-listening"), "")
+
+        yield SecureRouter(pair, str(wait_until(listens, 30, "the router to listen")), log)
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+def entry(name: str, cluster: KafkaCluster, user: str, password: str = "", certificate: str = "") -> str:
+    """One client of the table: a user of a cluster stands for it there."""
+    access = replace(cluster.security.access(user), mechanism="SCRAM-SHA-256")
+    head = f"[clients.{name}]\n" if password or certificate else ""
+    head += f'password = "{password}"\n' if password else ""
+    head += f'certificate = "{certificate}"\n' if certificate else ""
+    return f"{head}[clients.{name}.clusters.{cluster.spec.name}]\n{access.sasl_toml()}"
+
+
+class Calm:
+    """Watches one client for a stretch in which it lost no connection and sent nothing again."""
+
+    def __init__(self) -> None:
+        self._troubles = -1
+        self._since = float("inf")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"statistics.interval.ms": 200, "stats_cb": self._look}
+
+    def _look(self, statistics: str) -> None:
+        brokers = json.loads(statistics)["brokers"].values()
+        troubles = sum(int(broker["disconnects"]) + int(broker["txretries"]) for broker in brokers)
+        if troubles != self._troubles:
+            self._troubles, self._since = troubles, time.monotonic()
+
+    def lasts(self, seconds: float) -> None:
+        """A machine that stands still for a moment may end a session; then the next stretch counts."""
+        wait_until(lambda: time.monotonic() - self._since > seconds, 60, f"{seconds} s without any trouble")
+
+
+def written(config: dict[str, Any], topic: str, *values: str) -> list[KafkaError | None]:
+    """What became of each record of one producer."""
+    told: list[KafkaError | None] = []
+    producer = Producer({**config, "message.timeout.ms": 20_000})
+    for value in values:
+        producer.produce(topic, value.encode(), partition=0, on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(25) == 0
+    return told

@@ -1,0 +1,72 @@
+"""As whom a client meets each cluster, and the routers that would lend it somebody else's rights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kmigrate.errors import Refused
+from kmigrate.model.door import NOBODY, OPEN_DOOR, ClientEntry, Door, Identity, check_door
+from kmigrate.model.security import Bearer, Login, Security, Tls
+from kmigrate.model.settings import ClusterSettings
+
+OURS = Login("SCRAM-SHA-512", "kmigrate", "ours")
+THEIRS = Login("PLAIN", "orders", "theirs")
+OPEN = ClusterSettings("open", (("o", 1),), security=Security(Tls("ca.pem")))
+ASKING = ClusterSettings("asking", (("a", 1),), security=Security(Tls("ca.pem"), OURS))
+CERTIFIED = ClusterSettings("certified", (("c", 1),), security=Security(Tls("ca.pem", "our.pem", "our.key")))
+MAPPED = Security(Tls("ca.pem"), Login("PLAIN", "o", "p"))
+ENTRY = ClientEntry("orders", "pen", upstream={"asking": MAPPED})
+ANYBODY = ClientEntry("*", upstream={"asking": replace(MAPPED, sasl=Bearer("token"))})
+
+
+def test_a_client_meets_a_cluster_by_the_table_then_by_its_own_credential_then_as_anybody() -> None:
+    assert Identity("orders", THEIRS, ENTRY, ANYBODY).at(ASKING) == MAPPED
+    assert Identity("orders", THEIRS, None, ANYBODY).at(ASKING) == Security(Tls("ca.pem"), THEIRS)
+    assert Identity("orders", None, None, ANYBODY).at(ASKING) == ANYBODY.upstream["asking"]
+
+
+def test_nobody_is_ever_lent_our_own_credential() -> None:
+    for identity in (NOBODY, Identity("orders"), Identity("orders", THEIRS), Identity("orders", entry=ENTRY)):
+        for cluster in (ASKING, CERTIFIED):
+            found = identity.at(cluster)
+            assert found is None or (found.sasl is not OURS and not (found.tls and found.tls.cert_file))
+    assert Identity("orders", THEIRS).at(CERTIFIED) is None
+    assert NOBODY.at(OPEN) == OPEN.security
+
+
+def test_the_entry_for_anybody_is_not_a_clients_name() -> None:
+    door = Door(mechanisms=("PLAIN",), clients={"*": ANYBODY})
+    assert door.named("*").entry is None
+    assert door.named(None).fallback is ANYBODY
+
+
+@pytest.mark.parametrize(
+    ("door", "target", "source", "ref"),
+    [
+        (OPEN_DOOR, OPEN, OPEN, None),
+        (OPEN_DOOR, ASKING, OPEN, "router-not-secure"),
+        (OPEN_DOOR, OPEN, ASKING, "router-not-secure"),
+        (OPEN_DOOR, CERTIFIED, OPEN, "router-not-secure"),
+        (Door(mechanisms=("PLAIN",)), ASKING, ASKING, None),
+        (Door(mechanisms=("PLAIN",)), OPEN, ASKING, "router-login-not-judged"),
+        (Door(mechanisms=("PLAIN",)), CERTIFIED, OPEN, "router-login-not-judged"),
+        (Door(mechanisms=("PLAIN",), mapped=True, clients={"orders": ENTRY}), ASKING, ASKING, None),
+        (Door(mechanisms=("PLAIN",), mapped=True, clients={"orders": ENTRY}), CERTIFIED, ASKING, "no-credential"),
+        (Door(mechanisms=("PLAIN",), mapped=True, clients={"x": ClientEntry("x"), "*": ANYBODY}), ASKING, OPEN, None),
+        (Door(clients={"o": ClientEntry("o", certificate="CN=o")}), OPEN, ASKING, None),
+        (Door(clients={"o": ClientEntry("o", certificate="CN=o")}), ASKING, OPEN, "no-credential"),
+    ],
+)
+def test_a_router_that_could_not_say_who_comes_does_not_start(
+    door: Door, target: ClusterSettings, source: ClusterSettings, ref: str | None
+) -> None:
+    if ref is None:
+        check_door(door, target, [source])
+        return
+    with pytest.raises(Refused) as caught:
+        check_door(door, target, [source])
+    assert caught.value.ref == ref
+    assert caught.value.still_true
+    assert "docs/security.md" in caught.value.next_step

@@ -1,0 +1,162 @@
+"""A client's connection to a broker: nothing is sent before its login, nothing is lost by a renewal."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import struct
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kmigrate.model.security import Login, Security
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.frames import peek_request
+from kmigrate.router import upstream
+from kmigrate.router.apis.blank import blank, frame_answer
+from kmigrate.router.core import Outcome
+from kmigrate.router.upstream import Upstream
+
+_LIFETIME_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This broker takes a renewal at any time."""
+    monkeypatch.setattr(upstream, "_BETWEEN_LOGINS_S", 0.0)
+
+
+class SaslBroker:
+    """Takes PLAIN logins by any password but "wrong", and echoes every other request's correlation id."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                size = await reader.readexactly(4)
+                frame = bytearray(size + await reader.readexactly(struct.unpack(">i", size)[0]))
+                writer.write(self._answer(frame))
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            writer.close()
+
+    def _answer(self, frame: bytearray) -> bytes:
+        head = peek_request(frame)
+        if head.api_key not in (17, 36):
+            self.heard.append(f"request {head.correlation_id}")
+            return struct.pack(">ii", 4, head.correlation_id)
+        head = peek_request(frame, head.api_key == 36)
+        kind = entity(head.api_key, head.version, "response")
+        told: dict[str, Any] = {"mechanisms": ("PLAIN",)}
+        if head.api_key == 36:
+            word = bytes(decode_body(entity(36, head.version, "request"), frame, head.body).auth_bytes)
+            password = word.split(b"\0")[2].decode()
+            self.heard.append(f"login {password}")
+            told = {"session_lifetime": dt.timedelta(seconds=_LIFETIME_S)}
+            if password == "wrong":
+                told = {"error_code": 58, "error_message": "no"}
+        return frame_answer(blank(kind, **told), head.correlation_id)
+
+
+class Scene:
+    """One upstream to a broker of its own; `password` is what the client has shown last."""
+
+    def __init__(self, tasks: TaskOwner, broker: SaslBroker, password: str) -> None:
+        self.password = password
+        self.broker = broker
+        self.outcomes: list[Outcome] = []
+        self.ended: list[str] = []
+        self._changed = asyncio.Event()
+        self.upstream = Upstream(tasks, self._addresses, self._security, partial(self._note, self.ended))
+
+    async def _addresses(self) -> Sequence[tuple[str, int]]:
+        return [("127.0.0.1", self.broker.port)]
+
+    def _security(self) -> Security:
+        return Security(sasl=Login("PLAIN", "me", self.password))
+
+    def send(self, correlation: int) -> None:
+        head = struct.pack(">hhih", 3, 4, correlation, -1)
+        self.upstream.send([struct.pack(">i", len(head)) + head], correlation, partial(self._note, self.outcomes))
+
+    async def asks(self) -> None:
+        """One request and its answer."""
+        wanted = len(self.outcomes) + 1
+        self.send(wanted)
+        await self.until(lambda: len(self.outcomes) == wanted)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(15):
+            while not true():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _note(self, notes: list[Any], what: Any) -> None:
+        notes.append(what)
+        self._changed.set()
+
+
+def play(act: Callable[[Scene], Awaitable[None]], password: str = "first") -> Scene:
+    async def run() -> Scene:
+        broker, failures = SaslBroker(), list[BaseException]()
+        server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+        broker.port = server.sockets[0].getsockname()[1]
+        tasks = TaskOwner(failures.append)
+        scene = Scene(tasks, broker, password)
+        await act(scene)
+        scene.upstream.abort()
+        await tasks.close()
+        server.close()
+        assert failures == []
+        return scene
+
+    return asyncio.run(run())
+
+
+def test_requests_wait_for_the_login_and_for_its_renewal_by_the_newest_credential() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.asks()
+        scene.password = "second"
+        while "login second" not in scene.broker.heard:
+            await scene.asks()
+        await scene.asks()
+        assert scene.ended == []
+
+    scene = play(act)
+    assert scene.broker.heard[:2] == ["login first", "request 1"]
+    assert all(outcome.frame is not None for outcome in scene.outcomes)
+
+
+def test_a_credential_is_used_once_it_is_shown_if_it_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "_LIFETIME_S", 0.0)  # so nothing renews by itself
+
+    async def act(scene: Scene) -> None:
+        await scene.asks()
+        scene.upstream.identified()
+        await scene.asks()
+        scene.password = "second"
+        scene.upstream.identified()
+        while "login second" not in scene.broker.heard:
+            await scene.asks()
+
+    heard = play(act).broker.heard
+    assert [word for word in heard if word.startswith("login")] == ["login first", "login second"]
+
+
+def test_a_refused_login_says_why_and_that_nothing_was_sent() -> None:
+    async def act(scene: Scene) -> None:
+        scene.send(1)
+        scene.send(2)
+        await scene.until(lambda: len(scene.ended) == 1)
+
+    scene = play(act, "wrong")
+    assert scene.broker.heard == ["login wrong"]
+    assert [outcome.sent for outcome in scene.outcomes] == [False, False]
+    assert all("refused the PLAIN login: no" in outcome.refused for outcome in scene.outcomes)
+    assert "wrong" not in f"{scene.ended} {scene.outcomes}"
