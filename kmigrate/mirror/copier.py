@@ -24,7 +24,7 @@ from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
 from kmigrate.mirror.mapped import MappedLane
-from kmigrate.mirror.mending import MapStore, Mender
+from kmigrate.mirror.mending import MapStore, Mender, Warrant
 from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
@@ -72,6 +72,11 @@ class MirroredTopic:
     source_topic_id: str
     target_topic_id: str
     starts: Mapping[int, int]
+    """Of the partitions that this process shall copy."""
+    others: int = 0
+    """How many more partitions other processes copy."""
+    term: int = 1
+    """Of the lease under which a mapped topic is copied."""
     barriers: Mapping[int, int] = field(default_factory=dict)
     compacted: bool = False
     """The source topic's own policy says that a log cleaner works on it."""
@@ -96,7 +101,7 @@ class Copier:
         settings: MirrorSettings,
         *,
         maps: MapStore | None = None,
-        may_fill: Callable[[], bool] = lambda: True,
+        warrant: Warrant = lambda key: 1,
         pipelining: bool = True,
         request_limit: int = 100 << 20,
         on_move: Callable[[Lane], None] = lambda lane: None,
@@ -117,8 +122,8 @@ class Copier:
         self.trouble = ""
         self._moved = asyncio.Event()
         self._look_now = asyncio.Event()
-        self._may_write_careful = may_fill
-        self._mender = Mender(source, target, identity, holes, may_fill, self._look_now.set, self._check_anew, maps)
+        self._warrant = warrant
+        self._mender = Mender(source, target, identity, holes, warrant, self._look_now.set, self._check_anew, maps)
         self._throttle = Throttle()
         self._heard_ms: dict[int, int] = {}
         """When the lanes of a source broker were last told that it has answered."""
@@ -134,20 +139,39 @@ class Copier:
     # what to copy
 
     def assign(self, topics: Iterable[MirroredTopic]) -> None:
-        """Copy these topics and no others, from now on; never waits."""
+        """Copy these topics' partitions and no others, from now on; never waits.
+
+        A partition of theirs that is not ours any more is retired: its lane stays until what is under way has ended.
+        """
         wanted = {topic.topic: topic for topic in topics}
-        for key in [key for key in self.lanes if key[0] not in wanted]:
-            self.lanes.pop(key).stop("no longer mirrored")
+        for lane in list(self.lanes.values()):
+            topic = wanted.get(lane.topic)
+            if topic is None:
+                self._drop(lane)
+            elif lane.partition not in topic.starts and not lane.retired:
+                lane.retire()
+                self._drop_released(lane)
         for topic in wanted.values():
             self._place(topic)
         self._topics = wanted
         self._wake()
+
+    def _drop(self, lane: Lane) -> None:
+        lane.stop("no longer mirrored by this process")
+        del self.lanes[lane.key]
+
+    def _drop_released(self, lane: Lane) -> None:
+        if lane.released and self.lanes.get(lane.key) is lane:
+            self._drop(lane)
 
     def _place(self, topic: MirroredTopic) -> None:
         """A lane for each partition of a topic, as the state log wants it; a resumed one begins anew."""
         for partition, start in topic.starts.items():
             key, stop = (topic.topic, partition), topic.stops.get(partition)
             lane = self.lanes.get(key)
+            if isinstance(lane, MappedLane) and lane.term != topic.term:
+                lane.stop("the lease was another process's meanwhile")
+                lane.recorded = True  # nothing of the topic's: it begins anew
             if lane is not None and lane.recorded and stop is None and lane.at_rest:
                 lane = None
             if lane is None:
@@ -159,6 +183,7 @@ class Copier:
                 lane.recorded = True
             if topic.compacted:
                 lane.beware_of_cleaner()
+            lane.retired = False
             lane.barrier = topic.barriers.get(partition)
             lane.urgent = topic.urgent
             lane.paused = topic.paused
@@ -183,6 +208,7 @@ class Copier:
             log_start=start,
             target_start=topic.target_starts[partition],
             target_topic_id=topic.target_topic_id,
+            term=topic.term,
         )
 
     def limit(self, rate: int) -> None:
@@ -282,7 +308,7 @@ class Copier:
             for lane in lanes:
                 lane.layout_trouble[asked] = trouble
         info = self._source.metadata.topics.get(topic.topic)
-        if info is not None and len(info.partitions) > len(topic.starts):
+        if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
 
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
@@ -316,6 +342,7 @@ class Copier:
 
     def _after(self, lane: Lane) -> None:
         self._attend(lane)
+        self._drop_released(lane)
         self._on_move(lane)
         self._wake()
 
@@ -505,7 +532,7 @@ class Copier:
         for lane in self.lanes.values():
             if self._target.leader(*lane.key) != node:
                 continue
-            if lane.careful and not self._may_write_careful():
+            if lane.careful and not self._warrant(lane.key):
                 continue
             if lane.head is not None and size + len(lane.head.view) > self._request_limit:
                 self._refuse_too_large(lane, lane.head)

@@ -12,7 +12,7 @@ from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import COPIED, GroupPhase, TopicPhase
 from kmigrate.model.records import (
     ControllerPresence,
     GroupRecord,
@@ -23,6 +23,8 @@ from kmigrate.model.records import (
     RouterRecord,
     TopicRecord,
 )
+from kmigrate.model.sharing import absence, owner_of, progress_of
+from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
@@ -55,6 +57,8 @@ class PartitionStatus:
     """About how many bytes these records are (`model.lag`)."""
     lag_seconds: float = -1.0
     """Age of the next record to be copied, at most."""
+    copied_by: str = ""
+    """The mirror process that copies it now; '' where none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,15 @@ class Snapshot:
             ],
             "groups": [dataclasses.asdict(g) for g in self.groups],
             "routers": [{**dataclasses.asdict(r), "alive": r.instance in self.routers_alive} for r in self.routers],
-            "mirrors": [{"instance": m.instance, "link": m.link, "active": m.active} for m in self.mirrors],
+            "mirrors": [
+                {
+                    "instance": m.instance,
+                    "link": m.link,
+                    "active": m.active,
+                    "partitions": sum(len(partitions) for partitions in m.topics.values()),
+                }
+                for m in self.mirrors
+            ],
             "controllers": [{"instance": c.instance, "active": c.active} for c in self.controllers],
         }
 
@@ -168,7 +180,7 @@ async def snapshot(estate: Estate) -> Snapshot:
         waits = await _waits(source, mirrored, theirs)
         words = [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
         lags = await lags_of(records, theirs[1], mine[1], words, source)
-        topics += [_topic_status(record, mine, theirs, waits, mirrors, routers, lags) for record in records]
+        topics += [_topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags) for record in records]
         groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
     return Snapshot(
         now_ms(),
@@ -213,6 +225,7 @@ async def _waits(
 
 
 def _topic_status(
+    state: State,
     record: TopicRecord,
     mine: tuple[Offsets, Offsets],
     theirs: tuple[Offsets, Offsets],
@@ -222,10 +235,7 @@ def _topic_status(
     lags: Mapping[tuple[str, int], Lag],
 ) -> TopicStatus:
     topic = record.topic
-    progress: Mapping[int, PartitionProgress] = {}
-    for presence in mirrors:
-        if presence.active and presence.link == record.link:
-            progress = presence.topics.get(record.topic, {})
+    progress = progress_of(state, record, mirrors)
     holds: dict[int, float] = {}
     for router in routers:
         for partition, held in router.holds_ms.get(record.key, {}).items():
@@ -235,6 +245,7 @@ def _topic_status(
         key = (record.topic, partition)
         seen = progress.get(partition)
         stop = record.stops.get(partition)
+        absent = absence(state, record, partition, mirrors) if record.phase in COPIED and not stop else ""
         rows.append(
             PartitionStatus(
                 partition,
@@ -245,12 +256,13 @@ def _topic_status(
                 lags[key].records,
                 stop.text if stop else seen.problem if seen else "",
                 holds.get(partition, -1.0),
-                seen.trouble if seen and not stop else "",
+                absent or (seen.trouble if seen and not stop else ""),
                 stop,
                 record.losses.get(partition, ()),
                 waits.get(key),
                 lags[key].bytes,
                 lags[key].seconds,
+                "" if absent or record.phase not in COPIED else owner_of(state, record, partition),
             )
         )
     return TopicStatus(

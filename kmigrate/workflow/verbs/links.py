@@ -154,7 +154,7 @@ def _link_keys(state: State, link: str) -> list[str]:
     parts = [
         key
         for key in sorted(state.records)
-        if key.split("/")[1:2] == [link] and key.split("/")[0] in ("topic", "group", "barrier")
+        if key.split("/")[1:2] == [link] and key.split("/")[0] in ("topic", "group", "barrier", "assignment")
     ]
     return [*parts, f"link/{link}"]
 

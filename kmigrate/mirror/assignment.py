@@ -1,0 +1,107 @@
+"""How a link's partitions are shared out among its processes: a balanced and sticky assignment. Pure.
+
+    nobody's ──▶ an owner ──▶ MOVING ──every live member has acted on it, none holds the partition──▶ another owner
+                        └──────────────────────── the owner is gone or silent ───────────────────────────▶
+
+Rules:
+A  Members own equally many partitions, to within one; where that is so already nothing moves, and never more than it
+   takes.
+B  A partition is taken from a member that lives in two steps, so that it has let go before another begins. From one
+   that is gone or silent it is taken at once, as the lease is: appends are compare-and-set, and holes are refused by
+   the generation (V3).
+C  What is being promoted stays where it is: a fence holds producers.
+D  The generation grows with every assignment, and is above every term that the lease had before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from kmigrate.model.records import MOVING, AssignmentRecord, MirrorPresence
+from kmigrate.model.sharing import assigned
+
+__all__ = ["balanced", "next_assignment"]
+
+Key = tuple[str, int]
+
+
+def next_assignment(
+    link: str,
+    before: AssignmentRecord | None,
+    members: Collection[str],
+    wanted: Mapping[str, int],
+    words: Iterable[MirrorPresence] = (),
+    *,
+    term: int,
+    pinned: Collection[str] = (),
+) -> AssignmentRecord:
+    """What to go on with, `before` itself where nothing changes.
+
+    `members` may own partitions, `wanted` is the number of partitions of each topic, `words` is what the processes
+    that live have said, `term` the lease's, `pinned` the topics of rule C.
+    """
+    names = sorted(members)
+    keys = [(topic, partition) for topic, count in wanted.items() for partition in range(count)]
+    now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in members}
+    moving = _moving(before, words)
+    aim = balanced(names, keys, now, pinned)
+    place = {name: number for number, name in enumerate(names)}
+
+    def next_owner(key: Key) -> int:
+        stays = aim[key] == now.get(key, aim[key])
+        return place[aim[key]] if stays and key not in moving else MOVING
+
+    owners = {topic: tuple(next_owner((topic, p)) for p in range(count)) for topic, count in wanted.items()}
+    if before is not None and (before.members, before.owners) == (tuple(names), owners):
+        return before
+    generation = max(term, before.generation if before is not None else 0) + 1
+    return AssignmentRecord(link, generation, tuple(names), owners)
+
+
+def _moving(before: AssignmentRecord | None, words: Iterable[MirrorPresence]) -> set[Key]:
+    """What is moving already and may still be held (rule B)."""
+    if before is None:
+        return set()
+    out = {(t, p) for t, owners in before.owners.items() for p, place in enumerate(owners) if place == MOVING}
+    if not out:
+        return out
+    copying = [word for word in words if word.shares and word.instance in before.members]
+    if any(word.generation < before.generation for word in copying):
+        return out
+    held = {(topic, partition) for word in copying for topic, parts in word.topics.items() for partition in parts}
+    return out & held
+
+
+def balanced(
+    members: Sequence[str], keys: Sequence[Key], now: Mapping[Key, str], pinned: Collection[str] = ()
+) -> dict[Key, str]:
+    """An owner for every key: rule A, and of each topic as evenly as that allows."""
+    load: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+    count = dict.fromkeys(members, 0)
+    owner = dict(now)
+
+    def give(key: Key, member: str) -> None:
+        owner[key] = member
+        count[member] += 1
+        load[member].setdefault(key[0], []).append(key[1])
+
+    for key in keys:
+        if key in owner:
+            give(key, owner[key])
+    for key in keys:
+        if key not in owner:
+            give(key, min(members, key=lambda m: (count[m], len(load[m].get(key[0], ())), m)))
+    while True:
+        poorest = min(members, key=lambda m: count[m])
+        movable = [
+            (count[member], len(parts) - len(load[poorest].get(topic, ())), member, topic)
+            for member in members
+            if count[member] > count[poorest] + 1
+            for topic, parts in load[member].items()
+            if parts and topic not in pinned
+        ]
+        if not movable:
+            return owner
+        _, _, richest, topic = max(movable)
+        count[richest] -= 1
+        give((topic, load[richest][topic].pop()), poorest)
