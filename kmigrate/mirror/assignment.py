@@ -43,7 +43,7 @@ def next_assignment(
     names = sorted(members)
     keys = [(topic, partition) for topic, count in wanted.items() for partition in range(count)]
     now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in members}
-    moving = _moving(before, words)
+    moving = _moving(before, members, words)
     aim = balanced(names, keys, now, pinned)
     place = {name: number for number, name in enumerate(names)}
 
@@ -58,17 +58,22 @@ def next_assignment(
     return AssignmentRecord(link, generation, tuple(names), owners)
 
 
-def _moving(before: AssignmentRecord | None, words: Iterable[MirrorPresence]) -> set[Key]:
+def _moving(
+    before: AssignmentRecord | None, members: Collection[str], words: Iterable[MirrorPresence]
+) -> set[Key]:
     """What is moving already and may still be held (rule B)."""
     if before is None:
         return set()
     out = {(t, p) for t, owners in before.owners.items() for p, place in enumerate(owners) if place == MOVING}
     if not out:
         return out
-    copying = [word for word in words if word.shares and word.instance in before.members]
-    if any(word.generation < before.generation for word in copying):
-        return out
-    held = {(topic, partition) for word in copying for topic, parts in word.topics.items() for partition in parts}
+    told = {word.instance: word for word in words}
+    held: set[Key] = set()
+    for member in (each for each in before.members if each in members):
+        word = told.get(member)
+        if word is None or word.generation < before.generation:
+            return out
+        held |= {(topic, partition) for topic, parts in word.topics.items() for partition in parts}
     return out & held
 
 
