@@ -40,7 +40,7 @@ def _metrics(call: Call, number: int) -> str:
     if address is None:
         return ""
     host, port = address
-    return f"{host}:{port and port + number}"
+    return f"{f'[{host}]' if ':' in host else host}:{port and port + number}"
 
 
 async def keep_worker(call: Call, number: int, link: str | None) -> None:

@@ -19,8 +19,9 @@ from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreach
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code, code_of, row
+from kmigrate.protocol.frames import response_body_offset
 
 __all__ = [
     "PRODUCER_EXPIRATION",
@@ -37,6 +38,7 @@ __all__ = [
 HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
+_METADATA_VERSION = 10
 _LOGIN_PAUSE_S = 1.0
 """A refused login is not tried more often, whoever asks: many loops retry, and many brokers lock such accounts."""
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
@@ -100,6 +102,8 @@ class ClusterClient:
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
         self._refreshed = 0.0
+        self._newest_answer: tuple[tuple[str, ...] | None, bytes] = ((), b"")
+        """What metadata was asked for last and the answer's bytes: the same again holds nothing to be decoded."""
         self._login_failure: AuthenticationFailed | None = None
         self._login_failed_at = 0.0
 
@@ -143,20 +147,15 @@ class ClusterClient:
         async with self._refresh_lock:
             if max_age and monotonic() - self._refreshed < max_age:
                 return self.metadata
-            connection = await self.bootstrap()
-            request = entity(3, 10, "request")
-            part = entity_field(request, "topics")
-            wanted = None if topics is None else tuple(part(topic_id=None, name=t) for t in topics)
-            answer = await connection.call(
-                request(
-                    topics=wanted,
-                    allow_auto_topic_creation=False,
-                    include_cluster_authorized_operations=False,
-                    include_topic_authorized_operations=False,
-                ),
-                self.settings.request_timeout_s,
-            )
-            found: dict[str, TopicInfo] = dict(self.metadata.topics) if wanted is not None else {}
+            asked = None if topics is None else tuple(topics)
+            frame = await self._ask_metadata(asked)
+            self._refreshed = monotonic()
+            at = response_body_offset(frame, flexible=True)
+            told_before, self._newest_answer = self._newest_answer, (asked, bytes(memoryview(frame)[at:]))
+            if told_before == self._newest_answer:
+                return self.metadata
+            answer = decode_body(entity(3, _METADATA_VERSION, "response"), frame, at)
+            found: dict[str, TopicInfo] = dict(self.metadata.topics) if asked is not None else {}
             for topic in answer.topics:
                 name = str(topic.name)
                 if code_of(topic.error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION:
@@ -184,8 +183,23 @@ class ClusterClient:
                 brokers or self.metadata.brokers,
                 found,
             )
-            self._refreshed = monotonic()
             return self.metadata
+
+    async def _ask_metadata(self, topics: tuple[str, ...] | None) -> bytearray:
+        connection = await self.bootstrap()
+        request = entity(3, _METADATA_VERSION, "request")
+        part = entity_field(request, "topics")
+        body = encode_body(
+            request(
+                topics=None if topics is None else tuple(part(topic_id=None, name=t) for t in topics),
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+        )
+        return await connection.call_raw(
+            3, _METADATA_VERSION, [body], flexible=True, timeout=self.settings.request_timeout_s
+        )
 
     async def topic(self, name: str) -> TopicInfo | None:
         """One topic, read now; None where the cluster does not have it."""

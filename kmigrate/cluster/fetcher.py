@@ -54,7 +54,9 @@ class FetchSession:
             self._forget()
             send, dropped, session, epoch = list(wanted.values()), [], 0, -1
         else:
-            send = [part for key, part in wanted.items() if self._known.get(key) != part]
+            known = self._known
+            # The very same value is the rule among many partitions, and looked at first since comparing is dear.
+            send = [p for key, p in wanted.items() if (k := known.get(key)) is not p and k != p]
             dropped = [key for key in self._known if key not in wanted]
             session, epoch = self._session, self._epoch
         try:

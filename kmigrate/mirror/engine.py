@@ -308,7 +308,7 @@ class MirrorEngine:
             interval_ms=self._settings.presence_ms,
             topics=topics,
             upkeep=self._upkeep.words if self._upkeep is not None else {},
-            notes=self._upkeep.notes if self._upkeep is not None else (),
+            notes=self._notes(),
             shares=copier is not None,
             generation=self._generation,
             problems=self._topic_problems(topics) if self._lease.held else {},
@@ -323,6 +323,12 @@ class MirrorEngine:
             if record.topic not in copied and owner_of(state, record, 0) in ("", self._instance):
                 problems.setdefault(record.topic, trouble)
         return problems
+
+    def _notes(self) -> tuple[str, ...]:
+        """What concerns no single topic."""
+        upkeep = self._upkeep.notes if self._upkeep is not None else ()
+        trouble = self._copier.trouble if self._copier is not None else ""
+        return (*upkeep, trouble) if trouble else upkeep
 
 
 def _part(throttle: int, ours: int, all_partitions: int) -> int:

@@ -33,7 +33,10 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.protocol.hot import FetchedPartition
 from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, next_sequence, stamp
 
-__all__ = ["Lane", "LaneState", "Sent"]
+__all__ = ["Key", "Lane", "LaneState", "Sent"]
+
+Key = tuple[str, int]
+"""Topic and partition."""
 
 
 class LaneState(Enum):
@@ -311,6 +314,11 @@ class Lane:
         self._next = step.end
         self._sent.append(step)
         return Sent(self, step)
+
+    @property
+    def queued(self) -> bool:
+        """Whether anything that was read waits to be written."""
+        return bool(self._queue)
 
     @property
     def head_timestamp(self) -> int:

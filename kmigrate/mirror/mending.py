@@ -15,6 +15,7 @@ from kmigrate.cluster.producer import LogTail, read_tail, settled_end
 from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, LaneState
+from kmigrate.mirror.lanes import Warrant
 from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.steps import Hole
@@ -28,10 +29,7 @@ from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import contents
 from kmigrate.state.offset_maps import OffsetMaps
 
-__all__ = ["MapStore", "Mender", "Warrant"]
-
-Warrant = Callable[[tuple[str, int]], int]
-"""For a partition: the term under which this process may do what is not compare-and-set there, 0 where it may not."""
+__all__ = ["MapStore", "Mender"]
 
 _SETTLE_S = 0.1
 """After an unknown outcome the log end must stay the same this long before it is believed."""

@@ -433,14 +433,29 @@ def encode_record(record: Record) -> dict[str, Any]:
     return {"kind": type(record).__name__, **_plain(record)}
 
 
+_SCALARS = frozenset({int, str, float, bool, type(None)})
+
+
+@cache
+def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """A record's fields, each with the value that may be left out: none but in a partition's progress.
+
+    A presence record must fit into one message with thousands of partitions.
+    """
+    nothing = object()
+    sparse = kind is PartitionProgress
+    return tuple((f.name, f.default if sparse else nothing) for f in dataclasses.fields(kind))
+
+
 def _plain(value: Any) -> Any:
-    """A presence record must fit into one message with thousands of partitions: progress leaves out its defaults."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        sparse = isinstance(value, PartitionProgress)
+    kind = type(value)
+    if kind in _SCALARS:  # nearly everything there is, and a mirror says it of each partition twice a second
+        return value
+    if dataclasses.is_dataclass(kind):
         return {
-            f.name: _plain(given)
-            for f in dataclasses.fields(value)
-            if (given := getattr(value, f.name)) != f.default or not sparse
+            name: given if type(given) in _SCALARS else _plain(given)
+            for name, default in _named_defaults(kind)
+            if (given := getattr(value, name)) != default
         }
     if isinstance(value, StrEnum):
         return value.value

@@ -113,7 +113,7 @@ class LinkStatus:
     throttle: int = 0
     """Bytes a second; 0 is no limit."""
     notes: tuple[str, ...] = ()
-    """What the mirror says of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
+    """What its mirrors say of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ async def snapshot(estate: Estate) -> Snapshot:
             await source.refresh([r.topic for r in records])
         except KmigrateError as error:
             trouble, source = error.what, None
-        notes = tuple(note for m in mirrors if m.active and m.link == link.name for note in m.notes)
+        notes = tuple(dict.fromkeys(note for m in mirrors if m.link == link.name for note in m.notes))
         links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, link.throttle, notes))
         keys = [key for record in records for key in _keys(record)]
         await estate.target.refresh([r.topic for r in records])

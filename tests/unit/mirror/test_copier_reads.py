@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror import copier as module
+from kmigrate.mirror import reading as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
@@ -35,7 +35,7 @@ class Scene:
 
     def answer(self, part: FetchedPartition, after_s: float = 0.0) -> None:
         self.now += after_s
-        self.copier._take({KEY: FetchPartition("t", 0, 10, 1)}, [part])
+        self.copier._reader.take({KEY: FetchPartition("t", 0, 10, 1)}, [part])
 
 
 def test_a_source_that_ends_too_early_stops_the_partition_only_if_it_says_so_for_a_while(

@@ -123,7 +123,7 @@ class World:
         self.ids = UUID(int=1), UUID(int=2)
         self.topic = MirroredTopic("t", str(self.ids[0]), str(self.ids[1]), {0: 0, 1: 0})
         self.copier.assign([self.topic])
-        self.copier._look_now.clear()
+        self.copier._signals.look_now.clear()
         for lane in self.copier.lanes.values():
             lane.recovered(0, 100, 0)
         self.lane, self.neighbour = self.copier.lanes[("t", 0)], self.copier.lanes[("t", 1)]
@@ -158,9 +158,9 @@ async def _meet(asked: Asked, code: Code) -> None:
     lane = world.lane
     if asked is FETCH:
         refused = FetchedPartition("t", 0, code, -1, -1, -1, (), -1, memoryview(b""))
-        world.copier._take({lane.key: FetchPartition("t", 0, 0, 1)}, [refused])
+        world.copier._reader.take({lane.key: FetchPartition("t", 0, 0, 1)}, [refused])
         assert lane.looking == (reaction.action is Action.LOOK)
-        assert world.copier._look_now.is_set() == (reaction.action is Action.REFRESH)
+        assert world.copier._signals.look_now.is_set() == (reaction.action is Action.REFRESH)
         assert lane.stopped or lane.read_after > monotonic(), "this partition waits"
         assert world.neighbour.reads and not world.neighbour.read_after, "its neighbour does not"
         await world.copier._tasks.close()

@@ -1,0 +1,85 @@
+"""All lanes of a copier: by partition, and by the broker that leads it; and how its tasks wake each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from zlib import crc32
+
+from kmigrate.cluster.client import ClusterClient, Metadata
+from kmigrate.mirror.lane import Key, Lane
+
+__all__ = ["LOOK_S", "Lanes", "Signals", "Warrant"]
+
+LOOK_S = 1.0
+"""How often what nothing has told of is looked for all the same."""
+
+Warrant = Callable[[Key], int]
+"""The term under which this process may do on a partition what is not compare-and-set there; 0 where it may not."""
+
+
+class Lanes(MutableMapping[Key, Lane]):
+    """Lanes by topic and partition.
+
+    Readers and writers ask many times a second which lanes are theirs; the answer is kept until a lane comes or
+    goes, or the cluster's layout is read anew, so that a thousand idle lanes cost next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[Key, Lane] = {}
+        self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
+
+    def __getitem__(self, key: Key) -> Lane:
+        return self._lanes[key]
+
+    def __setitem__(self, key: Key, lane: Lane) -> None:
+        self._lanes[key] = lane
+        self._led.clear()
+
+    def __delitem__(self, key: Key) -> None:
+        del self._lanes[key]
+        self._led.clear()
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._lanes)
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def led_by(self, client: ClusterClient, node: int, slot: int = 0, slots: int = 1) -> Sequence[Lane]:
+        """The lanes of the partitions that a broker leads; with `slots`, those of one of its connections."""
+        known = self._led.get((id(client), slots))
+        if known is None or known[0] is not client.metadata:
+            led: dict[tuple[int, int], list[Lane]] = {}
+            for (topic, partition), lane in self._lanes.items():
+                place = (client.leader(topic, partition), (crc32(topic.encode()) + partition) % slots)
+                led.setdefault(place, []).append(lane)
+            known = self._led[(id(client), slots)] = (client.metadata, led)
+        return known[1].get((node, slot), ())
+
+
+class Signals:
+    """What the tasks of a copier tell each other."""
+
+    def __init__(self) -> None:
+        self._moved = asyncio.Event()
+        self.look_now = asyncio.Event()
+        """The layout of a cluster may have changed: the copier looks at once."""
+        self.trouble = ""
+
+    @property
+    def moved(self) -> asyncio.Event:
+        """To be taken before looking at lanes: it is set by the next change of any of them."""
+        return self._moved
+
+    def wake(self) -> None:
+        """A lane has changed: everybody looks whether there is something to do."""
+        event, self._moved = self._moved, asyncio.Event()
+        event.set()
+
+    async def wait(self, event: asyncio.Event, most_s: float = LOOK_S) -> None:
+        try:
+            async with asyncio.timeout(most_s):
+                await event.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,192 @@
+"""Writing to the target: requests of one batch per partition (A2) over a few connections per leader, some in flight.
+
+A broker works on one request of a connection at a time, so a leader gets more than one; each partition keeps to its
+own, for there its batches stay in order. What is in flight is bounded by the requests in flight and their size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.mirror.lane import Key, Lane, Sent
+from kmigrate.mirror.lanes import Lanes, Signals, Warrant
+from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.reactions import Action, Asked, reaction_to
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Append
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.protocol.hot import (
+    PRODUCE,
+    PRODUCE_VERSION,
+    ProduceAnswer,
+    decode_throttled_produce,
+    encode_produce,
+)
+
+__all__ = ["TargetWriter"]
+
+_OLD_MS = 20 * 86_400_000
+"""Records older than this may outlive the broker's producer state even where its expiration is raised to the
+24.8 days that an int allows (W1): they go one at a time."""
+_PRODUCE_TIMEOUT_S = 30.0
+_REQUEST_HEAD = 64 << 10
+"""More than a request has beside its batches."""
+
+
+class TargetWriter:
+    """Produces what lanes have read to the target's leaders; `answered` hears of each lane that got its answer."""
+
+    def __init__(
+        self,
+        target: ClusterClient,
+        lanes: Lanes,
+        settings: MirrorSettings,
+        meter: LinkMeter,
+        signals: Signals,
+        *,
+        in_flight: int,
+        request_limit: int,
+        warrant: Warrant,
+        attend: Callable[[Lane], None],
+        answered: Callable[[Lane], None],
+    ) -> None:
+        self._target = target
+        self._lanes = lanes
+        self._settings = settings
+        self._meter = meter
+        self._signals = signals
+        self._in_flight = in_flight
+        self._request_limit = request_limit - _REQUEST_HEAD
+        self._warrant = warrant
+        self._attend = attend
+        self._answered = answered
+        self._held: dict[int, float] = {}
+        """Brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
+
+    async def run(self, node: int) -> None:
+        """Produce to one target leader for ever."""
+        async with asyncio.TaskGroup() as group:
+            for slot in range(self._settings.write_connections):
+                group.create_task(self._run(node, slot))
+
+    async def _run(self, node: int, slot: int) -> None:
+        in_flight: set[asyncio.Future[bytearray]] = set()
+        while True:
+            moved = self._signals.moved
+            if not self._mine(node, slot):
+                await self._signals.wait(moved)
+                continue
+            try:
+                connection = await self._target.connection(node, f"mirror-write-{slot}")
+            except Unreachable as error:
+                self._signals.trouble = error.what
+                self._signals.look_now.set()
+                await sleep(0.1)
+                continue
+            held = self._held.get(node)
+            if held is not None and held > monotonic():
+                await sleep(held - monotonic())
+                continue
+            # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
+            most = self._settings.in_flight if held is None else 1
+            batches = self._gather(node, slot, connection) if len(in_flight) < most else []
+            if not batches:
+                await self._signals.wait(moved)
+                continue
+            self._send(node, connection, batches, in_flight)
+            await connection.drain()
+
+    def _mine(self, node: int, slot: int) -> list[Lane]:
+        """The lanes that one connection serves and that have something to be written."""
+        lanes = self._lanes.led_by(self._target, node, slot, self._settings.write_connections)
+        return [lane for lane in lanes if lane.queued]
+
+    def _gather(self, node: int, slot: int, connection: BrokerConnection) -> list[Sent]:
+        """At most one batch of each of the connection's lanes."""
+        out: list[Sent] = []
+        size = 0
+        now = now_ms()
+        for lane in self._mine(node, slot):
+            if lane.careful and not self._warrant(lane.key):
+                continue
+            head = lane.head
+            if head is not None and size + len(head.view) > self._request_limit:
+                self._refuse_too_large(lane, head)
+                continue
+            alone = lane.compacted or now - lane.head_timestamp > _OLD_MS
+            sent = lane.send_next(connection, 1 if alone else self._in_flight)
+            if sent is None:
+                self._attend(lane)
+                continue
+            out.append(sent)
+            size += len(sent.step.view)
+            if size >= self._settings.request_max_bytes:
+                break
+        return out
+
+    def _refuse_too_large(self, lane: Lane, head: Append) -> None:
+        """A broker closes the connection on a larger request without a word; what fits alone goes with the next."""
+        if len(head.view) > self._request_limit:
+            lane.stop(
+                f"batch-too-large: the batch at offset {head.start} has {len(head.view):,} bytes; the target takes "
+                f"requests of up to {self._request_limit + _REQUEST_HEAD:,} (socket.request.max.bytes)"
+            )
+
+    def _send(
+        self, node: int, connection: BrokerConnection, batches: list[Sent], in_flight: set[asyncio.Future[bytearray]]
+    ) -> None:
+        body = encode_produce(
+            [(sent.lane.topic, sent.lane.partition, sent.step.view) for sent in batches],
+            timeout_ms=int(_PRODUCE_TIMEOUT_S * 1000),
+        )
+        future = connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
+        in_flight.add(future)
+        overdue = asyncio.get_running_loop().call_later(_PRODUCE_TIMEOUT_S + 5, connection.abort)
+
+        def answered(done: asyncio.Future[bytearray]) -> None:
+            overdue.cancel()
+            in_flight.discard(done)
+            self._take(node, batches, done)
+
+        future.add_done_callback(answered)
+
+    def _take(self, node: int, batches: list[Sent], done: asyncio.Future[bytearray]) -> None:
+        """Hand a Produce answer, or its absence, to the lanes."""
+        failure = done.exception() if not done.cancelled() else Unreachable("cancelled", "the copier was closed")
+        answers: dict[Key, ProduceAnswer] = {}
+        if failure is None:
+            try:
+                answers, throttle_ms = decode_throttled_produce(done.result())
+                self._hold(node, batches, throttle_ms)
+            except KmigrateError as error:
+                failure = error
+        now = now_ms()
+        for sent in batches:
+            answer = answers.get(sent.lane.key)
+            before = sent.lane.position
+            if answer is None:
+                sent.lane.unanswered(sent.step, str(failure or "no answer for this partition"))
+            else:
+                # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
+                repeated = answer.log_append_time >= 0
+                sent.lane.answered(sent.step, answer.error, answer.base_offset, repeated=repeated)
+                if answer.error and reaction_to(Asked.PRODUCE, answer.error).action is Action.REFRESH:
+                    self._signals.look_now.set()
+                elif sent.lane.position > before:
+                    self._meter.copied(sent.lane, sent.step, now)
+            self._answered(sent.lane)
+        self._signals.wake()
+
+    def _hold(self, node: int, batches: list[Sent], throttle_ms: int) -> None:
+        """Send nothing to a broker for as long as its quota asks for, and say so."""
+        if throttle_ms:
+            self._held[node] = monotonic() + throttle_ms / 1000
+            self._meter.slowed_s[Slowed.TARGET_QUOTA] += throttle_ms / 1000
+        elif self._held.pop(node, None) is None:
+            return
+        for sent in batches:
+            sent.lane.slow(Asked.PRODUCE, node, throttle_ms)

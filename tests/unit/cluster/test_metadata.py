@@ -1,0 +1,85 @@
+"""A metadata answer that says nothing new, and one that does."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Any, cast
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from kmigrate.cluster.client import ClusterClient, entity_field
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.protocol.api import encode_body, entity
+
+_HEAD = b"\0\0\0\x10\0\0\0\x01\0"
+"""Size, correlation id and no tags: what stands before a flexible answer's body."""
+
+
+def _answer(*leaders: int) -> bytearray:
+    kind = entity(3, 10, "response")
+    topic, broker = entity_field(kind, "topics"), entity_field(kind, "brokers")
+    partition = entity_field(topic, "partitions")
+    parts = tuple(
+        partition(
+            error_code=ErrorCode.none,
+            partition_index=n,
+            leader_id=leader,
+            leader_epoch=leader,
+            replica_nodes=(leader,),
+            isr_nodes=(leader,),
+            offline_replicas=(),
+        )
+        for n, leader in enumerate(leaders)
+    )
+    told = kind(
+        throttle_time=dt.timedelta(),
+        brokers=(broker(node_id=1, host="127.0.0.1", port=9092, rack=None),),
+        cluster_id="c",
+        controller_id=1,
+        topics=(topic(error_code=ErrorCode.none, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
+    )
+    return bytearray(_HEAD + encode_body(told))
+
+
+class _Broker:
+    def __init__(self, *answers: bytearray) -> None:
+        self.answers = list(answers)
+
+    async def call_raw(self, *_: Any, **__: Any) -> bytearray:
+        return self.answers.pop(0)
+
+
+def _client(*answers: bytearray) -> ClusterClient:
+    client = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
+    broker = _Broker(*answers)
+
+    async def bootstrap() -> BrokerConnection:
+        return cast("BrokerConnection", broker)
+
+    client.bootstrap = bootstrap  # type: ignore[method-assign]
+    return client
+
+
+def test_the_same_answer_to_the_same_question_changes_nothing() -> None:
+    async def scene() -> None:
+        client = _client(_answer(1), _answer(1), _answer(2))
+        first = await client.refresh(["t"])
+        assert await client.refresh(["t"]) is first
+        await client.refresh(["t"])
+        assert client.leader("t", 0) == 2
+
+    asyncio.run(scene())
+
+
+def test_the_same_answer_after_another_question_is_read() -> None:
+    async def scene() -> None:
+        client = _client(_answer(1), _answer(1), _answer(1))
+        first = await client.refresh(["t"])
+        second = await client.refresh(["t", "u"])
+        assert second is not first
+        assert await client.refresh(["t"]) is not second
+
+    asyncio.run(scene())
