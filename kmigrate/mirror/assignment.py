@@ -1,7 +1,7 @@
 """How a link's partitions are shared out among its processes: a balanced and sticky assignment. Pure.
 
-    nobody's ──▶ an owner ──▶ MOVING ──every live member has acted on it, none holds the partition──▶ another owner
-                        └──────────────────────── the owner is gone or silent ───────────────────────────▶
+    nobody's ──▶ an owner ──▶ moving ──that owner has acted on it and holds the partition no more──▶ another owner
+                        └────────────────────── the owner is gone or silent ─────────────────────────────▶
 
 Rules:
 A  Members own equally many partitions, to within one; where that is so already nothing moves, and never more than it
@@ -15,10 +15,10 @@ D  The generation grows with every assignment, and is above every term that the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
-from kmigrate.model.records import MOVING, AssignmentRecord, MirrorPresence
-from kmigrate.model.sharing import assigned
+from kmigrate.model.records import AssignmentRecord, MirrorPresence
+from kmigrate.model.sharing import assigned, releasing
 
 __all__ = ["balanced", "next_assignment"]
 
@@ -41,17 +41,17 @@ def next_assignment(
     that live have said, `term` the lease's, `pinned` the topics of rule C.
     """
     names = sorted(members)
-    keys = [(topic, partition) for topic, count in wanted.items() for partition in range(count)]
-    now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in members}
-    moving = _moving(before, members, words)
-    aim = balanced(names, keys, now, pinned)
     place = {name: number for number, name in enumerate(names)}
+    keys = [(topic, partition) for topic, count in wanted.items() for partition in range(count)]
+    now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in place}
+    moving = _moving(before, place, words)
+    aim = balanced(names, keys, now, pinned)
 
-    def next_owner(key: Key) -> int:
-        stays = aim[key] == now.get(key, aim[key])
-        return place[aim[key]] if stays and key not in moving else MOVING
+    def next_place(key: Key) -> int:
+        leaves = moving.get(key, now.get(key, aim[key]))
+        return place[aim[key]] if leaves == aim[key] and key not in moving else ~place[leaves]
 
-    owners = {topic: tuple(next_owner((topic, p)) for p in range(count)) for topic, count in wanted.items()}
+    owners = {topic: tuple(next_place((topic, p)) for p in range(count)) for topic, count in wanted.items()}
     if before is not None and (before.members, before.owners) == (tuple(names), owners):
         return before
     generation = max(term, before.generation if before is not None else 0) + 1
@@ -59,22 +59,25 @@ def next_assignment(
 
 
 def _moving(
-    before: AssignmentRecord | None, members: Collection[str], words: Iterable[MirrorPresence]
-) -> set[Key]:
-    """What is moving already and may still be held (rule B)."""
+    before: AssignmentRecord | None, members: Container[str], words: Iterable[MirrorPresence]
+) -> dict[Key, str]:
+    """What a member that lives has been asked to let go of, and may still hold (rule B)."""
     if before is None:
-        return set()
-    out = {(t, p) for t, owners in before.owners.items() for p, place in enumerate(owners) if place == MOVING}
-    if not out:
-        return out
+        return {}
     told = {word.instance: word for word in words}
-    held: set[Key] = set()
-    for member in (each for each in before.members if each in members):
+    asked = {
+        (topic, partition): releasing(before, topic, partition)
+        for topic, owners in before.owners.items()
+        for partition, place in enumerate(owners)
+        if place < 0
+    }
+
+    def holds(member: str, topic: str, partition: int) -> bool:
         word = told.get(member)
-        if word is None or word.generation < before.generation:
-            return out
-        held |= {(topic, partition) for topic, parts in word.topics.items() for partition in parts}
-    return out & held
+        acted = word is not None and word.generation >= before.generation
+        return word is None or not acted or partition in word.topics.get(topic, {})
+
+    return {key: member for key, member in asked.items() if member in members and holds(member, *key)}
 
 
 def balanced(

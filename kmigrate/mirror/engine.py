@@ -109,8 +109,7 @@ class MirrorEngine:
         while True:
             try:
                 await self._lease.take_if_vacant()
-            except (Unreachable, WaitTimedOut) as error:
-                self._trouble = f"{error.ref}: {error.what}"
+            except (Unreachable, WaitTimedOut):
                 await sleep(_RETRY_S)
             await self._log.changed(_LOOK_S)
 
@@ -279,9 +278,8 @@ class MirrorEngine:
                 await self._log.announce(self._presence())
                 self._membership.said(sent)
                 self.meter.said_at = sent
-            except Unreachable as error:
-                self._trouble = f"{error.ref}: {error.what}"
-                await sleep(0.1)
+            except Unreachable:
+                await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
             await self._until_due(sent, interval)
 
     async def _until_due(self, sent: float, interval: float) -> None:

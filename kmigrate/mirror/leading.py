@@ -21,7 +21,7 @@ from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import COPIED, PROMOTING, TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.records import MOVING, AssignmentRecord, TopicRecord
+from kmigrate.model.records import AssignmentRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
@@ -240,7 +240,7 @@ class Leader:
 
 
 def _is_moving(assignment: AssignmentRecord | None) -> bool:
-    return assignment is not None and any(MOVING in owners for owners in assignment.owners.values())
+    return assignment is not None and any(min(owners, default=0) < 0 for owners in assignment.owners.values())
 
 
 def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:

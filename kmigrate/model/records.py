@@ -34,7 +34,6 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 
 __all__ = [
     "KINDS",
-    "MOVING",
     "SCHEMA",
     "AssignmentRecord",
     "BarrierRecord",
@@ -271,10 +270,6 @@ class LeaseRecord:
         return f"lease/{self.what}"
 
 
-MOVING = -1
-"""In an assignment: the owner of before lets go of the partition, and the next one is not named yet."""
-
-
 @dataclass(frozen=True, slots=True)
 class AssignmentRecord:
     """Which process of a link copies which partition; the lease's holder alone writes it."""
@@ -286,7 +281,8 @@ class AssignmentRecord:
     members: tuple[str, ...]
     """Instances that own something or may be given it."""
     owners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By topic, for each partition from 0 on: the owner's place among `members`, or MOVING."""
+    """By topic, for each partition from 0 on: its owner's place among `members`; where it is moving, ~place of the
+    member that lets go of it."""
 
     @property
     def key(self) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kmigrate.model.records import MOVING, AssignmentRecord, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.records import AssignmentRecord, MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.state import State
 
-__all__ = ["absence", "assigned", "lease_of", "owner_of", "progress_of"]
+__all__ = ["absence", "assigned", "lease_of", "owner_of", "progress_of", "releasing"]
 
 
 def lease_of(link: str) -> str:
@@ -22,10 +22,20 @@ def lease_of(link: str) -> str:
 
 
 def assigned(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:
-    """The instance that an assignment names, '' where it names none."""
+    """The instance that an assignment names as a partition's owner, '' where it names none."""
+    place = _place(assignment, topic, partition)
+    return assignment.members[place] if assignment is not None and place is not None and place >= 0 else ""
+
+
+def releasing(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:
+    """The instance that lets go of a partition which is moving, '' where it is not moving."""
+    place = _place(assignment, topic, partition)
+    return assignment.members[~place] if assignment is not None and place is not None and place < 0 else ""
+
+
+def _place(assignment: AssignmentRecord | None, topic: str, partition: int) -> int | None:
     owners = assignment.owners.get(topic, ()) if assignment is not None else ()
-    place = owners[partition] if partition < len(owners) else MOVING
-    return assignment.members[place] if assignment is not None and place != MOVING else ""
+    return owners[partition] if partition < len(owners) else None
 
 
 def owner_of(state: State, record: TopicRecord, partition: int) -> str:
@@ -67,9 +77,8 @@ def absence(state: State, record: TopicRecord, partition: int, words: Iterable[M
         return ""
     if not words:
         return ""  # no mirror is running: that is told once, not of every partition
-    assignment = state.assignment(record.link)
-    if not owner and assignment is not None and partition < len(assignment.owners.get(record.topic, ())):
-        return "moving: one mirror process lets go of it, another one takes it over"
+    if before := releasing(state.assignment(record.link), record.topic, partition):
+        return f"moving: mirror process {before} lets go of it, another one takes it over"
     if not owner or word is not None:
         return "not-copied: a mirror process is about to take it"
     return f"not-copied: mirror process {owner} is silent, another one takes over"

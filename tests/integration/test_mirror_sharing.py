@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.sharing import assigned, lease_of
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,
     assert_identical,
     link_between,
     mirror_process,
     produce,
+    read_all,
     transactions,
 )
 
@@ -141,3 +148,63 @@ def test_processes_share_a_topic_and_take_over_from_one_another_under_writes(
                 assert_identical(world, topic, at_least=1_000)
 
     asyncio.run(scene())
+
+
+class Workers:
+    """`kmigrate mirror run --workers 2` as a person starts it."""
+
+    def __init__(self, run: Migration) -> None:
+        self.run = run
+        command = [sys.executable, "-m", "kmigrate", "mirror", "run", "--workers", "2"]
+        self.process = subprocess.Popen(
+            [*command, "--config", str(run.config), "--json"], stdout=subprocess.PIPE, text=True
+        )
+
+    def next_worker(self) -> int:
+        """Process id of the worker that is started next."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            told = json.loads(line)
+            if told["event"] == "worker-started":
+                return int(told["pid"])
+        raise AssertionError("no worker was started")
+
+    def shown(self, topic: str) -> dict[str, Any]:
+        told: dict[str, Any] = next(each for each in self.run.does("status")["topics"] if each["topic"] == topic)
+        return told
+
+    def copiers(self, topic: str) -> Counter[int]:
+        """Process ids by how many partitions of the topic they copy, as status tells."""
+        return Counter(int(part["copied_by"].partition("-")[0] or -1) for part in self.shown(topic)["partitions"])
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+def test_workers_share_the_partitions_and_end_with_the_process_that_started_them(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+) -> None:
+    run, link, topic = Migration(source, target, tmp_path / "run"), unique_name("link"), unique_name("worked")
+    make_topic(source, topic, partitions=4)
+    produce(source.bootstrap, topic, 4_000, partitions=4)
+    run.does("link", "create", link, "--source", "source", "--target", "target")
+    workers = Workers(run)
+    try:
+        first = workers.next_worker()
+        run.does("topic", "mirror", topic, "--link", link)
+        shared = {workers.process.pid: 2, first: 2}
+        wait_until(lambda: workers.copiers(topic) == shared, 30, "both processes to copy two partitions each")
+
+        subprocess.run(["kill", "-9", str(first)], check=True)
+        second = workers.next_worker()
+        shared = {workers.process.pid: 2, second: 2}
+        wait_until(lambda: workers.copiers(topic) == shared, 30, "another worker to have taken the place")
+        produce(source.bootstrap, topic, 400, partitions=4, first=4_000)
+        wait_until(lambda: workers.shown(topic)["lag"] == 0, 30, "the copy to be at the end")
+        assert read_all(target.bootstrap, topic) == read_all(source.bootstrap, topic)
+    finally:
+        workers.end()
+    assert workers.process.stdout is not None
+    rest = workers.process.stdout.read()  # to its end, which comes when the worker, too, has closed it
+    assert json.loads(rest.splitlines()[-1])["event"] == "stopped", rest

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmigrate.mirror.assignment import balanced, next_assignment
-from kmigrate.model.records import MOVING, AssignmentRecord, MirrorPresence, PartitionProgress
+from kmigrate.model.records import AssignmentRecord, MirrorPresence, PartitionProgress
 from kmigrate.model.sharing import assigned
 
 Key = tuple[str, int]
@@ -111,8 +111,8 @@ def test_one_that_joins_is_given_its_share_once_the_owner_has_let_go() -> None:
     alone = settled(None, {"a"}, {"t": 4})
     assert alone.owners == {"t": (0, 0, 0, 0)}
     asked = next_assignment("l", alone, {"a", "b"}, {"t": 4}, [word("a", alone), word("b", None)], term=1)
-    assert asked.owners["t"].count(MOVING) == 2
-    left = [p for p, place in enumerate(asked.owners["t"]) if place != MOVING]
+    assert sorted(asked.owners["t"]) == [~0, ~0, 0, 0]
+    left = [p for p, place in enumerate(asked.owners["t"]) if place == 0]
     for holding, generation_of in (({"t": [0, 1, 2, 3]}, asked), ({"t": left}, alone)):
         words = [word("a", generation_of, holding=holding), word("b", asked, holding={})]
         assert next_assignment("l", asked, {"a", "b"}, {"t": 4}, words, term=1) is asked
@@ -133,15 +133,23 @@ def test_what_a_member_that_is_gone_owned_is_given_out_at_once_under_a_higher_ge
 def test_one_that_holds_a_moving_partition_and_falls_silent_does_not_hold_it_back() -> None:
     before = settled(None, {"a"}, {"t": 2})
     asked = next_assignment("l", before, {"a", "b"}, {"t": 2}, [], term=1)
-    assert MOVING in asked.owners["t"]
+    assert sorted(asked.owners["t"]) == [~0, 0]
     after = next_assignment("l", asked, {"b"}, {"t": 2}, [word("b", asked)], term=1)
     assert set(owners_of(after).values()) == {"b"}
+
+
+def test_a_member_that_is_slow_to_act_holds_back_what_it_was_asked_for_and_nothing_else() -> None:
+    before = settled(None, {"a", "b"}, {"t": 6})
+    asked = next_assignment("l", before, {"a", "b", "c"}, {"t": 6}, [], term=1)
+    words = [word("a", asked, holding={}), word("b", before), word("c", asked)]
+    after = next_assignment("l", asked, {"a", "b", "c"}, {"t": 6}, words, term=1)
+    assert sorted(after.owners["t"]) == [~1, 0, 0, 1, 1, 2]
 
 
 def test_what_is_being_promoted_stays_where_it_is() -> None:
     before = settled(None, {"a"}, {"t": 4, "u": 4})
     asked = next_assignment("l", before, {"a", "b"}, {"t": 4, "u": 4}, [word("a", before)], term=1, pinned={"t"})
-    assert asked.owners == {"t": (0, 0, 0, 0), "u": (MOVING,) * 4}
+    assert asked.owners == {"t": (0, 0, 0, 0), "u": (~0,) * 4}
 
 
 def test_partitions_that_are_added_have_an_owner_at_once() -> None:
