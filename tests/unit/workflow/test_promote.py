@@ -98,6 +98,9 @@ class Stage:
     mirror_stops_at: int | None = None
     problem: str = ""
     upkeep: str | None = ""
+    speaks: str = "m1"
+    """The mirror process that says all this; m1 is the partitions' owner."""
+    reads_fences: bool = True
     mapped_to: int = -1
     """Where the mirror says the barrier is on the target, of a mapped topic."""
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
@@ -126,7 +129,8 @@ class Stage:
                 100, 100, 100, self.problem, stop, target_position=self.mapped_to
             )
         upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
-        self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}, upkeep))
+        applied = self.log.state.epoch if self.reads_fences else record.fence_epoch - 1
+        self.log.say(MirrorPresence(self.speaks, "l", applied, True, 500, {"t": progress}, upkeep))
 
     async def run(self) -> TopicRecord:
         async with asyncio.timeout(5):
@@ -162,6 +166,18 @@ def test_a_topic_goes_through_all_phases_once_and_gets_its_configs_back() -> Non
     assert not record.unsettled
     assert {p: b.offset for p, b in record.barrier.items()} == {0: 100, 1: 100}
     assert stage.admin.altered == [("t", {"a": "b"}, ())]
+
+
+def test_a_barrier_that_an_owner_tells_of_without_having_read_of_this_fence_is_not_believed() -> None:
+    record = promoted(Stage(reads_fences=False))
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("barrier-not-reached")
+
+
+def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed() -> None:
+    record = promoted(Stage(speaks="m2"))
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("not-ready: t was not ready to be fenced: no running mirror reports partition 0")
 
 
 def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients_ids() -> None:
