@@ -129,7 +129,7 @@ class Stage:
                 100, 100, 100, self.problem, stop, target_position=self.mapped_to
             )
         upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
-        applied = self.log.state.epoch if self.reads_fences else record.fence_epoch - 1
+        applied = self.log.state.epoch if self.reads_fences else max(-1, record.fence_epoch - 1)
         self.log.say(MirrorPresence(self.speaks, "l", applied, True, 500, {"t": progress}, upkeep))
 
     async def run(self) -> TopicRecord:
