@@ -29,6 +29,7 @@ from kmigrate.state.log import StateLog
 
 __all__ = ["Leader"]
 
+_UNREADY = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 """How often members are looked at where nothing is heard of them."""
@@ -62,6 +63,8 @@ class Leader:
         self._rechecking: dict[str, asyncio.Task[Any]] = {}
         self._work = TaskOwner()
         self._applied = -1
+        self._unready: list[str] = []
+        """Topics that are still to be made or aligned."""
         self._judged: object = None
         """What the partitions were last shared out by: until it changes nothing else follows from it."""
         self.problems: dict[str, str] = {}
@@ -74,7 +77,7 @@ class Leader:
         try:
             while self._lease.held:
                 state = self._log.state
-                if state.epoch != self._applied or self._idle(state):
+                if state.epoch != self._applied or self._is_idle():
                     self._apply(state)
                 await self._share_out()
                 await self._log.changed(_LOOK_S)
@@ -136,13 +139,13 @@ class Leader:
 
     # topics
 
-    def _idle(self, state: State) -> bool:
+    def _is_idle(self) -> bool:
         """Whether a topic waits for work that nobody is doing (its last try failed)."""
-        waiting = {TopicPhase.INITIALISING, TopicPhase.ALIGNING}
-        return any(r.phase in waiting and r.topic not in self._working for r in state.topics(self._link))
+        return any(topic not in self._working for topic in self._unready)
 
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
+        self._unready = [r.topic for r in state.topics(self._link) if r.phase in _UNREADY]
         for record in state.topics(self._link):
             if record.phase is TopicPhase.INITIALISING:
                 self._start(record.topic, self._prepare(record))
