@@ -182,10 +182,11 @@ class Workers:
         self.process.wait(10)
 
 
-def test_workers_share_the_partitions_and_end_with_the_process_that_started_them(
+def test_workers_share_the_partitions_of_a_topic_to_its_promote_and_end_with_the_process_that_started_them(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
-    run, link, topic = Migration(source, target, tmp_path / "run"), unique_name("link"), unique_name("worked")
+    run = Migration(source, target, tmp_path / "run", "[promote]\nstraggler_window_s = 0.0\n")
+    link, topic = unique_name("link"), unique_name("worked")
     make_topic(source, topic, partitions=4)
     produce(source.bootstrap, topic, 4_000, partitions=4)
     run.does("link", "create", link, "--source", "source", "--target", "target")
@@ -203,8 +204,13 @@ def test_workers_share_the_partitions_and_end_with_the_process_that_started_them
         produce(source.bootstrap, topic, 400, partitions=4, first=4_000)
         wait_until(lambda: workers.shown(topic)["lag"] == 0, 30, "the copy to be at the end")
         assert read_all(target.bootstrap, topic) == read_all(source.bootstrap, topic)
+
+        run.start("controller")
+        run.does("promote", topic, "--link", link, "--yes")  # needs the word of both at the barrier
+        assert workers.shown(topic)["phase"] == "promoted"
     finally:
         workers.end()
+        run.stop()
     assert workers.process.stdout is not None
     rest = workers.process.stdout.read()  # to its end, which comes when the worker, too, has closed it
     assert json.loads(rest.splitlines()[-1])["event"] == "stopped", rest
