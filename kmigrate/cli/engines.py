@@ -59,6 +59,7 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         fetch_max_bytes=section.fetch_max_bytes,
         lease_s=section.lease_s,
         presence_ms=section.presence_interval_ms,
+        write_connections=section.write_connections,
         hole_filler=HoleFiller(section.hole_filler),
         upkeep_s=section.upkeep_interval_s,
         sync_acls=section.sync_acls,

@@ -50,6 +50,9 @@ class MirrorSection:
         choices=("markers", "transactions"),
     )
     fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
+    write_connections: int = _key(
+        1, "connections to each target leader: more where its replicas acknowledge slowly", low=1, high=16
+    )
     lease_s: float = _key(3.0, "silence after which another mirror takes over, s", low=1, high=300)
     upkeep_interval_s: float = _key(
         5.0, "how often partitions, configs, ACLs and new names of the source are looked at, s", low=0.5, high=3600

@@ -26,12 +26,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
-from kmigrate.mirror.steps import Append, Hole, Step, read_steps
+from kmigrate.mirror.steps import Append, Hole, Step, damaged, read_steps
 from kmigrate.mirror.tally import Tally
 from kmigrate.model.records import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchedPartition
-from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, next_sequence, stamp
+from kmigrate.records.batch import DELETE_HORIZON, TRANSACTIONAL, check_crc, next_sequence, stamp
 
 __all__ = ["Key", "Lane", "LaneState", "Sent"]
 
@@ -366,7 +367,8 @@ class Lane:
         reaction = reaction_to(Asked.PRODUCE, error)
         text = told(reaction, error, f"offset {step.start} was refused")
         if reaction.action is Action.STOP:
-            self.stop(text)
+            broken = error == Code.CORRUPT_MESSAGE and not check_crc(step.view)
+            self.stop(damaged(step.start) if broken else text)
             return
         self.tally.retried(Asked.PRODUCE, cause(reaction, error))
         self.unknown = self.unknown or reaction.action is Action.SETTLE

@@ -28,8 +28,9 @@ class MirrorSettings:
     """Upper bound of one Produce request; brokers take 100 MiB (A6)."""
     backlog_bytes: int = 8 << 20
     """A partition with more than this read and not yet acknowledged is not fetched further."""
-    write_connections: int = 2
-    """Connections to each target leader, which works on one request of each at a time."""
+    write_connections: int = 1
+    """Connections to each target leader, which works on one request of each at a time: several make up for replicas
+    that acknowledge slowly, and cost some CPU, since each request then holds fewer batches."""
     in_flight: int = 5
     """Produce requests in flight per partition once the broker's state for our id is confirmed (W3)."""
     lease_s: float = 3.0

@@ -26,7 +26,7 @@ from kmigrate.records.merge import Stretch, merge, pieces
 from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import Run, needs_rewriting, rewrite
 
-__all__ = ["Append", "Form", "Hole", "Reading", "Step", "read_steps"]
+__all__ = ["Append", "Form", "Hole", "Reading", "Step", "damaged", "read_steps"]
 
 
 class Form(StrEnum):
@@ -172,9 +172,9 @@ def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_l
         reading.compacted = reading.compacted or batch.has_gaps
         reading.next_offset, reading.leader_epoch = batch.next_offset, -1
         return
-    if not check_crc(batch.view):
-        ref = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
-        reading.problem = f"{ref}: the batch at offset {batch.base_offset} does not fit its CRC"
+    verbatim = batch.base_offset >= at and not (batch.is_control or is_aborted or needs_rewriting(batch))
+    if not verbatim and not check_crc(batch.view):
+        reading.problem = damaged(batch.base_offset)
         return
     if batch.is_control or is_aborted:
         if not batch.is_control:
@@ -182,7 +182,7 @@ def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_l
         reading.hole(at, batch.next_offset)
     else:
         _note_direct(reading, batch)
-        _copy(reading, _appends(batch, at), at, batch.next_offset)
+        _copy(reading, [_as_it_is(batch)] if verbatim else _converted(rewrite(batch, at)), at, batch.next_offset)
         reading.compacted = reading.compacted or batch.count != batch.last_offset_delta + 1
     reading.next_offset = batch.next_offset
     reading.leader_epoch = batch.leader_epoch
@@ -199,11 +199,14 @@ def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
         reading.hole(at, end)
 
 
-def _appends(batch: Batch, start: int) -> list[Append]:
-    """What a data batch is appended as, from `start` on."""
-    if batch.base_offset >= start and not needs_rewriting(batch):
-        return [Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)]
-    return _converted(rewrite(batch, start))
+def _as_it_is(batch: Batch) -> Append:
+    """A batch whose CRC nobody has looked at yet: the target's broker will, for it goes along with the batch."""
+    return Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)
+
+
+def damaged(offset: int) -> str:
+    """The problem with a batch that does not fit its CRC."""
+    return f"{reaction_to(Asked.FETCH, Found.BAD_BATCH).ref}: the batch at offset {offset} does not fit its CRC"
 
 
 def _converted(runs: list[Run], form: Form = Form.REWRITTEN) -> list[Append]:

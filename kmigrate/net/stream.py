@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import cast
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.net.buffers import FrameBuffers
 from kmigrate.protocol.frames import MAX_FRAME, SIZE
 
 __all__ = ["FrameStream", "TlsAlertError"]
@@ -25,6 +26,8 @@ _TLS_ALERT = b"\x15\x03"
 """The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
 Buffer = bytes | bytearray | memoryview
+_BUFFERS = FrameBuffers()
+"""One for the whole process, so that many connections do not keep memory each."""
 
 
 class TlsAlertError(ProtocolViolation):
@@ -101,7 +104,7 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._on_frame(frame)
                 continue
             if stop - at > _SCRATCH // 2:
-                self._frame = bytearray(4 + size)
+                self._frame = _BUFFERS.take(4 + size)
                 self._have = self._fill - at
                 self._frame[: self._have] = self._view[at : self._fill]
                 self._frame_view = memoryview(self._frame)

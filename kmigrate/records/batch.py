@@ -30,6 +30,7 @@ from crc32c import crc32c
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.ids import SEQUENCES
+from kmigrate.records.crc import crc_of_changed_head
 
 __all__ = [
     "CODEC_MASK",
@@ -190,9 +191,10 @@ def stamp(
     clear: int = 0,
     base_offset: int | None = 0,
 ) -> None:
-    """Write a batch's producer fields, clear attribute bits, and recompute the CRC, in place.
+    """Write a batch's producer fields, clear attribute bits, and bring the CRC along, in place.
 
-    `base_offset` 0 is what Produce demands (A1, M6); None leaves offset and leader epoch as they are.
+    A CRC that did not fit before does not fit afterwards (`crc`). `base_offset` 0 is what Produce demands (A1, M6);
+    None leaves offset and leader epoch as they are.
     """
     if base_offset is not None:
         if base_offset == 0:
@@ -200,8 +202,11 @@ def stamp(
         else:
             struct.pack_into(">q", view, 0, base_offset)
         view[12:16] = _NO_EPOCH
+    head = view[21:HEADER_SIZE]
+    before = crc32c(head)
     if clear:
         (attributes,) = _ATTRIBUTES.unpack_from(view, 21)
         _ATTRIBUTES.pack_into(view, 21, attributes & ~clear)
     _PRODUCER.pack_into(view, 43, producer_id, epoch, sequence)
-    _CRC.pack_into(view, 17, crc32c(view[21:]))
+    (crc,) = _CRC.unpack_from(view, 17)
+    _CRC.pack_into(view, 17, crc_of_changed_head(crc, before, crc32c(head), len(view) - HEADER_SIZE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable
 
@@ -87,6 +88,43 @@ def test_records_of_any_age_large_batches_and_empty_partitions_are_copied(
 
     asyncio.run(scene())
     assert bounds(target.bootstrap, empty) == {0: (0, 40), 1: (0, 0), 2: (50, 50)}
+
+
+def _damage_on_disk(cluster: KafkaCluster, topic: str, offset: int) -> None:
+    """Change the last byte of the batch that begins at `offset`, where the broker keeps it."""
+    log = cluster.brokers[1].folder / "data" / f"{topic}-0" / "00000000000000000000.log"
+    with log.open("r+b") as file:
+        at = 0
+        while True:
+            file.seek(at)
+            base, length = struct.unpack(">qi", file.read(12))
+            at += 12 + length
+            if base == offset:
+                break
+        file.seek(at - 1)
+        (last,) = file.read(1)
+        file.seek(at - 1)
+        file.write(bytes([last ^ 1]))
+
+
+def test_a_batch_that_is_damaged_on_the_sources_disk_is_named_and_nothing_from_it_on_is_copied(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("damaged")
+    make_topic(source, topic)
+    produce_sizes(source.bootstrap, topic, [100] * 9)
+    _damage_on_disk(source, topic, 4)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.in_phase(topic, TopicPhase.MIRRORING)
+            told = await world.until(topic, lambda found: bool(found[0].problem), "the damage to be named")
+            assert told[0].problem == "corrupt-source-batch: the batch at offset 4 does not fit its CRC"
+            assert told[0].position == 4
+        assert bounds(target.bootstrap, topic) == {0: (0, 4)}
+
+    asyncio.run(scene())
 
 
 def test_status_names_the_open_transaction_that_the_mirror_waits_for(

@@ -23,7 +23,7 @@ from kmigrate.model.stops import Remedy
 from kmigrate.net.clock import monotonic
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
-from kmigrate.records.batch import walk
+from kmigrate.records.batch import check_crc, walk
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched, record
 
 FETCH, PRODUCE, MARKERS = Asked
@@ -202,6 +202,9 @@ def _bad_batch(world: World) -> None:
     data = bytearray(batch(0, 1))
     data[-1] ^= 1
     world.lane.take(0, fetched(bytes(data)), 5)
+    sent = world.lane.send_next(CONNECTION, 5)
+    assert sent is not None and not check_crc(sent.step.view), "what was damaged stays so, for the target to find"
+    world.lane.answered(sent.step, Code.CORRUPT_MESSAGE, -1)
 
 
 def _sent(world: World, answered: Callable[[Lane, object], None]) -> None:

@@ -6,12 +6,14 @@ import contextlib
 import struct
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.records.batch import HEADER_SIZE, TRANSACTIONAL, check_crc, next_sequence, stamp, walk
 from kmigrate.records.build import filler_batch, one_record_batch, read_single_record
+from kmigrate.records.crc import crc_of_changed_head
 
 
 def record(key: bytes = b"k", value: bytes | None = b"v", sequence: int = 3) -> bytearray:
@@ -43,6 +45,7 @@ def test_an_old_message_format_is_named() -> None:
 def test_stamping_changes_the_envelope_and_nothing_else() -> None:
     data = record()
     struct.pack_into(">h", data, 21, TRANSACTIONAL)
+    struct.pack_into(">I", data, 17, crc32c(data[21:]))
     before = bytes(data[HEADER_SIZE:])
     stamp(memoryview(data), producer_id=77, epoch=4, sequence=123, clear=TRANSACTIONAL)
     (batch,) = walk(memoryview(data))
@@ -50,6 +53,22 @@ def test_stamping_changes_the_envelope_and_nothing_else() -> None:
     assert not batch.is_transactional
     assert check_crc(batch.view)
     assert bytes(data[HEADER_SIZE:]) == before
+
+
+@given(at=st.integers(21, 70), bit=st.integers(0, 7))
+def test_stamping_does_not_vouch_for_a_batch_that_was_damaged_before(at: int, bit: int) -> None:
+    data = record(value=b"x" * 20)
+    data[at] ^= 1 << bit
+    stamp(memoryview(data), producer_id=77, epoch=4, sequence=123, clear=TRANSACTIONAL)
+    of_the_producer_or_cleared = 43 <= at < 57 or (at, bit) == (22, 4)
+    assert check_crc(memoryview(data)) is False or of_the_producer_or_cleared
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60), st.binary(max_size=400), st.integers(0, 5000))
+def test_the_crc_of_a_changed_head_is_that_of_the_whole(head: bytes, changed: bytes, tail: bytes, times: int) -> None:
+    changed = changed[: len(head)].ljust(len(head), b"-")
+    told = crc_of_changed_head(crc32c(head + tail * times), crc32c(head), crc32c(changed), len(tail) * times)
+    assert told == crc32c(changed + tail * times)
 
 
 def test_a_changed_byte_breaks_the_crc() -> None:
