@@ -21,7 +21,7 @@ from kmigrate.mirror.activation import activate
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.lane import Lane, LaneState
 from kmigrate.mirror.leading import Leader
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
@@ -78,6 +78,8 @@ class MirrorEngine:
         self._upkeep: Upkeep | None = None
         self._trouble = ""
         self._applied = self._generation = -1
+        self._torn = False
+        """Whether we ended while a hole was being made."""
         self._speak = asyncio.Event()
         self._at_once = False
         self._told: dict[tuple[str, int], int] = {}
@@ -98,6 +100,8 @@ class MirrorEngine:
 
     async def _leave(self) -> None:
         """Say that our share is free, and give up the lease."""
+        if self._torn:
+            return  # markers may still be on their way: the others take over as from one that died
         try:
             async with asyncio.timeout(2):
                 await self._log.announce(self._presence())
@@ -155,6 +159,7 @@ class MirrorEngine:
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
+            self._torn = any(lane.state is LaneState.FILLING for lane in copier.lanes.values())
             self._copier = None
             self.meter.lanes = {}
 
