@@ -16,6 +16,7 @@ D  The generation grows with every assignment, and is above every term that the 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from kmigrate.model.records import AssignmentRecord, MirrorPresence
 from kmigrate.model.sharing import assigned, releasing
@@ -99,17 +100,17 @@ def balanced(
     for key in keys:
         if key not in owner:
             give(key, min(members, key=lambda m: (count[m], len(load[m].get(key[0], ())), m)))
+    stock = {m: [(-len(parts), topic) for topic, parts in load[m].items() if topic not in pinned] for m in members}
+    for heap in stock.values():
+        heapify(heap)
     while True:
-        poorest = min(members, key=lambda m: count[m])
-        movable = [
-            (count[member], len(parts) - len(load[poorest].get(topic, ())), member, topic)
-            for member in members
-            if count[member] > count[poorest] + 1
-            for topic, parts in load[member].items()
-            if parts and topic not in pinned
-        ]
-        if not movable:
-            return owner
-        _, _, richest, topic = max(movable)
-        count[richest] -= 1
-        give((topic, load[richest][topic].pop()), poorest)
+        giver = max((m for m in members if stock[m]), key=lambda m: count[m], default=members[0])
+        topic = stock[giver][0][1] if stock[giver] else ""
+        poorest = min(members, key=lambda m: (count[m], len(load[m].get(topic, ()))))
+        if count[giver] <= count[poorest] + 1 or not topic:
+            return owner  # who was given something has at most one more than the poorest, and never gives
+        owned = -heappop(stock[giver])[0]
+        if owned > 1:
+            heappush(stock[giver], (1 - owned, topic))
+        count[giver] -= 1
+        give((topic, load[giver][topic].pop()), poorest)
