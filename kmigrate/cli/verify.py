@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kmigrate.cli.call import Call, command
+from kmigrate.cli.compared import ranges_of
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
+from kmigrate.cli.report_files import ReportFiles
 from kmigrate.cli.views.tables import parity_view
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
-from kmigrate.errors import Failed, Refused, WaitTimedOut
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.security import Login
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.model.verified import Looked, standing
+from kmigrate.net.clock import now_ms
 from kmigrate.net.login import current_password
 from kmigrate.parity.plan import TopicRange
-from kmigrate.parity.report import ParityReport
-from kmigrate.protocol.codes import row
+from kmigrate.parity.report import ParityReport, nothing_read
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 
@@ -35,17 +37,18 @@ __all__ = ["app", "verify"]
 
 app = typer.Typer()
 
-_LOOK_SECONDS = 0.2
-
-Key = tuple[str, int]
-
 
 @dataclass(frozen=True)
 class _Job:
-    """What Spark is to compare, and where."""
+    """What Spark is to compare, and where; the topics' records are those that the ranges were made by."""
 
     link: LinkRecord
+    topics: Sequence[TopicRecord]
     ranges: Sequence[TopicRange]
+
+    @property
+    def anything_new(self) -> bool:
+        return any(each.offsets for each in self.ranges)
 
 
 @command(app, "verify")
@@ -55,20 +58,36 @@ def verify(
     link: Link = None,
     timeout: Timeout = 60.0,
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+    full: Annotated[
+        bool, typer.Option("--full", help="Read everything, also what an earlier check found equal.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML for CI.")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="DIR", help="Write every finding; must not exist yet.")
+    ] = None,
 ) -> Answer:
     """Compare source and target with Spark.
 
     Record by record, all mirrored topics or the named ones. A promoted topic is compared up to its barrier, a live
-    one up to the source's last stable offset now, once the target has passed it (--timeout).
+    one up to the source's last stable offset now, once the target has passed it (--timeout). What is equal is
+    remembered: the next check of the same copy reads only what is new, unless it is --full.
     """
+    files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
+    files.check()
     with call.out.waiting("reading the ranges") as waiting:
-        job = asyncio.run(_job(call, topics, link, timeout, waiting))
-        report = _compare(call, job, master, waiting)
+        job = asyncio.run(_job(call, topics, link, timeout, waiting, full=full))
+        if job.anything_new or files.parquet is not None:
+            report = _compare(call, job, master, files.parquet, waiting)
+        else:
+            report = nothing_read(job.ranges)
+        _remember(call, job, report)
+    written = files.write(job.link, report, now_ms())
     code = Exit.OK if report.equal else Exit.PARITY_MISMATCH
-    return Answer({"link": job.link.name, **report.as_json()}, parity_view(report), code)
+    return Answer({"link": job.link.name, **report.as_json(), "files": written}, parity_view(report), code)
 
 
-def _compare(call: Call, job: _Job, master: str, waiting: Waiting) -> ParityReport:
+def _compare(call: Call, job: _Job, master: str, parquet: Path | None, waiting: Waiting) -> ParityReport:
     # PySpark takes a second to import: only this command pays for it.
     from kmigrate.sandbox.jars import JarProgress, ensure_spark_kafka_jars
     from kmigrate.sandbox.java import find_java
@@ -89,6 +108,7 @@ def _compare(call: Call, job: _Job, master: str, waiting: Waiting) -> ParityRepo
         jars=ensure_spark_kafka_jars(on_jars),
         java_home=java.home,
         on_progress=on_progress,
+        parquet=parquet,
     )
 
 
@@ -103,12 +123,37 @@ def _options(settings: ClusterSettings) -> KafkaOptions:
     )
 
 
-async def _job(call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting) -> _Job:
+def _remember(call: Call, job: _Job, report: ParityReport) -> None:
+    """Write down what is equal; the answer of this check does not hang on it."""
+    looked: dict[str, dict[int, Looked]] = {record.topic: {} for record in job.topics}
+    for each in report.partitions:
+        looked[each.topic][each.partition] = Looked(each.start, each.end, each.equal)
+
+    async def write() -> None:
+        async with call.estate() as estate:
+            await verbs.remember_verified(estate, job.link, job.topics, looked)
+
+    try:
+        asyncio.run(write())
+    except KmigrateError as error:
+        call.out.note(f"not remembered, the next check reads all of it again: {error.what}")
+
+
+async def _job(
+    call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting, *, full: bool
+) -> _Job:
     async with call.estate() as estate:
         record = verbs.resolve_link(estate.log.state, call.link(link))
         chosen = _chosen(estate, record, topics)
         source, _ = await estate.source(record)
-        return _Job(record, await _ranges(source, estate.target, chosen, timeout, waiting))
+        state = estate.log.state
+        verified = {
+            (topic.topic, partition): each
+            for topic in chosen
+            for partition, each in standing(state.verified(record.name, topic.topic), record, topic).items()
+            if not full
+        }
+        return _Job(record, chosen, await ranges_of(estate, source, chosen, verified, timeout, waiting))
 
 
 def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[TopicRecord]:
@@ -124,14 +169,6 @@ def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[
                 next_step="kmigrate topic list",
             )
         records = [known[topic] for topic in dict.fromkeys(topics)]
-    mapped = [r.topic for r in records if r.mapped]
-    if mapped:
-        raise Refused(
-            "mapped-not-compared",
-            f"{', '.join(mapped)}: offsets are mapped; only topics with identical offsets are compared",
-            still_true="nothing was read",
-            next_step="name the other topics; a mapped topic's offsets: kmigrate offsets translate",
-        )
     early = [r.topic for r in records if r.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING)]
     if early or not records:
         raise Refused(
@@ -141,64 +178,3 @@ def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[
             next_step="kmigrate status --watch" if early else "kmigrate topic mirror TOPIC...",
         )
     return records
-
-
-async def _ranges(
-    source: ClusterClient, target: ClusterClient, records: Sequence[TopicRecord], timeout: float, waiting: Waiting
-) -> list[TopicRange]:
-    """First offset that both sides have, to the barrier or to the source's last stable offset now."""
-    names = [record.topic for record in records]
-    await source.refresh(names)
-    await target.refresh(names)
-    keys: list[Key] = [(record.topic, p) for record in records for p in range(record.partitions)]
-    first = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, target)]
-    stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
-    barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
-    ends = {key: barriers.get(key, stable[key].offset) for key in keys}
-    starts = {
-        (r.topic, p): max(r.starts.get(p, 0), *(side[(r.topic, p)].offset for side in first))
-        for r in records
-        for p in range(r.partitions)
-    }
-    await _until_passed(source, target, {k: e for k, e in ends.items() if e > starts[k]}, timeout, waiting)
-    return [TopicRange(topic, p, starts[topic, p], max(starts[topic, p], ends[topic, p])) for topic, p in keys]
-
-
-async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: bool = False) -> dict[Key, LogOffset]:
-    answers = await client.list_offsets(wanted, read_committed=committed)
-    for (topic, partition), answer in answers.items():
-        if answer.error:
-            raise Failed(
-                "offsets-unknown",
-                f"cluster {client.settings.name} does not tell the offsets of {topic}-{partition}: "
-                f"{row(answer.error).name}",
-                still_true="nothing was read or changed",
-                next_step="repeat it when the partition has a leader",
-            )
-    return answers
-
-
-async def _until_passed(
-    source: ClusterClient, target: ClusterClient, ends: dict[Key, int], timeout: float, waiting: Waiting
-) -> None:
-    """Wait until both sides' last stable offsets have reached the ends: Spark reads committed records only."""
-    deadline = monotonic() + timeout
-    for client in (source, target):
-        left = dict(ends)
-        while left:
-            stable = await _read(client, dict.fromkeys(left, LATEST), committed=True)
-            left = {key: end for key, end in left.items() if stable[key].offset < end}
-            if not left:
-                break
-            (topic, partition), end = next(iter(left.items()))
-            at = stable[topic, partition].offset
-            text = f"{client.settings.name} at {at:,} of {end:,} on {topic}-{partition}"
-            if monotonic() > deadline:
-                raise WaitTimedOut(
-                    "not-caught-up",
-                    f"waited {timeout:g} s; {text}",
-                    still_true="nothing was compared or changed",
-                    next_step="kmigrate status, to see whether a mirror runs and what stops it",
-                )
-            waiting.say(f"waiting: {text}")
-            await sleep(_LOOK_SECONDS)

@@ -161,6 +161,10 @@ class OffsetMap:
         """Index of the run that holds a source offset, or of the one before it; −1 before all."""
         return bisect_right(self._source, source) - 1
 
+    def index_of_target(self, target: int) -> int:
+        """The same for an offset of the target."""
+        return bisect_right(self._target, target) - 1
+
     # bytes
 
     def encode(self, first: int = 0, stop: int | None = None) -> bytes:

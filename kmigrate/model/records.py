@@ -3,7 +3,7 @@
 State log (`__kmigrate_state`, compare-and-set, one partition): what was decided. Keys:
 
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
-    router/<name>   lease/<what>   assignment/<link>
+    verified/<link>/<topic>   router/<name>   lease/<what>   assignment/<link>
 
 Presence log (`__kmigrate_presence`, plain appends): what a running process says of itself. A presence record
 names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
@@ -54,11 +54,14 @@ __all__ = [
     "RouterRecord",
     "TopicRecord",
     "Upkept",
+    "VerifiedRange",
+    "VerifiedRecord",
     "decode_record",
     "encode_record",
     "group_key",
     "link_key",
     "topic_key",
+    "verified_key",
 ]
 
 SCHEMA = 1
@@ -75,6 +78,10 @@ def topic_key(link: str, topic: str) -> str:
 
 def group_key(link: str, group: str) -> str:
     return f"group/{link}/{group}"
+
+
+def verified_key(link: str, topic: str) -> str:
+    return f"verified/{link}/{topic}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +249,36 @@ class BarrierRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifiedRange:
+    """Source offsets start (included) to end (excluded) of one partition that `verify` found equal on the target."""
+
+    start: int
+    end: int
+    at_ms: int
+    """When the newest part of it was found equal."""
+    first: int
+    """Where the mirror of this partition begins, and how many losses were accepted: of another copy it says nothing."""
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRecord:
+    """How far one topic is verified, and which copy of it; `kmigrate.model.verified` says what of it still holds."""
+
+    link: str
+    topic: str
+    link_uuid: str
+    source_topic_id: str
+    target_topic_id: str
+    digest: str
+    ranges: Mapping[int, VerifiedRange]
+
+    @property
+    def key(self) -> str:
+        return verified_key(self.link, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
 class RouterRecord:
     """A router that must acknowledge every fence; a restart under the same name replaces its instance."""
 
@@ -397,6 +434,7 @@ Record = (
     | TopicRecord
     | GroupRecord
     | BarrierRecord
+    | VerifiedRecord
     | RouterRecord
     | LeaseRecord
     | AssignmentRecord
@@ -412,6 +450,7 @@ KINDS: dict[str, type[Record]] = {
         TopicRecord,
         GroupRecord,
         BarrierRecord,
+        VerifiedRecord,
         RouterRecord,
         LeaseRecord,
         AssignmentRecord,

@@ -15,9 +15,11 @@ from kmigrate.model.records import (
     Record,
     RouterRecord,
     TopicRecord,
+    VerifiedRecord,
     group_key,
     link_key,
     topic_key,
+    verified_key,
 )
 
 __all__ = ["State"]
@@ -69,6 +71,10 @@ class State:
     def group(self, link: str, group: str) -> GroupRecord | None:
         found = self.records.get(group_key(link, group))
         return found if isinstance(found, GroupRecord) else None
+
+    def verified(self, link: str, topic: str) -> VerifiedRecord | None:
+        found = self.records.get(verified_key(link, topic))
+        return found if isinstance(found, VerifiedRecord) else None
 
     def routers(self) -> list[RouterRecord]:
         return sorted((r for r in self.records.values() if isinstance(r, RouterRecord)), key=lambda r: r.name)

@@ -1,23 +1,27 @@
 """Which offsets are compared, cut into buckets that are cheap to digest and cheap to read again.
 
-Ranges are written in source offsets; the target offset of a record is its source offset plus the
-partition's shift (0 while a mirror keeps offsets identical). A bucket is a fixed stretch of source offsets:
-equal digests close it, different ones have it read once more, record by record.
+Ranges are written in source offsets. Where a mirror does not keep them, the partition's exact map says where
+each record stands on the target: every target offset is compared under the source offset of its record, and one
+that the map gives to no record under that of the record before it, so that nothing of the target goes unread. A
+bucket is a fixed stretch of source offsets: equal digests close it, different ones have it read once more, record
+by record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from kmigrate.errors import UsageError
+from kmigrate.model.offsetmap import OffsetMap
 
 __all__ = [
     "BucketDigest",
     "BucketKey",
     "PartitionKey",
+    "Stretch",
     "TopicRange",
     "bucket_size",
     "check_ranges",
@@ -49,6 +53,19 @@ class BucketKey(NamedTuple):
         return PartitionKey(self.topic, self.partition)
 
 
+class Stretch(NamedTuple):
+    """Offsets start (included) to end (excluded) of one log, as that log counts them."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def key(self) -> PartitionKey:
+        return PartitionKey(self.topic, self.partition)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRange:
     """Offsets start (included) to end (excluded) of one source partition, and where they went."""
@@ -57,16 +74,19 @@ class TopicRange:
     partition: int
     start: int
     end: int
-    shift: int = 0  # target offset = source offset + shift
+    map: OffsetMap | None = field(default=None, hash=False)  # None: the target's offsets are the source's
+    verified_from: int | None = None  # from here to start all was compared before: originals may stand there
 
     def __post_init__(self) -> None:
-        if self.partition < 0 or self.start < 0 or self.end < self.start or self.start + self.shift < 0:
+        origin = self.start if self.verified_from is None else self.verified_from
+        backwards = self.partition < 0 or not 0 <= origin <= self.start <= self.end
+        if backwards or (self.map is not None and self.map.to_target(self.end) is None):
             raise UsageError(
                 "parity-range-invalid",
                 f"{self.topic}-{self.partition} can not be compared from offset {self.start} to {self.end}"
-                f" with shift {self.shift}",
+                + ("" if backwards else f": the offset map ends at {self.map.covered if self.map else 0}"),
                 still_true="nothing was read",
-                next_step="give a range with 0 <= start <= end on both sides",
+                next_step="give a range with 0 <= start <= end, within the offset map",
             )
 
     @property
@@ -77,15 +97,31 @@ class TopicRange:
     def offsets(self) -> int:
         return self.end - self.start
 
+    @property
+    def at_source(self) -> Stretch:
+        return Stretch(self.topic, self.partition, self.start, self.end)
+
+    @property
+    def at_target(self) -> Stretch:
+        """Where these offsets are on the target; two neighbours on the source are neighbours there, too."""
+        return Stretch(self.topic, self.partition, self.to_target(self.start), self.to_target(self.end))
+
+    def to_target(self, offset: int) -> int:
+        """The target's position for one of the source, up to the range's end."""
+        place = self.map.to_target(offset) if self.map is not None else None
+        return offset if place is None else place.offset
+
 
 class BucketDigest(NamedTuple):
-    """What one side holds in a bucket: a count, the outer offsets and two independent 64-bit digests."""
+    """What one side holds in a bucket: a count, the outer offsets, two independent 64-bit digests; size and time."""
 
     records: int
     first: int
     last: int
     digest: int
     second_digest: int
+    size: int  # bytes of keys and values
+    since: int = -1  # the earliest timestamp, ms; −1 where no record has one
 
 
 def check_ranges(ranges: Sequence[TopicRange]) -> tuple[TopicRange, ...]:

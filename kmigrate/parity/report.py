@@ -1,15 +1,17 @@
-"""The outcome of one parity check as a value: the tables, the JSON and the exit code come from here."""
+"""The outcome of one parity check as a value: tables, files, JSON and the exit code come from here."""
 
 from __future__ import annotations
 
-from collections import Counter
+import dataclasses
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange
+from kmigrate.parity.timeline import TimeStep, timeline
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 
-__all__ = ["ParityReport", "PartitionRow", "TopicRow", "report_of"]
+__all__ = ["ParityReport", "PartitionRow", "TopicRow", "nothing_read", "report_of"]
 
 EXAMPLES_OF_A_KIND = 100
 
@@ -22,10 +24,19 @@ class PartitionRow:
     partition: int
     start: int
     end: int
+    target_start: int
+    target_end: int
+    verified_from: int  # below start: what an earlier check found equal and this one did not read
     source_records: int
     target_records: int
+    source_bytes: int  # of keys and values
+    target_bytes: int
     digest_equal: bool
     mismatches: int
+
+    @property
+    def equal(self) -> bool:
+        return self.digest_equal and not self.mismatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +57,27 @@ class ParityReport:
 
     topics: tuple[TopicRow, ...]
     partitions: tuple[PartitionRow, ...]
-    counts: Mapping[AnomalyKind, int]  # exact, also where examples are capped
-    examples: tuple[Anomaly, ...]
+    counts: Mapping[AnomalyKind, int]
+    findings: tuple[Anomaly, ...]
     unexamined_buckets: int  # differ, but beyond the drill-down's budget
     unnamed_buckets: int  # differ, and the drill-down found nothing to name
+    times: tuple[TimeStep, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # by stage, and total
 
     @property
     def records(self) -> int:
         """Source records compared."""
         return sum(row.source_records for row in self.partitions)
+
+    @property
+    def examples(self) -> tuple[Anomaly, ...]:
+        """The first findings of each kind: what a person or a document is shown."""
+        return tuple(_capped(self.findings))
+
+    @property
+    def verified_before(self) -> int:
+        """Source offsets that earlier checks found equal and this one did not read again."""
+        return sum(row.start - row.verified_from for row in self.partitions)
 
     @property
     def mismatches(self) -> int:
@@ -71,15 +93,22 @@ class ParityReport:
             "equal": self.equal,
             "topics": len(self.topics),
             "records": self.records,
+            "verified_before": self.verified_before,
             "mismatches": self.mismatches,
             "anomalies": {kind.value: self.counts.get(kind, 0) for kind in AnomalyKind},
             "unexamined_buckets": self.unexamined_buckets,
             "unnamed_buckets": self.unnamed_buckets,
             "by_topic": [_fields(row, TopicRow) for row in self.topics],
             "by_partition": [_fields(row, PartitionRow) for row in self.partitions],
+            "by_time": [dataclasses.asdict(step) for step in self.times],
             "examples": [_example(each) for each in self.examples],
             "seconds": {stage: round(took, 3) for stage, took in self.seconds.items()},
         }
+
+
+def nothing_read(ranges: Sequence[TopicRange]) -> ParityReport:
+    """The report where there was nothing to read: every range is empty, or verified before."""
+    return report_of(ranges, {}, {}, [], differing=[], unexamined=[], size=1, seconds={"total": 0.0})
 
 
 def report_of(
@@ -90,23 +119,32 @@ def report_of(
     *,
     differing: Sequence[BucketKey],
     unexamined: Sequence[BucketKey],
+    size: int,
     seconds: Mapping[str, float],
 ) -> ParityReport:
-    """The report of one check; what differs and got no name counts as one mismatch per bucket."""
+    """The report of one check by buckets of `size`; what differs and got no name is one mismatch per bucket."""
     named = Counter(key for each in anomalies for key in _touched(each))
     beyond = set(unexamined)
     unnamed = [key for key in differing if key not in beyond and not named[key.of]]
     nameless = Counter(key.of for key in [*unexamined, *unnamed])
     differs = {key.of for key in differing}
-    held = _records_of(source), _records_of(target)
+    whole = {each.key: each for each in ranges}
+    wrong = Counter(_bucket_of(each, whole, size) for each in anomalies)
+    wrong.update([*unexamined, *unnamed])
+    sums = _sums_of(source), _sums_of(target)
     rows = tuple(
         PartitionRow(
             each.topic,
             each.partition,
             each.start,
             each.end,
-            held[0][each.key],
-            held[1][each.key],
+            each.at_target.start,
+            each.at_target.end,
+            each.start if each.verified_from is None else each.verified_from,
+            sums[0][each.key][0],
+            sums[1][each.key][0],
+            sums[0][each.key][1],
+            sums[1][each.key][1],
             digest_equal=each.key not in differs,
             mismatches=named[each.key] + nameless[each.key],
         )
@@ -119,18 +157,21 @@ def report_of(
         tuple(_topic_row(name, [row for row in rows if row.topic == name], by_topic[name]) for name in names),
         rows,
         Counter(each.kind for each in anomalies),
-        tuple(_capped(anomalies)),
+        tuple(anomalies),
         len(unexamined),
         len(unnamed),
+        timeline(source, target, wrong),
         seconds,
     )
 
 
-def _records_of(digests: Mapping[BucketKey, BucketDigest]) -> Counter[PartitionKey]:
-    held: Counter[PartitionKey] = Counter()
+def _sums_of(digests: Mapping[BucketKey, BucketDigest]) -> Mapping[PartitionKey, tuple[int, int]]:
+    """Records and bytes that one side holds of each partition."""
+    sums: dict[PartitionKey, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for key, digest in digests.items():
-        held[key.of] += digest.records
-    return held
+        records, size = sums[key.of]
+        sums[key.of] = records + digest.records, size + digest.size
+    return sums
 
 
 def _capped(anomalies: Iterable[Anomaly]) -> Iterable[Anomaly]:
@@ -145,6 +186,17 @@ def _touched(each: Anomaly) -> set[PartitionKey]:
     """The partitions whose digest an anomaly explains: a second copy leaves the original's alone."""
     places = [each.target] if each.kind is AnomalyKind.DUPLICATED else [each.source, each.target]
     return {PartitionKey(each.topic, place.partition) for place in places if place is not None}
+
+
+def _bucket_of(each: Anomaly, ranges: Mapping[PartitionKey, TopicRange], size: int) -> BucketKey:
+    """The bucket in which a finding is seen: a second copy where it stands, all others where the source has them."""
+    if each.source is not None and each.kind is not AnomalyKind.DUPLICATED:
+        return BucketKey(each.topic, each.source.partition, each.source.offset // size)
+    assert each.target is not None
+    key = PartitionKey(each.topic, each.target.partition)
+    made = ranges[key].map if key in ranges else None
+    place = made.to_source(each.target.offset) if made is not None else None
+    return BucketKey(*key, (each.target.offset if place is None else place.offset) // size)
 
 
 def _topic_row(topic: str, rows: Sequence[PartitionRow], mismatches: int) -> TopicRow:

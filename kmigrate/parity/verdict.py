@@ -3,7 +3,7 @@
 lost        a source record that the target does not hold
 duplicated  a target record whose content the source holds, and which has its own copy already
 reordered   a record on both sides that stands out of the shared order
-altered     a record in its place with another key, value, headers or timestamp
+altered     a record in its place with another key, value, headers, timestamp or timestamp type
 misplaced   a source record that the target holds in another partition only
 extra       a target record that the source never held
 shifted     a stretch of equal records at other offsets that no anomaly above explains, named once
@@ -17,6 +17,9 @@ Rules, in this order, because exact content is better evidence than likeness:
     stand beyond the range on the other side, and the shift has its name already.
  6. The rest is lost, or a stray: a duplicate of a record outside the re-read offsets, or extra. Only another
     look at the source can tell, so `settle` names strays once it is known where the source holds them.
+
+Offsets of both sides are held against each other as the target counts them: an exact map leaves the source's holes
+out, and a step of one is a step of one there. Named are each side's own.
 
 A lost or extra record moves everything after it; such a shift equals the records missing or added in the gap
 before it, and is therefore explained. Left out on purpose: how a record was changed. Payloads stay in Kafka.
@@ -59,6 +62,7 @@ class Fingerprint(NamedTuple):
     value: int | None
     headers: int | None
     timestamp: int
+    stamped: int = 0  # the timestamp's type: 0 the producer's time
 
 
 class Place(NamedTuple):
@@ -147,10 +151,11 @@ class _Case:
     found: list[Anomaly] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        shift = self.drilled.hull.shift
+        hull = self.drilled.hull
+        self.end = hull.at_target.end
         self.source, self.target = self.drilled.source, self.drilled.target
-        self.source_at = [record.offset for record in self.source]
-        self.target_at = [record.offset - shift for record in self.target]
+        self.source_at = [hull.to_target(record.offset) for record in self.source]
+        self.target_at = [record.offset for record in self.target]
         contents = [record.content for record in self.source]
         target_contents = [record.content for record in self.target]
         self.pairs = align(contents, target_contents, self.source_at, self.target_at)
@@ -205,9 +210,8 @@ class _Case:
             return
         last_i, last_j = self.pairs[-1]
         delta = self.delta(last_i, last_j)
-        end = self.drilled.hull.end
-        self.missing = {i for i in self.missing if i < last_i or self.source_at[i] + delta < end}
-        self.surplus = {j for j in self.surplus if j < last_j or self.target_at[j] - delta < end}
+        self.missing = {i for i in self.missing if i < last_i or self.source_at[i] + delta < self.end}
+        self.surplus = {j for j in self.surplus if j < last_j or self.target_at[j] - delta < self.end}
 
     def name_lost(self) -> None:
         for i in sorted(self.missing):
@@ -286,7 +290,8 @@ def _take_below(queue: deque[int], limit: int) -> list[int]:
 
 def _parts(source: Fingerprint, target: Fingerprint) -> tuple[str, ...]:
     names = ("key", "value", "headers", "timestamp")
-    return tuple(name for name in names if getattr(source, name) != getattr(target, name))
+    found = tuple(name for name in names if getattr(source, name) != getattr(target, name))
+    return found if source.stamped == target.stamped else (*found, "timestamp type")
 
 
 def _likeness(source: Fingerprint, target: Fingerprint, *, in_place: bool) -> int:

@@ -9,13 +9,12 @@ Spark's JVM: the witness stays independent of our wire code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from kmigrate.errors import Failed
-from kmigrate.parity.plan import PartitionKey, TopicRange
+from kmigrate.parity.plan import PartitionKey, Stretch, TopicRange
 
 __all__ = ["Bounds", "log_bounds", "refuse_what_is_gone", "within"]
 
@@ -54,12 +53,11 @@ def log_bounds(
     return {key: Bounds(starts[key], ends[key]) for key in places}
 
 
-def within(ranges: Sequence[TopicRange], bounds: Mapping[PartitionKey, Bounds]) -> list[TopicRange]:
-    """The ranges cut to what the target holds now; in source offsets, as always."""
-    cut = (
-        replace(each, end=max(each.start, min(each.end, bounds[each.key].end - each.shift))) for each in ranges
-    )
-    return [each for each in cut if each.offsets]
+def within(ranges: Iterable[TopicRange], bounds: Mapping[PartitionKey, Bounds]) -> list[Stretch]:
+    """What the target holds of the ranges now, where it holds any."""
+    cut = (each.at_target for each in ranges)
+    held = (each._replace(end=min(each.end, bounds[each.key].end)) for each in cut)
+    return [each for each in held if each.start < each.end]
 
 
 def refuse_what_is_gone(
@@ -71,7 +69,7 @@ def refuse_what_is_gone(
     for each in ranges:
         for side, start, log in (
             ("source", each.start, source[each.key]),
-            ("target", each.start + each.shift, target[each.key]),
+            ("target", each.at_target.start, target[each.key]),
         ):
             if each.offsets and start < log.start:
                 raise Failed(

@@ -3,8 +3,8 @@
 1. bounds  Both logs still hold the ranges; a target that ends early is read to its end and found wanting.
 2. digest  Both sides' ranges, all topics, as one union: count, outer offsets and two digests per bucket.
 3. drill   Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records.
-4. locate  Target records without a source record nearby are looked for in every source range, which tells
-           a second copy from a record that the source never held.
+4. locate  Target records without a source record nearby are looked for in every source range, and in what was
+           verified before it, which tells a second copy from a record that the source never held.
 
 Equal clusters pay for steps 1 and 2 alone. Ranges end at or below the source's last stable offset, and the
 caller has waited for the target to pass them; what the target lacks then is lost.
@@ -29,6 +29,7 @@ from kmigrate.parity.plan import (
     BucketDigest,
     BucketKey,
     PartitionKey,
+    Stretch,
     TopicRange,
     bucket_size,
     check_ranges,
@@ -39,8 +40,9 @@ from kmigrate.parity.plan import (
 from kmigrate.parity.report import ParityReport, report_of
 from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge, settle
 from kmigrate.spark.bounds import Bounds, log_bounds, refuse_what_is_gone, within
+from kmigrate.spark.findings import write_findings
 from kmigrate.spark.session import Progress, spark_session, watched
-from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges
+from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges, since, size
 
 __all__ = ["verify", "verify_with"]
 
@@ -62,15 +64,19 @@ def verify(
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
     on_progress: Progress | None = None,
+    parquet: Path | None = None,
 ) -> ParityReport:
-    """Compares the ranges of both clusters in a Spark session of its own."""
+    """Compares the ranges of both clusters in a Spark session of its own; `parquet` gets every finding."""
     began = time.monotonic()
     checked = check_ranges(ranges)
     if on_progress is not None:
         on_progress("session", 0, 0)
     with spark_session(master=master, jars=jars, java_home=java_home, conf=conf) as spark:
         started = time.monotonic() - began
-        return verify_with(spark, checked, source, target, on_progress=on_progress, session_seconds=started)
+        report = verify_with(spark, checked, source, target, on_progress=on_progress, session_seconds=started)
+        if parquet is not None:
+            write_findings(spark, report.findings, parquet)
+        return report
 
 
 def verify_with(
@@ -103,6 +109,7 @@ class _Check:
         self.spark, self.ranges, self.source, self.target = spark, ranges, source, target
         self.on_progress = on_progress
         self.size = bucket_size(ranges)
+        self.at_source: dict[PartitionKey, Bounds] = {}
         self.at_target: dict[PartitionKey, Bounds] = {}
 
     def run(self, session_seconds: float) -> ParityReport:
@@ -121,6 +128,7 @@ class _Check:
             anomalies,
             differing=differing,
             unexamined=unexamined,
+            size=self.size,
             seconds={
                 "session": session_seconds,
                 "bounds": bounded - began,
@@ -132,9 +140,9 @@ class _Check:
 
     def bound(self) -> None:
         keys = [each.key for each in self.ranges]
-        at_source = log_bounds(self.spark, self.source.java(), keys)
+        self.at_source = log_bounds(self.spark, self.source.java(), keys)
         self.at_target = log_bounds(self.spark, self.target.java(), keys)
-        refuse_what_is_gone(self.ranges, at_source, self.at_target)
+        refuse_what_is_gone(self.ranges, self.at_source, self.at_target)
 
     def digest(self) -> tuple[Digests, Digests]:
         sides: tuple[Digests, Digests] = ({}, {})
@@ -143,7 +151,7 @@ class _Check:
             return sides
         first, second = digests()
         table = rows.groupBy("side", "topic", "partition", "bucket").agg(
-            F.count("*"), F.min("at"), F.max("at"), first, second
+            F.count("*"), F.min("at"), F.max("at"), first, second, size(), since()
         )
         with watched(self.spark, "digest", self.on_progress):
             for side, topic, partition, bucket, *digest in table.collect():
@@ -183,13 +191,14 @@ class _Check:
     def locate(self, strays: Sequence[Stray]) -> dict[int, list[tuple[PartitionKey, int]]]:
         """Where the source first holds each stray's content, by partition, in all its topic's ranges."""
         topics = {key.topic for key, _ in strays}
-        ranges = [each for each in self.ranges if each.topic in topics and each.offsets]
+        stretches = [self.searched(each) for each in self.ranges if each.topic in topics]
+        stretches = [each for each in stretches if each.start < each.end]
         held: dict[int, list[tuple[PartitionKey, int]]] = defaultdict(list)
-        if not ranges:
+        if not stretches:
             return held
         contents = sorted({(record.content,) for _, record in strays})
         wanted = self.spark.createDataFrame(contents, "content bigint")
-        rows = fingerprints(read_ranges(self.spark, self.source, ranges, size=self.size))
+        rows = fingerprints(read_ranges(self.spark, self.source, stretches, size=self.size))
         table = (
             rows.join(F.broadcast(wanted), "content", "left_semi")
             .groupBy("content", "topic", "partition")
@@ -200,17 +209,23 @@ class _Check:
                 held[content].append((PartitionKey(topic, partition), offset))
         return held
 
+    def searched(self, each: TopicRange) -> Stretch:
+        """The source offsets in which an original may stand: what was verified before too, as far as it is there."""
+        origin = each.start if each.verified_from is None else each.verified_from
+        return each.at_source._replace(start=max(origin, min(each.start, self.at_source[each.key].start)))
+
     def both(self, ranges: Sequence[TopicRange]) -> DataFrame | None:
         """Both sides' rows of the ranges, told apart by `side`; None where every range is empty."""
         filled = [each for each in ranges if each.offsets]
         if not filled:
             return None
-        left = read_ranges(self.spark, self.source, filled, size=self.size)
+        left = read_ranges(self.spark, self.source, [each.at_source for each in filled], size=self.size)
         both = left.withColumn("side", F.lit(0))
         held = within(filled, self.at_target)
         if not held:
             return both
-        right = read_ranges(self.spark, self.target, held, size=self.size, target=True)
+        maps = {each.key: each.map for each in filled if each.map is not None}
+        right = read_ranges(self.spark, self.target, held, size=self.size, target=True, maps=maps)
         return both.unionAll(right.withColumn("side", F.lit(1)))
 
 

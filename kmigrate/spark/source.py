@@ -1,4 +1,4 @@
-"""Topic ranges of one cluster as a Spark DataFrame, read by Spark's own Kafka source.
+"""Stretches of one cluster's logs as a Spark DataFrame, read by Spark's own Kafka source.
 
 Each row carries its offset in source terms (`at`), its bucket, and hashes that stand for the record:
 
@@ -20,12 +20,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kmigrate.errors import UsageError
-from kmigrate.parity.plan import TopicRange
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.parity.plan import PartitionKey, Stretch
+from kmigrate.spark.placing import placed
 
-__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges"]
+__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges", "since", "size"]
 
 # The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
-FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros")
+FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
+
+CREATE_TIME = 0  # Kafka's own number of the timestamp type
 
 # Spark asks for both log ends at each poll, which drops what the consumer had read ahead: few large polls.
 READ_SETTINGS: Mapping[str, str] = {
@@ -89,19 +93,22 @@ class KafkaOptions:
 def read_ranges(
     spark: SparkSession,
     cluster: KafkaOptions,
-    ranges: Sequence[TopicRange],
+    ranges: Sequence[Stretch],
     *,
     size: int,
     target: bool = False,
+    maps: Mapping[PartitionKey, OffsetMap] | None = None,
 ) -> DataFrame:
-    """The ranges as rows (topic, partition, offset, at, bucket, parts); target reads them shifted."""
-    shifts = {each.key: each.shift for each in ranges if target and each.shift}
+    """The ranges as rows (topic, partition, offset, at, bucket, stamped, parts); `maps` for a target that has any.
+
+    `stamped` is the timestamp's type as the target has it, and as it shall be in the source's place: a mirror writes
+    the broker's times (A7) and the missing ones of old formats as CreateTime, which is what a producer may write.
+    """
 
     def offsets(which: str) -> str:
         table: dict[str, dict[str, int]] = {}
         for each in ranges:
-            offset: int = getattr(each, which) + shifts.get(each.key, 0)
-            table.setdefault(each.topic, {})[str(each.partition)] = offset
+            table.setdefault(each.topic, {})[str(each.partition)] = getattr(each, which)
         return json.dumps(table)
 
     topics: dict[str, list[int]] = {}
@@ -116,11 +123,10 @@ def read_ranges(
         .option("endingOffsets", offsets("end"))
         .load()
     )
-    at = F.col("offset")
-    for key, shift in shifts.items():
-        here = (F.col("topic") == key.topic) & (F.col("partition") == key.partition)
-        at = F.when(here, F.col("offset") - shift).otherwise(at)
-    return rows.withColumn("at", at).withColumn("bucket", F.floor(F.col("at") / size))
+    mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
+    stamped = F.col("timestampType") if target else F.lit(CREATE_TIME)
+    placed_rows = placed(spark, rows.withColumn("stamped", stamped), mapped)
+    return placed_rows.withColumn("bucket", F.floor(F.col("at") / size))
 
 
 def fingerprints(rows: DataFrame) -> DataFrame:
@@ -138,7 +144,8 @@ def fingerprints(rows: DataFrame) -> DataFrame:
 def digests() -> tuple[Column, Column]:
     """Two independent 64-bit sums over (offset, record); offsets are unique, so xor keeps every difference.
 
-    The offset is inside each hash, so the sum depends on the order although xor does not.
+    The offset is inside each hash, so the sum depends on the order although xor does not. What is verified by it is
+    remembered under its name (`kmigrate.model.verified.DIGEST`), which changes along with what is hashed.
     """
     return (
         F.bit_xor(F.xxhash64("at", *_record())),
@@ -146,9 +153,19 @@ def digests() -> tuple[Column, Column]:
     )
 
 
+def size() -> Column:
+    """Bytes of all keys and values: what a report shows beside the count."""
+    return F.sum(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
+
+
+def since() -> Column:
+    """The earliest timestamp, ms; the −1 of records without one does not count."""
+    millis = F.unix_millis("timestamp")
+    return F.coalesce(F.min(F.when(millis >= 0, millis)), F.lit(-1))
+
+
 def _record() -> list[Column]:
-    # Not whose time it is: a mirror writes the broker's times (A7) and the missing ones of old formats as CreateTime.
-    return [*_bytes("key"), *_bytes("value"), *_headers(), F.col("timestamp")]
+    return [*_bytes("key"), *_bytes("value"), *_headers(), F.col("timestamp"), F.col("stamped")]
 
 
 def _bytes(name: str) -> list[Column]:

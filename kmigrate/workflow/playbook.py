@@ -97,6 +97,10 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "link": _NAME,
         "timeout": _SECONDS,
         "master": Field("a Spark master", _is_text),
+        "full": _SWITCH,
+        "html": Field("a file", _is_text),
+        "junit": Field("a file", _is_text),
+        "parquet": Field("a folder that does not exist yet", _is_text),
     },
 }
 """The verbs that change or prove something, with their flags; a test holds them against the command line."""

@@ -22,10 +22,12 @@ from kmigrate.model.records import (
     RouterPresence,
     RouterRecord,
     TopicRecord,
+    VerifiedRange,
 )
 from kmigrate.model.sharing import absence, owner_of, progress_of
 from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import Offsets, lags_of
@@ -59,6 +61,12 @@ class PartitionStatus:
     """Age of the next record to be copied, at most."""
     copied_by: str = ""
     """The mirror process that copies it now; '' where none does."""
+    verified_to: int = -1
+    """Source offset below which `verify` found the copy equal; −1 where it has not looked at this copy."""
+    verified_ms: int = 0
+    """When it did so."""
+    unverified: int = -1
+    """Source offsets that no check has found equal, up to the barrier of a promoted topic; −1 where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,12 @@ class TopicStatus:
     @property
     def lag(self) -> int:
         return -1 if any(p.lag < 0 for p in self.partitions) else sum(p.lag for p in self.partitions)
+
+    @property
+    def unverified(self) -> int:
+        """Source offsets that no check has found equal; −1 where none has looked at the topic, or unknown."""
+        known = any(p.verified_to >= 0 for p in self.partitions) and all(p.unverified >= 0 for p in self.partitions)
+        return sum(p.unverified for p in self.partitions) if known else -1
 
     @property
     def lag_bytes(self) -> int:
@@ -135,7 +149,8 @@ class Snapshot:
             "epoch": self.epoch,
             "links": [dataclasses.asdict(link) for link in self.links],
             "topics": [
-                {**dataclasses.asdict(t), "lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds}
+                dataclasses.asdict(t)
+                | {"lag": t.lag, "lag_bytes": t.lag_bytes, "lag_seconds": t.lag_seconds, "unverified": t.unverified}
                 for t in self.topics
             ],
             "groups": [dataclasses.asdict(g) for g in self.groups],
@@ -180,7 +195,9 @@ async def snapshot(estate: Estate) -> Snapshot:
         waits = await _waits(source, mirrored, theirs)
         words = [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
         lags = await lags_of(records, theirs[1], mine[1], words, source)
-        topics += [_topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags) for record in records]
+        for record in records:
+            verified = standing(log.state.verified(link.name, record.topic), link, record)
+            topics.append(_topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified))
         groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
     return Snapshot(
         now_ms(),
@@ -233,6 +250,7 @@ def _topic_status(
     mirrors: list[MirrorPresence],
     routers: list[RouterPresence],
     lags: Mapping[tuple[str, int], Lag],
+    verified: Mapping[int, VerifiedRange],
 ) -> TopicStatus:
     topic = record.topic
     progress = progress_of(state, record, mirrors)
@@ -263,6 +281,7 @@ def _topic_status(
                 lags[key].bytes,
                 lags[key].seconds,
                 "" if absent or record.phase not in COPIED else owner_of(state, record, partition),
+                *_verified(record, partition, verified.get(partition), theirs[1][key].offset),
             )
         )
     return TopicStatus(
@@ -276,6 +295,17 @@ def _topic_status(
         record.paused,
         next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
     )
+
+
+def _verified(
+    record: TopicRecord, partition: int, known: VerifiedRange | None, source_end: int
+) -> tuple[int, int, int]:
+    """Up to where, when, and how much is left."""
+    promoted = record.phase is TopicPhase.PROMOTED and partition in record.barrier
+    limit = record.barrier[partition].offset if promoted else source_end
+    done = record.starts.get(partition, 0) if known is None else known.end
+    left = max(0, limit - done) if limit >= 0 else -1
+    return (-1, 0, left) if known is None else (known.end, known.at_ms, left)
 
 
 def _mapped(record: TopicRecord, progress: Mapping[int, PartitionProgress]) -> str:

@@ -6,7 +6,7 @@ Each pair is one copy by each, alternating who goes first, into a target broker 
 clocks run from the first record on the target to the last; CPU is the copying process's own in that time. Writes
 build/bench/mirror.json, and says every figure as it is measured.
 
-Neither copier shall pay for the machine: a target takes 300,000 records of another topic first, so that its code is
+Neither copier shall pay for the machine: a target takes a million records of another topic first, so that its code is
 compiled; and a scratch file of the copy's size is written and removed, for memory that a virtual machine touches for
 the first time can be ten times as dear to write to as memory that was in use before.
 """
@@ -48,6 +48,7 @@ PARTITIONS = 6
 _PATIENCE_S = 300.0
 _RATE = 5_000
 _LATENCY_S = 20
+_WARM_RECORDS = 1_000_000
 _WARM_S = 20
 """Fresh brokers are cold, and the writer starts before the copier: both copiers get this long to catch up."""
 
@@ -168,7 +169,7 @@ class Bench:
     def warm(self, target: KafkaCluster, case: Case) -> None:
         """Have the broker compile its code, and the machine touch as much memory as a copy will need."""
         make_topic(target.bootstrap, "warm-up", PARTITIONS)
-        load(target.bootstrap, "warm-up", PARTITIONS, CASES["1kB"], records=300_000)
+        load(target.bootstrap, "warm-up", PARTITIONS, CASES["1kB"], records=_WARM_RECORDS)
         path = self.root / "scratch"
         with path.open("wb", buffering=0) as file:
             for _ in range(2 * case.records * case.record_bytes >> 20):
@@ -227,6 +228,7 @@ class Bench:
         for _ in range(2):
             for partitions, topics in ((100, ["wide"]), (1000, ["idle", "wide"])):
                 with self.fresh_target() as target:
+                    self.warm(target, case)
                     ends = EndReader(target.bootstrap, "wide", 100)
 
                     def work(
@@ -418,7 +420,7 @@ def main() -> None:
         cluster("source", SOURCE_VERSION, Path(folder)) as source,
     ):
         bench = Bench(Path(folder), source)
-        for name in chosen.cases.split(","):
+        for name in filter(None, chosen.cases.split(",")):
             case = replace(CASES[name], records=chosen.records or CASES[name].records)
             say(f"{name}: {case.records} records of {case.record_bytes} B")
             found["cases"][name] = bench.case(case, chosen.pairs)

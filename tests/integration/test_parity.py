@@ -20,12 +20,14 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyspark.sql import SparkSession
 
 from kmigrate.errors import Failed
+from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
 from kmigrate.parity.verdict import Place
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.spark.findings import write_findings
 from kmigrate.spark.parity import verify_with
 from kmigrate.spark.session import spark_session
 from kmigrate.spark.source import KafkaOptions
@@ -105,11 +107,24 @@ TOPICS: dict[str, tuple[Log, Log]] = {
     "altered-header-null": ({0: PAIRED}, {0: edited(PAIRED, 10, headers=[("a", None), ("b", b"x")])}),
     "log-append-time": ({0: BASE}, {0: BASE}),
     "stamped-source": ({0: BASE}, {0: []}),  # the target's copy is written with the times that the source's broker gave
+    "stamped-target": ({0: []}, {0: BASE}),  # the source's is written with the times that the target's broker gave
     "transactions": ({0: []}, {0: []}),  # written by transactions instead
 }
 
-SOURCE_LOGS = {name: pair[0] for name, pair in TOPICS.items()}
-TARGET_LOGS = {name: pair[1] for name, pair in TOPICS.items()}
+# The same, copied without the source's holes behind records of others.
+MAPPED: dict[str, tuple[Log, Log]] = {
+    "mapped-equal": ({0: BASE, 1: odd(300, 1)}, {0: BASE, 1: odd(300, 1)}),
+    "mapped-lost": ({0: BASE}, {0: [*BASE[:123], *BASE[124:]]}),
+    "mapped-altered": ({0: BASE}, {0: edited(BASE, 210, value=b"other")}),
+    "mapped-misplaced": (
+        {0: BASE, 1: plain(300, 1)},
+        {0: [*BASE[:100], *BASE[101:]], 1: [*plain(300, 1)[:150], BASE[100], *plain(300, 1)[150:]]},
+    ),
+}
+OTHERS = [STRANGER] * 25
+
+SOURCE_LOGS = {name: pair[0] for name, pair in (TOPICS | MAPPED).items()}
+TARGET_LOGS = {name: pair[1] for name, pair in (TOPICS | MAPPED).items()}
 
 
 def topic(name: str) -> str:
@@ -150,6 +165,40 @@ def produce_transactions(cluster: KafkaCluster, name: str, aborted_value: bytes)
             producer.commit_transaction(20)
 
 
+def stamped_as(cluster: KafkaCluster, name: str) -> list[Record]:
+    """The base records with the times that this cluster's broker gave them."""
+    times = [seen[4][1] for seen in read_all(cluster.bootstrap, topic(name))[0]]
+    return [replace(record, timestamp=time) for record, time in zip(BASE, times, strict=True)]
+
+
+def produce_with_holes(cluster: KafkaCluster, logs: dict[str, Log], each: int = 10) -> None:
+    """A transaction for every few records of each log: its marker is a hole."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic("holes")})
+    producer.init_transactions(20)
+    for at in range(0, max(len(records) for log in logs.values() for records in log.values()), each):
+        producer.begin_transaction()
+        for name, log in logs.items():
+            for partition, records in log.items():
+                for record in records[at : at + each]:
+                    stamp, headers = record.timestamp, record.headers
+                    producer.produce(
+                        topic(name), record.value, record.key, partition, timestamp=stamp, headers=headers
+                    )
+        producer.commit_transaction(20)
+
+
+def with_maps(ranges: list[TopicRange]) -> list[TopicRange]:
+    """The ranges of mapped topics with a map made of the transactions: ten records, one hole."""
+
+    def made(end: int) -> OffsetMap:
+        runs = OffsetMap(Run(11 * n, len(OTHERS) + 10 * n, 10) for n in range(end // 11))
+        runs.cover(end)
+        return runs
+
+    mapped = {topic(name) for name in MAPPED}
+    return [replace(each, map=made(each.end)) if each.topic in mapped else each for each in ranges]
+
+
 def create(cluster: KafkaCluster, logs: dict[str, Log], config: dict[str, dict[str, str]]) -> None:
     """The topics, without retention: the records' timestamps are years old."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -180,15 +229,16 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> ParityReport:
     create(source, SOURCE_LOGS, {"stamped-source": {"message.timestamp.type": "LogAppendTime"}})
-    create(target, TARGET_LOGS, {"log-append-time": {"message.timestamp.type": "LogAppendTime"}})
-    produce(source, SOURCE_LOGS)
-    stamped = read_all(source.bootstrap, topic("stamped-source"))[0]
-    times = [seen[4][1] for seen in stamped]
-    copies = [replace(record, timestamp=time) for record, time in zip(BASE, times, strict=True)]
-    produce(target, {**TARGET_LOGS, "stamped-source": {0: copies}})
+    stamping = {"message.timestamp.type": "LogAppendTime"}
+    create(target, TARGET_LOGS, {"log-append-time": stamping, "stamped-target": stamping})
+    produce(source, {name: log for name, log in SOURCE_LOGS.items() if name in TOPICS})
+    produce_with_holes(source, {name: log for name, log in SOURCE_LOGS.items() if name in MAPPED})
+    behind = {name: {p: OTHERS + records for p, records in TARGET_LOGS[name].items()} for name in MAPPED}
+    produce(target, {**TARGET_LOGS, **behind, "stamped-source": {0: stamped_as(source, "stamped-source")}})
+    produce(source, {"stamped-target": {0: stamped_as(target, "stamped-target")}})
     produce_transactions(source, "transactions", b"aborted at the source")
     produce_transactions(target, "transactions", b"aborted at the target")
-    ranges = ranges_of(source, SOURCE_LOGS)
+    ranges = with_maps(ranges_of(source, SOURCE_LOGS))
     seen: list[str] = []
     told = verify_with(
         spark,
@@ -204,7 +254,7 @@ def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> P
 def found(report: ParityReport, name: str) -> list[tuple[str, Place | None, Place | None, tuple[str, ...]]]:
     return [
         (each.kind.value, each.source, each.target, each.parts)
-        for each in report.examples
+        for each in report.findings
         if each.topic == topic(name)
     ]
 
@@ -270,30 +320,66 @@ def test_an_altered_record_is_named_with_the_part(report: ParityReport, change: 
 
 def test_a_target_that_stamps_its_own_time_alters_every_record(report: ParityReport) -> None:
     told = found(report, "log-append-time")
-    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp",))}
+    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp", "timestamp type"))}
     assert row(report, "log-append-time") == (300, 300, False, 300)
+
+
+def test_the_same_time_under_another_type_is_an_altered_type_and_nothing_else(report: ParityReport) -> None:
+    told = found(report, "stamped-target")
+    assert {(kind, parts) for kind, _, _, parts in told} == {("altered", ("timestamp type",))}
+    assert row(report, "stamped-target") == (300, 300, False, 300)
 
 
 def test_broker_times_that_were_kept_are_equal_whosever_they_are_called(report: ParityReport) -> None:
     assert row(report, "stamped-source") == (300, 300, True, 0)
 
 
+def test_a_mapped_topic_is_equal_through_its_map(report: ParityReport) -> None:
+    assert row(report, "mapped-equal") == (600, 600, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "at_source", "at_target", "parts"),
+    [
+        ("lost", Place(0, 135), None, ()),  # record 123, behind twelve markers
+        ("altered", Place(0, 231), Place(0, 235), ("value",)),  # record 210, behind twenty-one markers
+        ("misplaced", Place(0, 110), Place(1, 175), ()),
+    ],
+)
+def test_a_fault_in_a_mapped_topic_is_the_only_one_and_named_with_each_side_s_own_offset(
+    report: ParityReport, name: str, at_source: Place, at_target: Place | None, parts: tuple[str, ...]
+) -> None:
+    assert found(report, f"mapped-{name}") == [(name, at_source, at_target, parts)]
+
+
 def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
     told = report.as_json()
     assert told["anomalies"] == {
-        "lost": 1,
+        "lost": 2,
         "duplicated": 1,
         "reordered": 1,
-        "altered": 309,
-        "misplaced": 1,
+        "altered": 610,
+        "misplaced": 2,
         "extra": 1,
         "shifted": 0,
     }
-    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 314, len(TOPICS))
+    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 617, len(SOURCE_LOGS))
     json.dumps(told)
 
 
-def test_a_known_shift_is_followed(
+def test_parquet_holds_every_finding_with_its_places(
+    report: ParityReport, spark: SparkSession, tmp_path: Path
+) -> None:
+    write_findings(spark, report.findings, tmp_path / "findings")
+    table = spark.read.parquet(str(tmp_path / "findings"))
+    assert table.count() == 617
+    (moved,) = table.where(f"topic = '{topic('mapped-misplaced')}'").collect()
+    assert tuple(moved) == ("misplaced", topic("mapped-misplaced"), 0, 110, 1, 175, [], 1)
+    (lost,) = table.where(f"topic = '{topic('lost')}'").collect()
+    assert (lost.source_offset, lost.target_partition, lost.target_offset) == (1_234, None, None)
+
+
+def test_a_constant_distance_is_followed(
     source: KafkaCluster,
     target: KafkaCluster,
     spark: SparkSession,
@@ -302,7 +388,7 @@ def test_a_known_shift_is_followed(
         create(cluster, {"shifted": {0: log}}, {})
         produce(cluster, {"shifted": {0: log}})
     sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
-    assert verify_with(spark, [TopicRange(topic("shifted"), 0, 0, 300, shift=2)], *sides).equal
+    assert verify_with(spark, [TopicRange(topic("shifted"), 0, 0, 300, OffsetMap([Run(0, 2, 300)]))], *sides).equal
 
 
 def test_a_range_below_the_log_start_fails_instead_of_shrinking(

@@ -58,7 +58,7 @@ def _processes(shot: Snapshot) -> Text:
 
 
 def _topics(shot: Snapshot) -> RenderableType:
-    made = table("topic", "phase", "partitions", "source end", "target end", "lag", "offsets", "note")
+    made = table("topic", "phase", "partitions", "source end", "target end", "lag", "offsets", "verified", "note")
     for column in made.columns[2:6]:
         column.justify = "right"
     for topic in shot.topics:
@@ -70,9 +70,17 @@ def _topics(shot: Snapshot) -> RenderableType:
             _total([p.target_end for p in topic.partitions]),
             lag_text(Lag(topic.lag, topic.lag_bytes, topic.lag_seconds)),
             topic.offsets,
+            _verified(topic),
             _note(topic, shot.at_ms),
         )
     return made
+
+
+def _verified(topic: TopicStatus) -> Text:
+    """How much of the source no check has found equal on the target, once one has looked."""
+    if topic.unverified < 0:
+        return Text("")
+    return Text(f"{topic.unverified:,} to go", style="yellow") if topic.unverified else Text("all", style="green")
 
 
 def _note(topic: TopicStatus, now_ms: int) -> Text:
@@ -122,13 +130,15 @@ def _state(topic: TopicStatus, part: PartitionStatus, now_ms: int) -> Text:
 
 def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
     """One topic, partition by partition."""
-    made = table("partition", "source", "target", "lag", "held", "problem", right=("partition", "lag", "held"))
+    columns = ("partition", "source", "target", "lag", "verified up to", "held", "problem")
+    made = table(*columns, right=("partition", "lag", "verified up to", "held"))
     for p in topic.partitions:
         made.add_row(
             str(p.partition),
             f"{_figure(p.source_start)} … {_figure(p.source_end)}",
             f"{_figure(p.target_start)} … {_figure(p.target_end)}",
             lag_text(Lag(p.lag, p.lag_bytes, p.lag_seconds)),
+            f"{p.verified_to:,}" if p.verified_to >= 0 else "",
             f"{p.hold_ms:.1f} ms" if p.hold_ms >= 0 else "",
             _state(topic, p, now_ms),
         )

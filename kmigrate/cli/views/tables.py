@@ -12,7 +12,7 @@ from rich.text import Text
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.parity.report import ParityReport
-from kmigrate.parity.verdict import Anomaly, Place
+from kmigrate.report.check import differs, place_text
 
 __all__ = ["facts", "groups_table", "links_table", "parity_view", "phase_text", "table", "topics_table"]
 
@@ -95,11 +95,13 @@ def parity_view(report: ParityReport) -> RenderableType:
     if report.examples:
         named = table("anomaly", "topic", "on the source", "on the target", "what differs")
         for each in report.examples[:_SHOWN_EXAMPLES]:
-            named.add_row(each.kind.value, each.topic, _place(each.source), _place(each.target), _differs(each))
+            named.add_row(each.kind.value, each.topic, place_text(each.source), place_text(each.target), differs(each))
         parts.append(named)
         counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)
         parts.append(Text(f"{counts} (the first {min(len(report.examples), _SHOWN_EXAMPLES)} shown)"))
     verdict = f"{report.records:,} records of {len(report.topics)} topics"
+    if report.verified_before:
+        verdict += f"; {report.verified_before:,} offsets before them were found equal by earlier checks"
     parts.append(
         Text(f"✓ equal: {verdict}", style="green")
         if report.equal
@@ -107,10 +109,3 @@ def parity_view(report: ParityReport) -> RenderableType:
     )
     return Group(*parts)
 
-
-def _place(place: Place | None) -> str:
-    return "–" if place is None else f"{place.partition} @ {place.offset:,}"
-
-
-def _differs(each: Anomaly) -> str:
-    return ", ".join(each.parts) if each.parts else (f"{each.records} records" if each.records != 1 else "")

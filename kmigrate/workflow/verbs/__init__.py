@@ -19,6 +19,7 @@ from kmigrate.workflow.verbs.links import (
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
 from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
+from kmigrate.workflow.verbs.verified import remember_verified
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "pause_topics",
     "promote_groups",
     "promote_topics",
+    "remember_verified",
     "resolve_link",
     "resume_topics",
     "throttle_link",

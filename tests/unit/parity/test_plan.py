@@ -1,8 +1,11 @@
 """Ranges and buckets: what is compared, and what of it is read again."""
 
+from itertools import pairwise
+
 import pytest
 
 from kmigrate.errors import UsageError
+from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.parity.plan import (
     MOST_BUCKETS,
     SMALLEST_BUCKET,
@@ -17,17 +20,30 @@ from kmigrate.parity.plan import (
     hulls_of,
 )
 
-ONE = BucketDigest(10, 0, 9, 1, 2)
+ONE = BucketDigest(10, 0, 9, 1, 2, 700)
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "shift"),
-    [(-1, 5, 0), (5, 4, 0), (3, 9, -4)],
-    ids=["negative", "backwards", "shifted out"],
+    ("start", "end", "mapped"),
+    [(-1, 5, None), (5, 4, None), (3, 9, OffsetMap([Run(3, 0, 5)]))],
+    ids=["negative", "backwards", "beyond the map"],
 )
-def test_a_range_that_can_not_exist_is_refused(start: int, end: int, shift: int) -> None:
+def test_a_range_that_can_not_exist_is_refused(start: int, end: int, mapped: OffsetMap | None) -> None:
     with pytest.raises(UsageError, match="parity-range-invalid"):
-        TopicRange("orders", 0, start, end, shift)
+        TopicRange("orders", 0, start, end, mapped)
+
+
+@pytest.mark.parametrize("origin", [-1, 11])
+def test_what_was_verified_before_lies_before_the_range(origin: int) -> None:
+    with pytest.raises(UsageError, match="parity-range-invalid"):
+        TopicRange("orders", 0, 10, 20, verified_from=origin)
+
+
+def test_a_mapped_range_is_read_where_its_records_went_and_neighbours_meet() -> None:
+    made = OffsetMap([Run(10, 3, 5), Run(20, 8, 5)])
+    cuts = [10, 12, 15, 17, 20, 25]
+    parts = [TopicRange("t", 0, left, right, made).at_target for left, right in pairwise(cuts)]
+    assert [(each.start, each.end) for each in parts] == [(3, 5), (5, 8), (8, 8), (8, 8), (8, 13)]
 
 
 def test_two_ranges_of_one_partition_are_refused() -> None:
@@ -51,7 +67,7 @@ def test_a_bucket_that_only_one_side_holds_differs() -> None:
     assert differing_buckets({here: ONE}, {here: ONE, there: ONE}) == [there]
 
 
-@pytest.mark.parametrize("place", range(5), ids=BucketDigest._fields)
+@pytest.mark.parametrize("place", range(7), ids=BucketDigest._fields)
 def test_each_figure_of_a_digest_counts(place: int) -> None:
     key = BucketKey("t", 0, 0)
     other = BucketDigest(*(value + (index == place) for index, value in enumerate(ONE)))
@@ -59,9 +75,10 @@ def test_each_figure_of_a_digest_counts(place: int) -> None:
 
 
 def test_a_hull_covers_its_buckets_and_stays_inside_the_range() -> None:
-    ranges = [TopicRange("t", 0, 1_500, 4_200, 7), TopicRange("t", 1, 0, 10)]
+    made = OffsetMap([Run(1_500, 0, 2_700)])
+    ranges = [TopicRange("t", 0, 1_500, 4_200, made), TopicRange("t", 1, 0, 10)]
     hulls = hulls_of([BucketKey("t", 0, 4), BucketKey("t", 0, 1)], ranges, 1_000)
-    assert hulls == {PartitionKey("t", 0): TopicRange("t", 0, 1_500, 4_200, 7)}
+    assert hulls == {PartitionKey("t", 0): TopicRange("t", 0, 1_500, 4_200, made)}
     assert hulls_of([BucketKey("t", 0, 2)], ranges, 1_000)[PartitionKey("t", 0)].end == 3_000
 
 

@@ -2,12 +2,13 @@
 
 import json
 
+from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
-from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, report_of
+from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, nothing_read, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 
 RANGES = [TopicRange("a", 0, 0, 10), TopicRange("a", 1, 0, 10), TopicRange("b", 0, 5, 5)]
-HELD = {BucketKey("a", partition, 0): BucketDigest(10, 0, 9, 1, 2) for partition in (0, 1)}
+HELD = {BucketKey("a", partition, 0): BucketDigest(10, 0, 9, 1, 2, 700) for partition in (0, 1)}
 FIRST, SECOND = HELD
 
 
@@ -17,7 +18,7 @@ def report(
     beyond = unexamined or []
     seconds = {"total": 1.23456}
     return report_of(
-        RANGES, HELD, HELD, anomalies, differing=differing, unexamined=beyond, seconds=seconds
+        RANGES, HELD, HELD, anomalies, differing=differing, unexamined=beyond, size=1_000, seconds=seconds
     )
 
 
@@ -28,6 +29,7 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
         "equal": True,
         "topics": 2,
         "records": 20,
+        "verified_before": 0,
         "mismatches": 0,
         "anomalies": dict.fromkeys(AnomalyKind, 0),
         "unexamined_buckets": 0,
@@ -39,13 +41,20 @@ def test_equal_clusters_are_equal_over_every_topic_also_the_empty_one() -> None:
             | {"digest_equal": True, "mismatches": 0},
         ],
         "by_partition": [
-            {"topic": "a", "partition": 0, "start": 0, "end": 10, "source_records": 10, "target_records": 10}
+            {"topic": "a", "partition": 0, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
+            | {"verified_from": 0}
+            | {"source_records": 10, "target_records": 10, "source_bytes": 700, "target_bytes": 700}
             | {"digest_equal": True, "mismatches": 0},
-            {"topic": "a", "partition": 1, "start": 0, "end": 10, "source_records": 10, "target_records": 10}
+            {"topic": "a", "partition": 1, "start": 0, "end": 10, "target_start": 0, "target_end": 10}
+            | {"verified_from": 0}
+            | {"source_records": 10, "target_records": 10, "source_bytes": 700, "target_bytes": 700}
             | {"digest_equal": True, "mismatches": 0},
-            {"topic": "b", "partition": 0, "start": 5, "end": 5, "source_records": 0, "target_records": 0}
+            {"topic": "b", "partition": 0, "start": 5, "end": 5, "target_start": 5, "target_end": 5}
+            | {"verified_from": 5}
+            | {"source_records": 0, "target_records": 0, "source_bytes": 0, "target_bytes": 0}
             | {"digest_equal": True, "mismatches": 0},
         ],
+        "by_time": [],
         "examples": [],
         "seconds": {"total": 1.235},
     }
@@ -75,6 +84,7 @@ def test_examples_are_capped_and_counts_are_not() -> None:
     told = report([*many, Anomaly(AnomalyKind.EXTRA, "a", None, Place(0, 3))], [FIRST])
     assert told.counts == {AnomalyKind.LOST: EXAMPLES_OF_A_KIND + 50, AnomalyKind.EXTRA: 1}
     assert len(told.examples) == EXAMPLES_OF_A_KIND + 1
+    assert len(told.findings) == EXAMPLES_OF_A_KIND + 51
 
 
 def test_json_names_what_an_example_has_and_nothing_else() -> None:
@@ -86,3 +96,31 @@ def test_json_names_what_an_example_has_and_nothing_else() -> None:
         {"kind": "altered", "topic": "a", "source": place, "target": place, "parts": ["value"]},
         {"kind": "extra", "topic": "a", "source": None, "target": {"partition": 0, "offset": 3}},
     ]
+
+
+def test_what_was_verified_before_is_told_and_not_counted() -> None:
+    ranges = [TopicRange("a", 0, 100, 110, verified_from=40), TopicRange("a", 1, 7, 7)]
+    told = report_of(ranges, {}, {}, [], differing=[], unexamined=[], size=1_000, seconds={})
+    assert (told.records, told.verified_before, told.equal) == (0, 60, True)
+    assert nothing_read(ranges).partitions == told.partitions
+
+
+def test_a_finding_stands_at_the_time_of_its_bucket_a_second_copy_at_its_own() -> None:
+    made = OffsetMap([Run(0, 500, 3_000)])
+    held = {BucketKey("a", 0, n): BucketDigest(1_000, 0, 9, 1, 2, 7, 10_000 * n) for n in range(3)}
+    found = [
+        Anomaly(AnomalyKind.LOST, "a", Place(0, 1_700)),
+        Anomaly(AnomalyKind.DUPLICATED, "a", Place(0, 3), Place(0, 2_600)),
+        Anomaly(AnomalyKind.EXTRA, "a", None, Place(0, 2_700)),
+    ]
+    told = report_of(
+        [TopicRange("a", 0, 0, 3_000, made)],
+        held,
+        held,
+        found,
+        differing=list(held),
+        unexamined=[],
+        size=1_000,
+        seconds={},
+    )
+    assert [step.mismatches for step in told.times] == [0, 1, 2]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.parity.plan import PartitionKey, TopicRange
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Drilled, Fingerprint, Place, judge, settle
 
@@ -41,7 +42,8 @@ def drilled(
 ) -> Drilled:
     offsets = [each.offset for each in source] + [each.offset - shift for each in target] or [10]
     start, end = min(offsets), max(offsets) + 1
-    return Drilled(TopicRange("t", partition, start, end, shift), source, target)
+    moves = OffsetMap([Run(start, start + shift, end - start)]) if shift else None
+    return Drilled(TopicRange("t", partition, start, end, moves), source, target)
 
 
 def verdict(
@@ -177,6 +179,13 @@ def test_an_altered_record_is_named_with_the_part_that_changed(change: dict[str,
     assert anomalies == [Anomaly(AnomalyKind.ALTERED, "t", Place(0, 40), Place(0, 40), (part,))]
 
 
+def test_another_timestamp_type_is_a_part_of_its_own() -> None:
+    source = log(100)
+    target = [*source[:40], source[40]._replace(stamped=1, content=-1), *source[41:]]
+    anomalies, _ = judge({P0: drilled(source, target)})
+    assert anomalies == [Anomaly(AnomalyKind.ALTERED, "t", Place(0, 40), Place(0, 40), ("timestamp type",))]
+
+
 def test_every_record_altered_is_counted_one_by_one() -> None:
     source = log(3_000)
     target = [each._replace(content=-each.content - 1, timestamp=10**9) for each in source]
@@ -241,3 +250,51 @@ def test_what_a_loss_pulls_into_the_range_is_not_extra() -> None:
     anomalies, strays = judge({P0: Drilled(TopicRange("t", 0, 0, 100), source[:100], target)})
     assert [brief(each) for each in anomalies] == [("lost", 40, None)]
     assert strays == []
+
+
+def with_holes(count: int) -> tuple[list[Fingerprint], list[Fingerprint], OffsetMap]:
+    """A source with a hole after every third record, its copy without holes, from offset 70 on, and the map."""
+    source = [record(offset) for offset in range(count * 4 // 3) if offset % 4 != 3]
+    copy = moved(source, 70)
+    made = OffsetMap()
+    for there, here in zip(source, copy, strict=True):
+        made.append(there.offset, here.offset, 1)
+    return source, copy, made
+
+
+def mapped_verdict(
+    source: list[Fingerprint], target: list[Fingerprint], made: OffsetMap
+) -> list[tuple[str, int | None, int | None]]:
+    hull = TopicRange("t", 0, 0, made.covered, made)
+    anomalies, strays = judge({P0: Drilled(hull, source, target)})
+    return [brief(each) for each in anomalies + settle(strays, {})]
+
+
+def test_a_copy_that_left_the_holes_out_is_equal_through_its_map() -> None:
+    assert mapped_verdict(*with_holes(300)) == []
+
+
+@given(st.integers(0, 298))
+def test_a_lost_record_of_a_mapped_topic_is_named_once_whatever_holes_follow(place: int) -> None:
+    source, copy, made = with_holes(300)
+    target = moved(copy[:place] + copy[place + 1 :], 70)
+    assert mapped_verdict(source, target, made) == [("lost", source[place].offset, None)]
+
+
+@given(st.integers(0, 298))
+def test_an_extra_record_of_a_mapped_topic_is_named_once_at_the_target_s_offset(place: int) -> None:
+    source, copy, made = with_holes(300)
+    stranger = record(0, value=10**7, stamp=10**7)
+    target = moved([*copy[:place], stranger, *copy[place:]], 70)[:300]
+    assert mapped_verdict(source, target, made) == [("extra", None, 70 + place)]
+
+
+def test_an_altered_record_of_a_mapped_topic_has_its_own_offset_on_each_side() -> None:
+    source, copy, made = with_holes(300)
+    target = [*copy[:200], record(copy[200].offset, value=5, stamp=copy[200].timestamp), *copy[201:]]
+    assert mapped_verdict(source, target, made) == [("altered", source[200].offset, 270)]
+
+
+def test_a_record_that_the_map_does_not_know_is_lost() -> None:
+    source, copy, made = with_holes(300)
+    assert mapped_verdict([*source[:3], record(3), *source[3:]], copy, made) == [("lost", 3, None)]

@@ -3,18 +3,20 @@
 import pytest
 
 from kmigrate.errors import Failed
-from kmigrate.parity.plan import PartitionKey, TopicRange
+from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.parity.plan import PartitionKey, Stretch, TopicRange
 from kmigrate.spark.bounds import Bounds, refuse_what_is_gone, within
 
 KEY = PartitionKey("t", 0)
 
 
 def test_a_target_that_ends_early_is_read_to_its_end() -> None:
-    assert within([TopicRange("t", 0, 0, 10)], {KEY: Bounds(0, 7)}) == [TopicRange("t", 0, 0, 7)]
+    assert within([TopicRange("t", 0, 0, 10)], {KEY: Bounds(0, 7)}) == [Stretch("t", 0, 0, 7)]
 
 
-def test_the_cut_stays_in_source_offsets() -> None:
-    assert within([TopicRange("t", 0, 0, 10, 5)], {KEY: Bounds(5, 12)}) == [TopicRange("t", 0, 0, 7, 5)]
+def test_the_cut_of_a_mapped_range_is_in_the_target_s_own_offsets() -> None:
+    mapped = TopicRange("t", 0, 0, 10, OffsetMap([Run(0, 5, 10)]))
+    assert within([mapped], {KEY: Bounds(5, 12)}) == [Stretch("t", 0, 5, 12)]
 
 
 def test_a_target_that_ends_before_the_range_is_not_read() -> None:
@@ -22,7 +24,7 @@ def test_a_target_that_ends_before_the_range_is_not_read() -> None:
 
 
 def test_a_target_that_goes_on_is_read_no_further_than_the_range() -> None:
-    assert within([TopicRange("t", 0, 5, 10)], {KEY: Bounds(0, 99)}) == [TopicRange("t", 0, 5, 10)]
+    assert within([TopicRange("t", 0, 5, 10)], {KEY: Bounds(0, 99)}) == [Stretch("t", 0, 5, 10)]
 
 
 @pytest.mark.parametrize(("source", "target", "side"), [(6, 5, "source"), (5, 6, "target")])
@@ -31,11 +33,11 @@ def test_a_range_that_begins_before_a_log_is_refused_with_the_side(source: int, 
         refuse_what_is_gone([TopicRange("t", 0, 5, 9)], {KEY: Bounds(source, 9)}, {KEY: Bounds(target, 9)})
 
 
-def test_a_shifted_range_is_held_against_the_target_s_own_offsets() -> None:
-    shifted = TopicRange("t", 0, 5, 9, shift=-2)
-    refuse_what_is_gone([shifted], {KEY: Bounds(5, 9)}, {KEY: Bounds(3, 7)})
+def test_a_mapped_range_is_held_against_the_target_s_own_offsets() -> None:
+    mapped = TopicRange("t", 0, 5, 9, OffsetMap([Run(5, 3, 4)]))
+    refuse_what_is_gone([mapped], {KEY: Bounds(5, 9)}, {KEY: Bounds(3, 7)})
     with pytest.raises(Failed, match="from target offset 3"):
-        refuse_what_is_gone([shifted], {KEY: Bounds(5, 9)}, {KEY: Bounds(4, 7)})
+        refuse_what_is_gone([mapped], {KEY: Bounds(5, 9)}, {KEY: Bounds(4, 7)})
 
 
 def test_an_empty_range_below_the_log_start_is_no_loss() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from kmigrate.model.records import (
     PartitionBarrier,
     PartitionProgress,
     TopicRecord,
+    VerifiedRange,
 )
 from kmigrate.model.state import State
 from kmigrate.workflow.lags import lags_of
@@ -25,7 +27,11 @@ RECORD = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0:
 
 
 def status(
-    record: TopicRecord, target: tuple[int, int], source: tuple[int, int], seen: PartitionProgress | None = None
+    record: TopicRecord,
+    target: tuple[int, int],
+    source: tuple[int, int],
+    seen: PartitionProgress | None = None,
+    verified: VerifiedRange | None = None,
 ) -> TopicStatus:
     mine, theirs = ((({KEY: LogOffset(0, first, 0)}), {KEY: LogOffset(0, end, 0)}) for first, end in (target, source))
     presence = MirrorPresence("m", "l", 1, True, 500, {"t": {0: seen}}) if seen is not None else None
@@ -33,7 +39,7 @@ def status(
     lags = asyncio.run(lags_of([record], theirs[1], mine[1], words, None))
     lease, shared = LeaseRecord("mirror/l", "m", 1), AssignmentRecord("l", 2, ("m",), {"t": (0,)})
     state = State().with_record(lease.key, lease, 1).with_record(shared.key, shared, 2)
-    return _topic_status(state, record, mine, theirs, {}, words, [], lags)
+    return _topic_status(state, record, mine, theirs, {}, words, [], lags, {} if verified is None else {0: verified})
 
 
 @pytest.mark.parametrize(
@@ -65,3 +71,14 @@ def test_a_mapped_topic_shows_its_runs_and_lags_by_its_position() -> None:
     assert (told.offsets, told.lag) == ("mapped (3 runs)", 3)
     told = status(mapped, (0, 900), (10, 50))
     assert (told.offsets, told.lag) == ("mapped", -1)
+
+
+def test_what_no_check_found_equal_is_counted_once_a_check_has_looked() -> None:
+    assert status(RECORD, (10, 40), (10, 50)).unverified == -1
+    told = status(RECORD, (10, 40), (10, 50), verified=VerifiedRange(10, 42, 7, 10, 0))
+    assert (told.partitions[0].verified_to, told.partitions[0].verified_ms, told.unverified) == (42, 7, 8)
+
+
+def test_a_promoted_topic_is_verified_up_to_its_barrier_whatever_the_source_holds_behind_it() -> None:
+    done = replace(RECORD, phase=TopicPhase.PROMOTED, barrier={0: PartitionBarrier(50, 1)})
+    assert status(done, (10, 90), (10, 55), verified=VerifiedRange(10, 50, 7, 10, 0)).unverified == 0

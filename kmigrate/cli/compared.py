@@ -1,0 +1,137 @@
+"""What `verify` compares: for each partition the offsets that both clusters hold in full, once the target has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kmigrate.cli.output import Waiting
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.errors import Failed, WaitTimedOut
+from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.records import TopicRecord, VerifiedRange
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.parity.plan import TopicRange
+from kmigrate.protocol.codes import row
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.positions import Positions
+
+__all__ = ["ranges_of"]
+
+_LOOK_SECONDS = 0.2
+
+Key = tuple[str, int]
+Maps = Mapping[Key, OffsetMap]
+
+
+async def ranges_of(
+    estate: Estate,
+    source: ClusterClient,
+    records: Sequence[TopicRecord],
+    verified: Mapping[Key, VerifiedRange],
+    timeout: float,
+    waiting: Waiting,
+) -> list[TopicRange]:
+    """First offset that both sides have and nobody verified, to the barrier or to the source's last stable offset now.
+
+    A log that ends below what was verified was cut in the meantime: then all of it is new.
+    """
+    names = [record.topic for record in records]
+    await source.refresh(names)
+    await estate.target.refresh(names)
+    keys: list[Key] = [(record.topic, p) for record in records for p in range(record.partitions)]
+    stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
+    barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
+    ends = {key: barriers.get(key, stable[key].offset) for key in keys}
+    patience = _Patience(timeout, waiting)
+    maps = await _maps_up_to(estate, [r for r in records if r.mapped], ends, patience)
+    mine, theirs = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, estate.target)]
+    starts = {
+        (r.topic, p): max(r.starts.get(p, 0), mine[r.topic, p].offset, _on_source(theirs, maps, (r.topic, p)))
+        for r in records
+        for p in range(r.partitions)
+    }
+    ranges = [
+        _range(key, starts[key], max(starts[key], ends[key]), maps.get(key), verified.get(key)) for key in keys
+    ]
+    filled = [each for each in ranges if each.offsets]
+    await _until_passed(source, {each.key: each.end for each in filled}, patience)
+    await _until_passed(estate.target, {each.key: each.at_target.end for each in filled}, patience)
+    return ranges
+
+
+def _range(key: Key, start: int, end: int, made: OffsetMap | None, before: VerifiedRange | None) -> TopicRange:
+    if before is None or not before.start <= start <= before.end <= end:
+        return TopicRange(*key, start, end, made)
+    return TopicRange(*key, before.end, end, made, start)
+
+
+class _Patience:
+    """How long the target may take, for all partitions together, and who is told what it waits for."""
+
+    def __init__(self, seconds: float, waiting: Waiting) -> None:
+        self._seconds, self._deadline, self._waiting = seconds, monotonic() + seconds, waiting
+
+    async def wait(self, text: str) -> None:
+        if monotonic() > self._deadline:
+            raise WaitTimedOut(
+                "not-caught-up",
+                f"waited {self._seconds:g} s; {text}",
+                still_true="nothing was compared or changed",
+                next_step="kmigrate status, to see whether a mirror runs and what stops it",
+            )
+        self._waiting.say(f"waiting: {text}")
+        await sleep(_LOOK_SECONDS)
+
+
+async def _maps_up_to(
+    estate: Estate, records: Sequence[TopicRecord], ends: Mapping[Key, int], patience: _Patience
+) -> dict[Key, OffsetMap]:
+    """The offset maps of mapped topics, once they tell where every offset below the ends went."""
+    positions = Positions(estate.target, estate.log)
+    maps: dict[Key, OffsetMap] = {}
+    for record in records:
+        while True:
+            told = {(record.topic, p): made for p, made in (await positions.maps(record)).items()}
+            behind = [key for key, made in told.items() if made.to_target(ends[key]) is None]
+            if not behind:
+                maps.update(told)
+                break
+            (topic, partition), *_ = behind
+            covered = told[topic, partition].covered
+            await patience.wait(f"{topic}-{partition} is mapped up to {covered:,} of {ends[topic, partition]:,}")
+    return maps
+
+
+def _on_source(starts: Mapping[Key, LogOffset], maps: Maps, key: Key) -> int:
+    """The source's position at which the target's log begins."""
+    start = starts[key].offset
+    if key not in maps:
+        return start
+    place = maps[key].to_source(start)
+    return maps[key].covered if place is None else place.offset
+
+
+async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: bool = False) -> dict[Key, LogOffset]:
+    answers = await client.list_offsets(wanted, read_committed=committed)
+    for (topic, partition), answer in answers.items():
+        if answer.error:
+            raise Failed(
+                "offsets-unknown",
+                f"cluster {client.settings.name} does not tell the offsets of {topic}-{partition}: "
+                f"{row(answer.error).name}",
+                still_true="nothing was read or changed",
+                next_step="repeat it when the partition has a leader",
+            )
+    return answers
+
+
+async def _until_passed(client: ClusterClient, ends: Mapping[Key, int], patience: _Patience) -> None:
+    """Wait until a side's last stable offsets have reached the ends: Spark reads committed records only."""
+    left = dict(ends)
+    while left:
+        stable = await _read(client, dict.fromkeys(left, LATEST), committed=True)
+        left = {key: end for key, end in left.items() if stable[key].offset < end}
+        if left:
+            (topic, partition), end = next(iter(left.items()))
+            at = stable[topic, partition].offset
+            await patience.wait(f"{client.settings.name} at {at:,} of {end:,} on {topic}-{partition}")

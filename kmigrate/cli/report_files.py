@@ -1,0 +1,54 @@
+"""The files that `verify` writes beside its answer; what stands in their way is said before anything is read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from pathlib import Path
+
+from kmigrate.errors import UsageError
+from kmigrate.model.records import LinkRecord
+from kmigrate.parity.report import ParityReport
+from kmigrate.report.check import Check
+from kmigrate.report.parity_junit import parity_junit
+from kmigrate.report.parity_page import parity_page
+
+__all__ = ["ReportFiles"]
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """Where each kind of report goes; None where it is not wanted. Parquet is Spark's own to write."""
+
+    html: Path | None = None
+    junit: Path | None = None
+    parquet: Path | None = None
+
+    def check(self) -> None:
+        """Raises UsageError where a file could not be written at the end."""
+        for flag, place in (("--html", self.html), ("--junit", self.junit), ("--parquet", self.parquet)):
+            if place is None:
+                continue
+            if not place.absolute().parent.is_dir():
+                raise _unwritable(flag, place, "its folder does not exist", "make the folder first")
+            if flag != "--parquet" and place.is_dir():
+                raise _unwritable(flag, place, "it is a folder", "name a file in it")
+            if flag == "--parquet" and place.exists():
+                raise _unwritable(flag, place, "it exists already", "name a new folder: findings are never mixed")
+
+    def write(self, link: LinkRecord, report: ParityReport, now_ms: int) -> dict[str, str]:
+        """Write the pages; tells where every report is, by its kind."""
+        at = dt.datetime.fromtimestamp(now_ms // 1000, dt.UTC).isoformat().replace("+00:00", "Z")
+        check = Check(link.name, link.source.name, link.target.name, at)
+        if self.html is not None:
+            self.html.write_text(parity_page(check, report), encoding="utf-8")
+        if self.junit is not None:
+            self.junit.write_text(parity_junit(check, report), encoding="utf-8")
+        kinds = (("html", self.html), ("junit", self.junit), ("parquet", self.parquet))
+        return {kind: str(place) for kind, place in kinds if place is not None}
+
+
+def _unwritable(flag: str, place: Path, why: str, next_step: str) -> UsageError:
+    return UsageError(
+        "report-not-writable", f"{flag} {place}: {why}", still_true="nothing was read or changed", next_step=next_step
+    )

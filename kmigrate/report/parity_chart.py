@@ -1,0 +1,99 @@
+"""What both sides hold, partition by partition, drawn as one SVG: records, bytes and mismatches beside each other.
+
+One row for each partition and three panels beside each other, so that an eye can follow a partition across. A page
+stays readable, and small, with some forty rows: the partitions with mismatches first, then the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kmigrate.parity.report import PartitionRow
+from kmigrate.report.check import escaped
+
+__all__ = ["CHART_STYLE", "bytes_text", "chart", "drawn"]
+
+_MOST_ROWS = 40
+_ROW, _BAR, _TOP = 28, 8, 34
+_LABEL, _PANEL, _LONGEST = 230, 250, 140
+_NAME = 32
+"""Characters of a name; its end tells partitions apart, so the beginning gives way."""
+
+CHART_STYLE = """
+.chart { width: 100%; height: auto; display: block; font: 12px/1 var(--font); }
+.chart text { fill: var(--ink); }
+.chart .axis { fill: var(--dim); font-weight: 600; }
+.chart .figure { fill: var(--dim); font-size: 11px; }
+.chart .bad { fill: var(--bad); font-weight: 600; }
+.chart .rule { stroke: var(--rule); }
+.chart .source { fill: var(--source); }
+.chart .target { fill: var(--target); }
+.chart .wrong { fill: var(--bad); }
+"""
+
+
+def drawn(rows: Sequence[PartitionRow]) -> list[PartitionRow]:
+    """The partitions that get a row, in the order of their names."""
+    first = sorted(rows, key=lambda row: (-row.mismatches, -row.source_records))[:_MOST_ROWS]
+    return sorted(first, key=lambda row: (row.topic, row.partition))
+
+
+def bytes_text(count: int) -> str:
+    """A size as a person reads it, in powers of 1,000."""
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if size < 1000 or unit == "PB":
+            break
+        size /= 1000
+    return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:,.1f} {unit}"
+
+
+def chart(rows: Sequence[PartitionRow]) -> str:
+    """The SVG; its colours come from the page that it stands in."""
+    rows = drawn(rows)
+    most = (
+        max((max(row.source_records, row.target_records) for row in rows), default=0),
+        max((max(row.source_bytes, row.target_bytes) for row in rows), default=0),
+        max((row.mismatches for row in rows), default=0),
+    )
+    width, height = _LABEL + 3 * _PANEL, _TOP + _ROW * len(rows)
+    out = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="records, bytes, mismatches">']
+    for panel, name in enumerate(("records", "bytes of keys and values", "mismatches")):
+        out.append(f'<text class="axis" x="{_LABEL + panel * _PANEL}" y="14">{name}</text>')
+    for number, row in enumerate(rows):
+        out += _row(row, _TOP + number * _ROW, most)
+    return "\n".join([*out, "</svg>"])
+
+
+def _row(row: PartitionRow, top: int, most: tuple[int, int, int]) -> Iterator[str]:
+    name = f"{row.topic}-{row.partition}"
+    short = name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+    told = f"{name}: {row.source_records:,} records on the source, {row.target_records:,} on the target"
+    yield f"<g><title>{escaped(told)}</title>"
+    yield f'<line class="rule" x1="0" x2="{_LABEL + 3 * _PANEL}" y1="{top - 5}" y2="{top - 5}"/>'
+    yield f'<text class="{"name" if row.equal else "bad"}" x="0" y="{top + 12}">{escaped(short)}</text>'
+    figures = f"{row.source_records:,}", f"{row.target_records:,}"
+    yield from _pair(_LABEL, top, most[0], (row.source_records, row.target_records), figures)
+    figures = bytes_text(row.source_bytes), bytes_text(row.target_bytes)
+    yield from _pair(_LABEL + _PANEL, top, most[1], (row.source_bytes, row.target_bytes), figures)
+    if row.mismatches:
+        x, length = _LABEL + 2 * _PANEL, _length(row.mismatches, most[2])
+        yield f'<rect class="wrong" x="{x}" y="{top + 4}" width="{length}" height="{_BAR}" rx="2"/>'
+        yield f'<text class="bad" x="{x + length + 6}" y="{top + 12}">{row.mismatches:,}</text>'
+    yield "</g>"
+
+
+def _pair(x: int, top: int, most: int, counts: tuple[int, int], figures: tuple[str, str]) -> Iterator[str]:
+    """Two bars, the source's above the target's; the target's figure only where it is another one."""
+    for number, (side, count, figure) in enumerate(zip(("source", "target"), counts, figures, strict=True)):
+        length, y = _length(count, most), top + number * (_BAR + 1)
+        yield f'<rect class="{side}" x="{x}" y="{y}" width="{length}" height="{_BAR}" rx="2"/>'
+        same = figures[0] == figures[1]
+        if number == 0 or not same:
+            lower = 12 if same else 7 + 12 * number
+            yield f'<text class="figure{"" if same else " bad"}" x="{x + length + 6}" y="{top + lower}">{figure}</text>'
+
+
+def _length(count: int, most: int) -> int:
+    """Width of a bar; what is there at all can be seen."""
+    return max(2, round(_LONGEST * count / most)) if count else 0

@@ -1,0 +1,69 @@
+"""A parity report as JUnit XML: a suite for each topic, a test case for each partition, findings as its failure.
+
+The shape is the one that CI servers share: testsuites > testsuite > testcase > failure, with counts on each level.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from kmigrate.parity.report import ParityReport, PartitionRow
+from kmigrate.parity.verdict import Anomaly
+from kmigrate.report.check import Check, differs, place_text, printable
+
+__all__ = ["parity_junit"]
+
+_SHOWN = 50
+"""Findings spelled out for each partition; the message has their number in any case."""
+
+
+def parity_junit(check: Check, report: ParityReport) -> str:
+    failed = sum(not row.equal for row in report.partitions)
+    root = ET.Element(
+        "testsuites",
+        name=printable(f"kmigrate verify {check.link}"),
+        tests=str(len(report.partitions)),
+        failures=str(failed),
+        errors="0",
+        time=f"{report.seconds.get('total', 0.0):.3f}",
+    )
+    for topic in report.topics:
+        _suite(root, check, report, [row for row in report.partitions if row.topic == topic.topic])
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: ET.Element, check: Check, report: ParityReport, rows: Sequence[PartitionRow]) -> None:
+    topic = rows[0].topic
+    suite = ET.SubElement(
+        root,
+        "testsuite",
+        name=printable(topic),
+        tests=str(len(rows)),
+        failures=str(sum(not row.equal for row in rows)),
+        errors="0",
+        skipped="0",
+        timestamp=check.at,
+    )
+    by_partition: dict[int, list[Anomaly]] = defaultdict(list)
+    for each in report.findings:
+        if each.topic == topic:
+            for partition in {place.partition for place in (each.source, each.target) if place is not None}:
+                by_partition[partition].append(each)
+    for row in rows:
+        group, name = printable(f"{check.link}.{topic}"), printable(f"{topic}-{row.partition}")
+        case = ET.SubElement(suite, "testcase", classname=group, name=name, time="0")
+        held = f"source {row.start:,} to {row.end:,}: {row.source_records:,} records; target: {row.target_records:,}"
+        if not row.equal:
+            message = f"{row.mismatches:,} mismatches"
+            failure = ET.SubElement(case, "failure", type="parity-mismatch", message=message)
+            failure.text = printable("\n".join([held, *map(_line, by_partition[row.partition][:_SHOWN])]))
+        else:
+            ET.SubElement(case, "system-out").text = held
+
+
+def _line(each: Anomaly) -> str:
+    said = f"{each.kind}: source {place_text(each.source)}, target {place_text(each.target)}"
+    return f"{said} ({differs(each)})" if differs(each) else said

@@ -1,0 +1,135 @@
+"""`kmigrate verify` on a live link: what the command line makes of a comparison, and which offsets it compares."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from confluent_kafka import Producer
+
+from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.migration import Migration, wait_until
+from tests.integration.mirror_world import bounds, produce, read_all, transactions
+
+pytestmark = pytest.mark.timeout(200)
+
+
+@contextmanager
+def mirror_of(run: Migration, link: str) -> Iterator[None]:
+    """A mirror of this link alone, ended when the block ends."""
+    with (run.folder / "mirror.log").open("ab") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kmigrate", "mirror", "run", "--link", link, "--config", str(run.config)],
+            stdout=sink,
+            stderr=sink,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(15) == 0
+
+
+def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:
+    return [row for row in told["by_partition"] if row["topic"] == topic]
+
+
+def topics_of(run: Migration) -> dict[str, dict[str, Any]]:
+    return {each["topic"]: each for each in run.does("status")["topics"]}
+
+
+def failed_cases(junit: Path) -> list[str | None]:
+    return [case.get("name") for case in ET.parse(junit).iter("testcase") if case.find("failure") is not None]
+
+
+def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_offsets(
+    tmp_path: Path,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    make_topic: Callable[..., None],
+    unique_name: Callable[[str], str],
+) -> None:
+    run = Migration(source, target, tmp_path / "run")
+    link, plain, mapped = unique_name("link"), unique_name("plain"), unique_name("mapped")
+    for topic in (plain, mapped):
+        make_topic(source, topic, 2)
+        produce(source.bootstrap, topic, 400, partitions=2)
+        transactions(source.bootstrap, topic, 30, name=unique_name("tx"), partitions=2)
+        produce(source.bootstrap, topic, 100, partitions=2, first=400)
+    make_topic(target, mapped, 2)
+    produce(target.bootstrap, mapped, 60, partitions=2, first=9_000)
+    run.does("link", "create", link, "--source", "source", "--target", "target")
+    with mirror_of(run, link):
+        run.does("topic", "mirror", plain, "--link", link)
+        run.does("topic", "mirror", mapped, "--offsets", "mapped", "--link", link)
+        page, junit = tmp_path / "report.html", tmp_path / "report.xml"
+        told = run.does("verify", "--link", link, "--html", str(page), "--junit", str(junit))
+    assert (told["equal"], told["topics"], told["records"]) == (True, 2, 2 * (500 + 24 * 5))
+    assert [(r["target_start"], r["target_records"]) for r in rows(told, mapped)] == [(30, 310), (30, 310)]
+    assert told["files"] == {"html": str(page), "junit": str(junit)}
+    assert "✓ equal" in page.read_text(encoding="utf-8")
+    assert failed_cases(junit) == []
+    ends = bounds(source.bootstrap, mapped)[0][1], bounds(target.bootstrap, mapped)[0][1]
+    others = bounds(source.bootstrap, mapped)[1][1]
+    told_before = sum(end for _, end in bounds(source.bootstrap, plain).values())
+    assert ends[0] > ends[1], "the markers were left out"
+    status = topics_of(run)
+    assert status[mapped]["unverified"] == status[plain]["unverified"] == 0
+    produce(source.bootstrap, mapped, 20, first=500)
+    write_again(source, target, mapped, 20, 7)  # in place of the mirror, which is stopped
+    wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
+
+    findings = tmp_path / "findings"
+    told = run.cli("verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
+
+    assert told.code == 4
+    assert told.told["files"] == {"junit": str(junit), "parquet": str(findings)}
+    assert list(findings.glob("*.parquet"))
+    assert failed_cases(junit) == [f"{mapped}-0"]
+    assert told.told["records"] == 20, "only what is new was read"
+    assert told.told["examples"] == [
+        {
+            "kind": "altered",
+            "topic": mapped,
+            "source": {"partition": 0, "offset": ends[0] + 7},
+            "target": {"partition": 0, "offset": ends[1] + 7},
+            "parts": ["value"],
+        },
+        {
+            "kind": "lost",
+            "topic": mapped,
+            "source": {"partition": 0, "offset": ends[0] + 19},
+            "target": None,
+        },
+        {
+            "kind": "duplicated",
+            "topic": mapped,
+            "source": {"partition": 0, "offset": 3},
+            "target": {"partition": 0, "offset": ends[1] + 19},
+        },
+    ]
+    status = topics_of(run)
+    assert [p["verified_to"] for p in status[mapped]["partitions"]] == [ends[0], others]
+    assert (status[mapped]["unverified"], status[plain]["unverified"]) == (20, 0)
+    again = run.does("verify", plain, "--link", link)
+    assert (again["records"], again["verified_before"]) == (0, told_before), "nothing new, so nothing was started"
+    assert again["seconds"] == {"total": 0.0}
+
+
+def write_again(source: KafkaCluster, target: KafkaCluster, topic: str, count: int, changed: int) -> None:
+    """The source's last records of partition 0, written to the target by somebody else.
+
+    One of them is changed, and in the last one's place stands a copy of an old one.
+    """
+    producer = Producer({"bootstrap.servers": target.bootstrap})
+    records = read_all(source.bootstrap, topic)[0]
+    for number, (_, key, value, headers, (_, stamp)) in enumerate([*records[-count:-1], records[3]]):
+        written = b"another" if number == changed else value
+        producer.produce(topic, written, key, 0, timestamp=stamp, headers=headers)  # type: ignore[arg-type]
+    assert producer.flush(20) == 0
