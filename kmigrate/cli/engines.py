@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from kmigrate.cli.call import Call, first_known
 from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.exposed import process_registry, serve_metrics
+from kmigrate.cli.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.door import door_of
@@ -70,16 +71,20 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
     )
 
 
-async def serve(call: Call, engines: Engine, link: str | None = None) -> None:
-    """Run the engines until SIGTERM or SIGINT, then close them cleanly."""
+async def serve(
+    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, is_worker: bool = False
+) -> None:
+    """Run the engines until SIGTERM or SIGINT, then close them cleanly; with `workers` as many processes of them."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if is_worker:
+        end_with_parent(stop)
     # A process may be started before the first link is: it makes the state log, and waits for links.
     async with call.estate(create=True) as estate:
         process = _Process(call, estate, stop)
-        await process.run(engines, link)
+        await process.run(engines, link, workers)
     call.out.line({"event": "stopped"}, "stopped")
 
 
@@ -98,7 +103,7 @@ class _Process:
         self._fatal = self._fatal or error
         self._stop.set()
 
-    async def run(self, engines: Engine, link: str | None) -> None:
+    async def run(self, engines: Engine, link: str | None, workers: int) -> None:
         async with AsyncExitStack() as stack:
             await serve_metrics(self._call, self._registry, stack)
             stack.push_async_callback(self._tasks.close)
@@ -108,6 +113,8 @@ class _Process:
                 self._tasks.start(self._keep("controller", {}, self._control), "controller")
             if Engine.MIRROR in engines:
                 self._tasks.start(self._follow_links(link), "links")
+            for number in range(1, workers):
+                self._tasks.start(keep_worker(self._call, number, link), f"worker-{number}")
             await self._stop.wait()
         if self._fatal is not None:
             raise self._fatal

@@ -32,13 +32,21 @@ Metrics = Annotated[
 ]
 
 
-def _serve(call: Call, engines: Engine, link: str | None = None) -> None:
+Workers = Annotated[
+    int,
+    typer.Option("--workers", min=1, max=64, help="Processes that share the partitions; one uses one core at most."),
+]
+
+
+def _serve(
+    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, is_worker: bool = False
+) -> None:
     # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
     from kmigrate.cli.engines import serve
 
     call.out.as_lines()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(call, engines, link))
+        runner.run(serve(call, engines, link, workers=workers, is_worker=is_worker))
 
 
 def _override(call: Call, *, port: int | None = None, name: str | None = None, metrics: str | None = None) -> None:
@@ -58,10 +66,20 @@ def run(call: Call, port: Port = None, name: Name = None, metrics: Metrics = Non
 
 
 @command(mirror_app, "run")
-def run_mirror(call: Call, link: Link = None, metrics: Metrics = None) -> None:
-    """Run the mirrors of all links, or of one."""
+def run_mirror(
+    call: Call,
+    link: Link = None,
+    metrics: Metrics = None,
+    workers: Workers = 1,
+    worker: Annotated[bool, typer.Option("--worker", hidden=True, help="End when standard input does.")] = False,
+) -> None:
+    """Run the mirrors of all links, or of one.
+
+    Processes on any machines share the partitions of a link, and take over from one that dies. With --metrics each
+    further worker serves at the next port.
+    """
     _override(call, metrics=metrics)
-    _serve(call, Engine.MIRROR, link)
+    _serve(call, Engine.MIRROR, link, workers=workers, is_worker=worker)
 
 
 @command(router_app, "run")

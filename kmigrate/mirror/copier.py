@@ -16,7 +16,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
-from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
+from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals, Warrant
 from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.mending import MapStore, Mender
 from kmigrate.mirror.metrics import LinkMeter
@@ -41,6 +41,11 @@ class MirroredTopic:
     source_topic_id: str
     target_topic_id: str
     starts: Mapping[int, int]
+    """Of the partitions that this process shall copy."""
+    others: int = 0
+    """How many more partitions other processes copy."""
+    term: int = 1
+    """Of the lease under which a mapped topic is copied."""
     barriers: Mapping[int, int] = field(default_factory=dict)
     compacted: bool = False
     """The source topic's own policy says that a log cleaner works on it."""
@@ -65,7 +70,7 @@ class Copier:
         settings: MirrorSettings,
         *,
         maps: MapStore | None = None,
-        may_fill: Callable[[], bool] = lambda: True,
+        warrant: Warrant = lambda _: 1,
         pipelining: bool = True,
         request_limit: int = 100 << 20,
         on_move: Callable[[Lane], None] = lambda lane: None,
@@ -82,7 +87,7 @@ class Copier:
         """Partitions that the source has and the mirror does not, by topic: their number on the source."""
         self._signals = Signals()
         look_now = self._signals.look_now.set
-        self._mender = Mender(source, target, identity, holes, may_fill, look_now, self._check_anew, maps)
+        self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)
         meter = meter or LinkMeter()
@@ -105,7 +110,7 @@ class Copier:
             self._signals,
             in_flight=settings.in_flight if pipelining else 1,
             request_limit=request_limit,
-            may_write_careful=may_fill,
+            warrant=warrant,
             attend=self._attend,
             answered=self._got_on,
         )
@@ -117,20 +122,39 @@ class Copier:
     # what to copy
 
     def assign(self, topics: Iterable[MirroredTopic]) -> None:
-        """Copy these topics and no others, from now on; never waits."""
+        """Copy these topics' partitions and no others, from now on; never waits.
+
+        A partition of theirs that is not ours any more is retired: its lane stays until what is under way has ended.
+        """
         wanted = {topic.topic: topic for topic in topics}
-        for key in [key for key in self.lanes if key[0] not in wanted]:
-            self.lanes.pop(key).stop("no longer mirrored")
+        for lane in list(self.lanes.values()):
+            topic = wanted.get(lane.topic)
+            if topic is None:
+                self._drop(lane)
+            elif lane.partition not in topic.starts and not lane.retired:
+                lane.retire()
+                self._drop_released(lane)
         for topic in wanted.values():
             self._place(topic)
         self._topics = wanted
         self._signals.wake()
+
+    def _drop(self, lane: Lane) -> None:
+        lane.stop("no longer mirrored by this process")
+        del self.lanes[lane.key]
+
+    def _drop_released(self, lane: Lane) -> None:
+        if lane.released and self.lanes.get(lane.key) is lane:
+            self._drop(lane)
 
     def _place(self, topic: MirroredTopic) -> None:
         """A lane for each partition of a topic, as the state log wants it; a resumed one begins anew."""
         for partition, start in topic.starts.items():
             key, stop = (topic.topic, partition), topic.stops.get(partition)
             lane = self.lanes.get(key)
+            if isinstance(lane, MappedLane) and lane.term != topic.term:
+                lane.stop("the lease was another process's meanwhile")
+                lane.recorded = True  # nothing of the topic's: it begins anew
             if lane is not None and lane.recorded and stop is None and lane.at_rest:
                 lane = None
             if lane is None:
@@ -142,6 +166,7 @@ class Copier:
                 lane.recorded = True
             if topic.compacted:
                 lane.beware_of_cleaner()
+            lane.retired = False
             lane.barrier = topic.barriers.get(partition)
             lane.urgent = topic.urgent
             lane.paused = topic.paused
@@ -166,6 +191,7 @@ class Copier:
             log_start=start,
             target_start=topic.target_starts[partition],
             target_topic_id=topic.target_topic_id,
+            term=topic.term,
         )
 
     @property
@@ -259,7 +285,7 @@ class Copier:
             for lane in lanes:
                 lane.layout_trouble[asked] = trouble
         info = self._source.metadata.topics.get(topic.topic)
-        if info is not None and len(info.partitions) > len(topic.starts):
+        if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
 
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
@@ -294,4 +320,5 @@ class Copier:
 
     def _got_on(self, lane: Lane) -> None:
         self._attend(lane)
+        self._drop_released(lane)
         self._on_move(lane)

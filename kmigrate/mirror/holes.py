@@ -1,8 +1,8 @@
 """Offsets without records on the target: control markers, or empty transactions where those are not allowed.
 
-Markers are *not* compare-and-set (W5), so only the lease owner makes them, with a marker id of its own and the
-lease term as coordinator epoch: once a newer term has written one, a late owner is answered 52 (V3). With
-transactions the coordinator fences: each owner initialises the transactional id anew.
+Markers are *not* compare-and-set (W5), so only a partition's owner makes them, with a marker id of its own and as
+coordinator epoch the term under which it owns: once a newer term has written one, a late owner is answered 52 (V3).
+With transactions the coordinator fences: each owner initialises the partition's transactional id anew.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ _CHUNK = 5_000
 
 
 class HoleMaker:
-    """Makes holes for one link in one lease term."""
+    """Makes holes for one link."""
 
-    def __init__(
-        self, target: ClusterClient, identity: CopyIdentity, *, term: int, link_uuid: str, filler: HoleFiller
-    ) -> None:
+    def __init__(self, target: ClusterClient, identity: CopyIdentity, *, link_uuid: str, filler: HoleFiller) -> None:
         self._target = target
         self._identity = identity
-        self._term = term
         self._transactional_id = f"kmigrate-holes-{link_uuid}"
-        self._producer: tuple[int, int] | None = None
+        self._producers: dict[tuple[str, int], tuple[int, tuple[int, int]]] = {}
+        """By partition: the term under which its transactional id was initialised, and what came of it."""
         self._one_transaction = asyncio.Lock()
         self.filler = filler
 
@@ -39,7 +37,7 @@ class HoleMaker:
         """How much of a long hole is made at once: about a second's worth, so that the lease is looked at between."""
         return 25_000 if self.filler is HoleFiller.MARKERS else 500
 
-    async def make(self, topic: str, partition: int, count: int) -> int:
+    async def make(self, topic: str, partition: int, count: int, term: int) -> int:
         """Append `count` control records; the broker's error code. Raises Unreachable where the outcome is unknown."""
         while count and self.filler is HoleFiller.MARKERS:
             chunk = min(count, _CHUNK)
@@ -50,7 +48,7 @@ class HoleMaker:
                 chunk,
                 producer_id=self._identity.marker_id,
                 epoch=self._identity.marker_epoch,
-                coordinator_epoch=self._term,
+                coordinator_epoch=term,
             )
             if code == Code.CLUSTER_AUTHORIZATION_FAILED:
                 self.filler = HoleFiller.TRANSACTIONS
@@ -58,12 +56,13 @@ class HoleMaker:
             if code:
                 return code
             count -= chunk
-        return await self._by_transactions(topic, partition, count) if count else 0
+        return await self._by_transactions(topic, partition, count, term) if count else 0
 
-    async def _by_transactions(self, topic: str, partition: int, count: int) -> int:
+    async def _by_transactions(self, topic: str, partition: int, count: int, term: int) -> int:
+        transactional_id = f"{self._transactional_id}-{topic}-{partition}"
         async with self._one_transaction:
-            if self._producer is None:
-                self._producer = await self._target.init_producer_id(self._transactional_id)
-            return await self._target.empty_transactions(
-                self._transactional_id, self._producer, topic, partition, count
-            )
+            known, producer = self._producers.get((topic, partition), (0, (-1, -1)))
+            if known != term:
+                producer = await self._target.init_producer_id(transactional_id)
+                self._producers[(topic, partition)] = term, producer
+            return await self._target.empty_transactions(transactional_id, producer, topic, partition, count)

@@ -13,8 +13,8 @@ E  An acknowledged base offset other than the expected one ends the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
 G  Where a log cleaner works, two reads of the source may disagree on what is a hole. A copier that was stopped for
    long may then append a record that the log's owner has made a hole of, one place too late. So such a lane sends one
-   batch at a time and under the lease only, and whenever its own append was not the one that was stored, the target's
-   last batch is compared with the source (`doubtful`) before anything else is believed.
+   batch at a time and only while its process is sure to own it, and whenever its own append was not the one that was
+   stored, the target's last batch is compared with the source (`doubtful`) before anything else is believed.
 H  What the source has lost (W7) is dropped where it was only read, and named where the target holds it already. A
    hole is made over offsets that were deleted unread only where a person has accepted exactly that loss.
 """
@@ -80,6 +80,8 @@ class Lane:
         """The source offsets that the problem is about, both included."""
         self.recorded = False
         """The state log holds this stop; only once it no longer does, a person has resumed the partition."""
+        self.retired = False
+        """Another process shall copy this partition: nothing more is sent, and what is under way comes to its end."""
         self.trouble = ""
         """What is being retried now; cleared by the next success."""
         self.reading_trouble = ""
@@ -213,6 +215,16 @@ class Lane:
         """Stopped with nothing of this lane under way, so that another may take its place."""
         return self.stopped and not self.busy and not self._sent
 
+    def retire(self) -> None:
+        """Let go of the partition, for another process to take it."""
+        self.retired = self.paused = True
+
+    @property
+    def released(self) -> bool:
+        """Retired, with nothing under way and no outcome unknown: another process may begin."""
+        known = self.stopped or not self.unknown
+        return self.retired and known and not self.busy and not self._sent
+
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
         """The source did not give this partition's records: it alone is asked again later."""
         self._read_failures += 1
@@ -258,7 +270,7 @@ class Lane:
 
     @property
     def careful(self) -> bool:
-        """Whether another copier's append may be another one than ours: only the lease's owner writes, and compares."""
+        """Whether another copier's append may be another one than ours: only its owner writes, and compares."""
         return self.compacted
 
     def expected(self, step: Append) -> int:

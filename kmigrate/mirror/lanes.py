@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from zlib import crc32
 
 from kmigrate.cluster.client import ClusterClient, Metadata
 from kmigrate.mirror.lane import Key, Lane
 
-__all__ = ["LOOK_S", "Lanes", "Signals"]
+__all__ = ["LOOK_S", "Lanes", "Signals", "Warrant"]
 
 LOOK_S = 1.0
 """How often what nothing has told of is looked for all the same."""
+
+Warrant = Callable[[Key], int]
+"""The term under which this process may do on a partition what is not compare-and-set there; 0 where it may not."""
 
 
 class Lanes(MutableMapping[Key, Lane]):

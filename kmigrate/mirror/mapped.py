@@ -39,12 +39,15 @@ class MappedLane(Lane):
         log_start: int,
         target_start: int,
         target_topic_id: str,
+        term: int = 1,
     ) -> None:
         super().__init__(
             topic, partition, producer_id=producer_id, epoch=epoch, hole_limit=_ANY_GAP, log_start=log_start
         )
         self.target_start = target_start
         self.target_topic_id = target_topic_id
+        self.term = term
+        """Of the lease under which this lane writes its map; under another term it is made anew."""
         self.ledger: MapLedger | None = None
         self.target_position = -1
         """Next offset of the target: everything below is acknowledged there. Moves together with `position`."""
@@ -54,6 +57,11 @@ class MappedLane(Lane):
     @property
     def careful(self) -> bool:
         return True
+
+    def retire(self) -> None:
+        """Its owner holds the lease: who lost that has nothing to hand over in order."""
+        super().retire()
+        self.stop("another process holds the lease")
 
     # reading
 

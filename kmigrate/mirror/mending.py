@@ -15,6 +15,7 @@ from kmigrate.cluster.producer import LogTail, read_tail, settled_end
 from kmigrate.errors import Diverged, Failed, ProtocolViolation, StateLogBroken, Unreachable
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, LaneState
+from kmigrate.mirror.lanes import Warrant
 from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.steps import Hole
@@ -38,11 +39,10 @@ _COMPARED_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class MapStore:
-    """The map topic, and under which link and lease term this process writes to it."""
+    """The map topic, and under which link this process writes to it."""
 
     maps: OffsetMaps
     link_uuid: str
-    term: int
 
 
 class Mender:
@@ -54,7 +54,7 @@ class Mender:
         target: ClusterClient,
         identity: CopyIdentity,
         holes: HoleMaker,
-        may_fill: Callable[[], bool],
+        warrant: Warrant,
         look_again: Callable[[], None],
         check_topic: Callable[[ClusterClient, str], Coroutine[Any, Any, None]],
         store: MapStore | None = None,
@@ -63,7 +63,7 @@ class Mender:
         self._target = target
         self._identity = identity
         self._holes = holes
-        self._may_fill = may_fill
+        self._warrant = warrant
         self._look_again = look_again
         self._check_topic = check_topic
         self._store = store
@@ -74,7 +74,7 @@ class Mender:
         try:
             await sleep(lane.write_pause_s)
             while lane.state is LaneState.LOST:
-                if isinstance(lane, MappedLane) and not self._may_fill():
+                if isinstance(lane, MappedLane) and not self._warrant(lane.key):
                     lane.trouble = "the lease is not confirmed"  # a newer owner's runs are not ours to judge
                     await sleep(0.05)
                     continue
@@ -154,7 +154,7 @@ class Mender:
     async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
         """Cut the map to what the target's log holds, and compare the last batch with what the map says it is."""
         assert self._store is not None
-        link_uuid, term, maps = self._store.link_uuid, self._store.term, self._store.maps
+        link_uuid, term, maps = self._store.link_uuid, lane.term, self._store.maps
         await maps.read_to_end()
         if lane.ledger is None:
             stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id)
@@ -180,7 +180,7 @@ class Mender:
         """Store the runs that are planned, so that their batches may go."""
         assert self._store is not None and lane.ledger is not None
         try:
-            if not self._may_fill():
+            if not self._warrant(lane.key):
                 await sleep(0.05)
                 return
             token, chunks = lane.ledger.unwritten()
@@ -226,21 +226,22 @@ class Mender:
             lane.busy = False
 
     async def _fill_checked(self, lane: Lane, hole: Hole) -> None:
-        if not self._may_fill():
+        if not self._warrant(lane.key):
             await sleep(0.05)
-            lane.fill_failed("the lease is not confirmed", unknown=False)
+            lane.fill_failed("whether this process still owns the partition is not confirmed", unknown=False)
             return
         end = await settled_end(self._target, *lane.key)
-        if end != hole.start or not self._may_fill():
+        term = self._warrant(lane.key)
+        if end != hole.start or not term:
             lane.fill_failed("the target's log moved", unknown=False)
             return
         hole = Hole(hole.start, min(hole.end, hole.start + self._holes.portion))
-        code = await self._holes.make(*lane.key, hole.end - hole.start)
+        code = await self._holes.make(*lane.key, hole.end - hole.start, term)
         if not code:
             await self._confirm_hole(lane, hole)
             return
         if reaction_to(Asked.MARKERS, code).action is Action.READ_TAIL:
-            await sleep(0.1)  # a newer owner of the lease writes; our own lease is about to end
+            await sleep(0.1)  # a newer owner writes; we shall read of it
         self._look_again()
         lane.fill_refused(hole, code)
 

@@ -167,7 +167,11 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
         lambda meter: [((meter.source, meter.target), 1)],
     ),
     (
-        _link_metric("mirror_lease_held", Kind.GAUGE, "1 where this process copies the link, 0 where it stands by."),
+        _link_metric(
+            "mirror_lease_held",
+            Kind.GAUGE,
+            "1 where this process looks after the link and shares its partitions out, else 0.",
+        ),
         lambda meter: [((), meter.holds_lease())],
     ),
     (

@@ -1,6 +1,6 @@
 """Writes into the topics' records which partitions have stopped, so that no restart goes on over a stop in silence.
 
-The lease owner alone does it. Until a stop is written the lane itself holds it; a process that dies in between is
+A partition's owner alone does it. Until a stop is written the lane itself holds it; a process that dies in between is
 followed by one that finds the same in both logs, or compares the last batch (`mending`).
 """
 
@@ -12,6 +12,7 @@ from dataclasses import replace
 from kmigrate.errors import KmigrateError, StateLogBroken
 from kmigrate.mirror.lane import Lane
 from kmigrate.model.records import TopicRecord
+from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.model.stops import PartitionStop
 from kmigrate.net.clock import now_ms, sleep
@@ -26,9 +27,10 @@ _RETRY_S = 1.0
 class StopKeeper:
     """Keeps the records of one link's topics in step with the lanes that have stopped."""
 
-    def __init__(self, log: StateLog, link: str) -> None:
+    def __init__(self, log: StateLog, link: str, instance: str) -> None:
         self._log = log
         self._link = link
+        self._instance = instance
         self.trouble = ""
 
     async def run(self, lanes: Mapping[tuple[str, int], Lane]) -> None:
@@ -36,7 +38,7 @@ class StopKeeper:
         while True:
             unsaid: dict[str, list[Lane]] = {}
             for lane in lanes.values():
-                if lane.stopped and not lane.recorded:
+                if lane.stopped and not lane.recorded and not lane.retired:
                     unsaid.setdefault(lane.topic, []).append(lane)
             for topic, stopped in unsaid.items():
                 try:
@@ -55,10 +57,11 @@ class StopKeeper:
 
         def decide(state: State) -> TopicRecord | None:
             record = state.topic(self._link, topic)
-            if record is None or stops.keys() <= record.stops.keys():
+            if record is None:
                 return None
-            return replace(record, stops={**stops, **record.stops})
+            ours = {p: stop for p, stop in stops.items() if owner_of(state, record, p) == self._instance}
+            return None if ours.keys() <= record.stops.keys() else replace(record, stops={**ours, **record.stops})
 
-        await self._log.append(decide)
+        record = (await self._log.append(decide)).topic(self._link, topic)
         for lane in stopped:
-            lane.recorded = True
+            lane.recorded = record is not None and lane.partition in record.stops

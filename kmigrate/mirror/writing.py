@@ -12,7 +12,7 @@ from collections.abc import Callable
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Unreachable
 from kmigrate.mirror.lane import Key, Lane, Sent
-from kmigrate.mirror.lanes import Lanes, Signals
+from kmigrate.mirror.lanes import Lanes, Signals, Warrant
 from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.reactions import Action, Asked, reaction_to
 from kmigrate.mirror.settings import MirrorSettings
@@ -50,7 +50,7 @@ class TargetWriter:
         *,
         in_flight: int,
         request_limit: int,
-        may_write_careful: Callable[[], bool],
+        warrant: Warrant,
         attend: Callable[[Lane], None],
         answered: Callable[[Lane], None],
     ) -> None:
@@ -61,7 +61,7 @@ class TargetWriter:
         self._signals = signals
         self._in_flight = in_flight
         self._request_limit = request_limit - _REQUEST_HEAD
-        self._may_write_careful = may_write_careful
+        self._warrant = warrant
         self._attend = attend
         self._answered = answered
         self._held: dict[int, float] = {}
@@ -114,7 +114,7 @@ class TargetWriter:
         size = 0
         now = now_ms()
         for lane in lanes:
-            if lane.careful and not self._may_write_careful():
+            if lane.careful and not self._warrant(lane.key):
                 continue
             head = lane.head
             if head is not None and size + len(head.view) > self._request_limit:

@@ -20,7 +20,9 @@ from enum import StrEnum
 from kmigrate.errors import Refused
 
 __all__ = [
+    "COPIED",
     "GROUP_TRANSITIONS",
+    "PROMOTING",
     "TOPIC_TRANSITIONS",
     "GroupEvent",
     "GroupPhase",
@@ -41,6 +43,11 @@ class TopicPhase(StrEnum):
     FENCING = "fencing"
     FENCED = "fenced"
     PROMOTED = "promoted"
+
+
+PROMOTING = frozenset({TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED})
+COPIED = PROMOTING | {TopicPhase.MIRRORING}
+"""The phases in which a mirror copies."""
 
 
 class TopicEvent(StrEnum):

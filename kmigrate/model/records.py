@@ -3,7 +3,7 @@
 State log (`__kmigrate_state`, compare-and-set, one partition): what was decided. Keys:
 
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
-    verified/<link>/<topic>   router/<name>   lease/<what>
+    verified/<link>/<topic>   router/<name>   lease/<what>   assignment/<link>
 
 Presence log (`__kmigrate_presence`, plain appends): what a running process says of itself. A presence record
 names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
@@ -35,6 +35,7 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 __all__ = [
     "KINDS",
     "SCHEMA",
+    "AssignmentRecord",
     "BarrierRecord",
     "ClusterRef",
     "ControllerPresence",
@@ -307,6 +308,25 @@ class LeaseRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignmentRecord:
+    """Which process of a link copies which partition; the lease's holder alone writes it."""
+
+    link: str
+    generation: int
+    """Above that of every earlier assignment and every term of the lease before it: what an owner may do once only
+    (holes) carries it, so that a former owner is refused (V3)."""
+    members: tuple[str, ...]
+    """Instances that own something or may be given it."""
+    owners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By topic, for each partition from 0 on: its owner's place among `members`; where it is moving, ~place of the
+    member that lets go of it."""
+
+    @property
+    def key(self) -> str:
+        return f"assignment/{self.link}"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionProgress:
     """One mirrored partition as its copier sees it."""
 
@@ -349,13 +369,20 @@ class MirrorPresence:
     link: str
     applied: int
     active: bool
-    """Whether this instance holds the lease and copies."""
+    """Whether this instance holds the link's lease: it looks after topics and shares the partitions out."""
     interval_ms: int
     topics: Mapping[str, Mapping[int, PartitionProgress]] = field(default_factory=dict)
+    """The partitions that this instance copies, and those it is letting go of."""
     upkeep: Mapping[str, Upkept] = field(default_factory=dict)
     """Of topics that are being promoted or have a problem."""
     notes: tuple[str, ...] = ()
     """What concerns no mirrored topic: names that match and cannot be mirrored, rules that cannot be read."""
+    shares: bool = False
+    """Whether partitions may be given to this instance: not while it starts or leaves."""
+    generation: int = -1
+    """Of the newest assignment that this instance has acted on."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Of the lease's holder: what keeps a whole topic from getting on, by topic."""
 
     @property
     def key(self) -> str:
@@ -410,6 +437,7 @@ Record = (
     | VerifiedRecord
     | RouterRecord
     | LeaseRecord
+    | AssignmentRecord
     | MirrorPresence
     | RouterPresence
     | ControllerPresence
@@ -425,6 +453,7 @@ KINDS: dict[str, type[Record]] = {
         VerifiedRecord,
         RouterRecord,
         LeaseRecord,
+        AssignmentRecord,
         MirrorPresence,
         RouterPresence,
         ControllerPresence,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kmigrate.model.records import (
+    AssignmentRecord,
     BarrierRecord,
     GroupRecord,
     LeaseRecord,
@@ -81,6 +82,10 @@ class State:
     def lease(self, what: str) -> LeaseRecord | None:
         found = self.records.get(f"lease/{what}")
         return found if isinstance(found, LeaseRecord) else None
+
+    def assignment(self, link: str) -> AssignmentRecord | None:
+        found = self.records.get(f"assignment/{link}")
+        return found if isinstance(found, AssignmentRecord) else None
 
     def barriers(self, link: str, topic: str) -> Iterator[BarrierRecord]:
         for record in self.records.values():

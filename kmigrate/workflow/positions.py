@@ -13,6 +13,7 @@ from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.sharing import progress_of
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import OffsetMaps
@@ -64,7 +65,4 @@ class Positions:
         return made
 
     def _progress(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
-        for presence in self._log.alive(MirrorPresence):
-            if presence.active and presence.link == record.link:
-                return presence.topics.get(record.topic, {})
-        return {}
+        return progress_of(self._log.state, record, self._log.alive(MirrorPresence))

@@ -6,9 +6,9 @@ says, so a controller that dies is replaced by one that reads on. Lettered rules
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
 B  The barrier is read after the drain: the source's log end (replica_id −2, V1). The producers are read after it, and
    the end must be the same once more after that (C), so that no mark is newer than the barrier.
-C  The flip needs the mirror's own word that it stopped exactly at the barrier, and the target's log end equal
-   to it (where offsets are mapped: to what the barrier is there), and the source's log end and leader epoch still the
-   same.
+C  The flip needs the word of each partition's owner that it stopped exactly at the barrier of this fence, and the
+   target's log end equal to it (where offsets are mapped: to what the barrier is there), and the source's log end and
+   leader epoch still the same.
 D  Any deadline or guard before the flip un-fences; after the flip there is no way but forward.
 E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
    record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
@@ -39,6 +39,7 @@ from kmigrate.model.records import (
     TopicRecord,
 )
 from kmigrate.model.routes import DIRECT_LIMIT, id_shift
+from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
@@ -89,11 +90,10 @@ class TopicPromotion:
     def _terms(self, record: TopicRecord) -> PromoteTerms:
         return record.terms or PromoteTerms(asked_ms=now_ms())
 
-    def _progress(self) -> Mapping[int, PartitionProgress]:
-        for presence in self.log.alive(MirrorPresence):
-            if presence.active and presence.link == self.link:
-                return presence.topics.get(self.topic, {})
-        return {}
+    def _progress(self, record: TopicRecord) -> Mapping[int, PartitionProgress]:
+        """Each partition in its present owner's words, given after it had read of this fence (rule C)."""
+        fence = record.fence_epoch if record.phase is not TopicPhase.PROMOTE_PENDING else -1
+        return progress_of(self.log.state, record, self.log.alive(MirrorPresence), applied=fence)
 
     def _keys(self, record: TopicRecord) -> list[tuple[str, int]]:
         return [(self.topic, p) for p in range(record.partitions)]
@@ -130,7 +130,7 @@ class TopicPromotion:
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
 
     def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
-        progress = self._progress()
+        progress = self._progress(record)
         for partition in range(record.partitions):
             seen = progress.get(partition)
             if seen is None:
@@ -269,7 +269,7 @@ class TopicPromotion:
         await self._advance(record, TopicEvent.FLIP, flipped)
 
     def _not_arrived(self, record: TopicRecord) -> str | None:
-        progress = self._progress()
+        progress = self._progress(record)
         for partition, barrier in record.barrier.items():
             seen = progress.get(partition)
             if seen is None:
@@ -284,7 +284,7 @@ class TopicPromotion:
         """Where the target's logs must end now: at the barrier, by the mirror's own word where offsets are mapped."""
         if not record.mapped:
             return {p: barrier.offset for p, barrier in record.barrier.items()}
-        progress = self._progress()
+        progress = self._progress(record)
         return {
             p: seen.target_position if (seen := progress.get(p)) and seen.at_barrier == barrier.offset else -1
             for p, barrier in record.barrier.items()

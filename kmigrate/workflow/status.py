@@ -12,7 +12,7 @@ from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import COPIED, GroupPhase, TopicPhase
 from kmigrate.model.records import (
     ControllerPresence,
     GroupRecord,
@@ -24,6 +24,8 @@ from kmigrate.model.records import (
     TopicRecord,
     VerifiedRange,
 )
+from kmigrate.model.sharing import absence, owner_of, progress_of
+from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
@@ -57,6 +59,8 @@ class PartitionStatus:
     """About how many bytes these records are (`model.lag`)."""
     lag_seconds: float = -1.0
     """Age of the next record to be copied, at most."""
+    copied_by: str = ""
+    """The mirror process that copies it now; '' where none does."""
     verified_to: int = -1
     """Source offset below which `verify` found the copy equal; −1 where it has not looked at this copy."""
     verified_ms: int = 0
@@ -123,7 +127,7 @@ class LinkStatus:
     throttle: int = 0
     """Bytes a second; 0 is no limit."""
     notes: tuple[str, ...] = ()
-    """What the mirror says of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
+    """What its mirrors say of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,15 @@ class Snapshot:
             ],
             "groups": [dataclasses.asdict(g) for g in self.groups],
             "routers": [{**dataclasses.asdict(r), "alive": r.instance in self.routers_alive} for r in self.routers],
-            "mirrors": [{"instance": m.instance, "link": m.link, "active": m.active} for m in self.mirrors],
+            "mirrors": [
+                {
+                    "instance": m.instance,
+                    "link": m.link,
+                    "active": m.active,
+                    "partitions": sum(len(partitions) for partitions in m.topics.values()),
+                }
+                for m in self.mirrors
+            ],
             "controllers": [{"instance": c.instance, "active": c.active} for c in self.controllers],
         }
 
@@ -173,7 +185,7 @@ async def snapshot(estate: Estate) -> Snapshot:
             await source.refresh([r.topic for r in records])
         except KmigrateError as error:
             trouble, source = error.what, None
-        notes = tuple(note for m in mirrors if m.active and m.link == link.name for note in m.notes)
+        notes = tuple(dict.fromkeys(note for m in mirrors if m.link == link.name for note in m.notes))
         links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, link.throttle, notes))
         keys = [key for record in records for key in _keys(record)]
         await estate.target.refresh([r.topic for r in records])
@@ -185,7 +197,7 @@ async def snapshot(estate: Estate) -> Snapshot:
         lags = await lags_of(records, theirs[1], mine[1], words, source)
         for record in records:
             verified = standing(log.state.verified(link.name, record.topic), link, record)
-            topics.append(_topic_status(record, mine, theirs, waits, mirrors, routers, lags, verified))
+            topics.append(_topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified))
         groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
     return Snapshot(
         now_ms(),
@@ -230,6 +242,7 @@ async def _waits(
 
 
 def _topic_status(
+    state: State,
     record: TopicRecord,
     mine: tuple[Offsets, Offsets],
     theirs: tuple[Offsets, Offsets],
@@ -240,10 +253,7 @@ def _topic_status(
     verified: Mapping[int, VerifiedRange],
 ) -> TopicStatus:
     topic = record.topic
-    progress: Mapping[int, PartitionProgress] = {}
-    for presence in mirrors:
-        if presence.active and presence.link == record.link:
-            progress = presence.topics.get(record.topic, {})
+    progress = progress_of(state, record, mirrors)
     holds: dict[int, float] = {}
     for router in routers:
         for partition, held in router.holds_ms.get(record.key, {}).items():
@@ -253,6 +263,7 @@ def _topic_status(
         key = (record.topic, partition)
         seen = progress.get(partition)
         stop = record.stops.get(partition)
+        absent = absence(state, record, partition, mirrors) if record.phase in COPIED and not stop else ""
         rows.append(
             PartitionStatus(
                 partition,
@@ -263,12 +274,13 @@ def _topic_status(
                 lags[key].records,
                 stop.text if stop else seen.problem if seen else "",
                 holds.get(partition, -1.0),
-                seen.trouble if seen and not stop else "",
+                absent or (seen.trouble if seen and not stop else ""),
                 stop,
                 record.losses.get(partition, ()),
                 waits.get(key),
                 lags[key].bytes,
                 lags[key].seconds,
+                "" if absent or record.phase not in COPIED else owner_of(state, record, partition),
                 *_verified(record, partition, verified.get(partition), theirs[1][key].offset),
             )
         )

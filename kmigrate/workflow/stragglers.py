@@ -1,7 +1,8 @@
 """Who still writes to the source without a router: found in three places, named in one sentence each.
 
 1. DescribeProducers on the source: an active id below 2^40 was handed out by the source itself (design of ids).
-2. The mirror sees every batch header: a batch without a translated id came directly, also one without any id.
+2. The mirrors see every batch header: a batch without a translated id came directly, also one without any id. The
+   word of a process that has handed the partition over counts, too.
 3. The source's log end moves while all routers are drained (seen by the promote itself).
 """
 
@@ -33,7 +34,7 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
                     f"{ago:.1f} s ago, past every router{open_txn}"
                 )
     for presence in log.alive(MirrorPresence):
-        if not presence.active or presence.link != record.link:
+        if presence.link != record.link:
             continue
         for partition, progress in presence.topics.get(record.topic, {}).items():
             if progress.direct_ms >= since and progress.direct_id < 0:

@@ -26,6 +26,7 @@ from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import KafkaCluster
@@ -71,10 +72,8 @@ class World:
         return await self.log.wait(found, timeout, f"{topic} to be {phase}")
 
     def progress(self, topic: str) -> dict[int, PartitionProgress]:
-        for presence in self.log.alive(MirrorPresence):
-            if presence.active and presence.link == self.link and topic in presence.topics:
-                return dict(presence.topics[topic])
-        return {}
+        record = self.log.state.topic(self.link, topic)
+        return progress_of(self.log.state, record, self.log.alive(MirrorPresence)) if record is not None else {}
 
     async def until(
         self, topic: str, holds: Callable[[dict[int, PartitionProgress]], bool], what: str, timeout: float = 40
@@ -168,8 +167,8 @@ async def copier(
         ClusterClient(settings_of("source", source.bootstrap)) as reading,
         ClusterClient(settings_of("target", target.bootstrap)) as writing,
     ):
-        holes = HoleMaker(writing, identity, term=1, link_uuid="u", filler=HoleFiller.MARKERS)
-        made = Copier(reading, writing, identity, holes, settings or MirrorSettings(), may_fill=lambda: fills)
+        holes = HoleMaker(writing, identity, link_uuid="u", filler=HoleFiller.MARKERS)
+        made = Copier(reading, writing, identity, holes, settings or MirrorSettings(), warrant=lambda _: int(fills))
         made.assign(MirroredTopic(topic, "", "", {0: 0, 1: 0}) for topic in topics)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(made.run())

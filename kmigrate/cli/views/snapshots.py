@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -39,9 +41,11 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
 def _processes(shot: Snapshot) -> Text:
     alive = [r for r in shot.routers if r.instance in shot.routers_alive]
     active = [m.link for m in shot.mirrors if m.active]
+    count = Counter(m.link for m in shot.mirrors)
+    links = ", ".join(f"{link} × {count[link]}" if count[link] > 1 else link for link in sorted(active))
     line = Text()
     for name, running in (
-        (f"mirror ({', '.join(sorted(active))})" if active else "mirror", bool(active)),
+        (f"mirror ({links})" if active else "mirror", bool(active)),
         (f"router ({', '.join(r.bootstrap for r in alive)})" if alive else "router", bool(alive)),
         ("controller", any(c.active for c in shot.controllers)),
     ):
@@ -85,9 +89,12 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
         return Text("; ".join(problems), style="red")
     if topic.upkeep:
         return Text(topic.upkeep, style="red")
-    troubles = [f"partition {p.partition}: {p.trouble}" for p in topic.partitions if p.trouble]
-    if troubles:
-        return Text("; ".join(troubles), style="yellow")
+    troubles: dict[str, list[str]] = {}
+    for p in topic.partitions:
+        troubles.setdefault(p.trouble, []).append(str(p.partition))
+    told = [f"partition {', '.join(parts)}: {trouble}" for trouble, parts in troubles.items() if trouble]
+    if told:
+        return Text("; ".join(told), style="yellow")
     held = max((p.hold_ms for p in topic.partitions), default=-1.0)
     waits = [
         f"partition {p.partition} {p.waits_for.told(now_ms)}"

@@ -118,7 +118,7 @@ class World:
             ClusterClient(ClusterSettings(name, (("127.0.0.1", 1),))) for name in ("source", "target")
         )
         identity = CopyIdentity(77, 0, 78, 0)
-        holes = HoleMaker(self.target, identity, term=1, link_uuid="u", filler=HoleFiller.MARKERS)
+        holes = HoleMaker(self.target, identity, link_uuid="u", filler=HoleFiller.MARKERS)
         self.copier = Copier(self.source, self.target, identity, holes, MirrorSettings())
         self.ids = UUID(int=1), UUID(int=2)
         self.topic = MirroredTopic("t", str(self.ids[0]), str(self.ids[1]), {0: 0, 1: 0})

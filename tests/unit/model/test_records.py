@@ -14,6 +14,7 @@ from kmigrate.model.lag import Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import (
+    AssignmentRecord,
     BarrierRecord,
     ClusterRef,
     ControllerPresence,
@@ -68,8 +69,10 @@ _RECORDS: list[Record] = [
     BarrierRecord("l", "t", 0, 9, {0: (_MARK,)}),
     RouterRecord("r", "i", "h", "h:1", 1),
     LeaseRecord("w", "i", 2),
+    AssignmentRecord("l", 7, ("i", "j"), {"t": (0, 1, ~1)}),
     MirrorPresence(
-        "i", "l", 5, True, 500, {"t": {0: PartitionProgress(1, pace=Pace(9, 1.5))}}, {"t": Upkept(3, "why")}, ("note",)
+        "i", "l", 5, True, 500, {"t": {0: PartitionProgress(1, pace=Pace(9, 1.5))}}, {"t": Upkept(3, "why")}, ("note",),
+        shares=True, generation=7, problems={"u": "why"},
     ),
     RouterPresence("i", "r", 5, 500, {"topic/l/t": FenceAck(9, 0, {0: (_MARK,)})}, {"topic/l/t": {0: 1.5}}),
     ControllerPresence("i", 5, True, 500),

@@ -13,9 +13,11 @@ from kmigrate.cluster.client import LogOffset, ProducerState
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
+    AssignmentRecord,
     BarrierRecord,
     ClusterRef,
     FenceAck,
+    LeaseRecord,
     LinkRecord,
     MirrorPresence,
     PartitionProgress,
@@ -38,6 +40,7 @@ TERMS = PromoteTerms(asked_ms=1, lag_threshold=10, pending_timeout_s=0.3, fence_
 ROUTER = RouterRecord("r", "r1", "host", "host:1", 1)
 PENDING = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1, partitions=2, terms=TERMS, restore_configs={"a": "b"})
 KEYS = [("t", 0), ("t", 1)]
+SHARED = (LeaseRecord("mirror/l", "m1", 1), AssignmentRecord("l", 2, ("m1",), {"t": (0, 0)}))
 
 
 @dataclass
@@ -86,7 +89,7 @@ class FakeAdmin:
 class Stage:
     """One topic, one router and one mirror that obey, unless a test says otherwise."""
 
-    log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, ROUTER, PENDING))
+    log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, ROUTER, *SHARED, PENDING))
     source: FakeCluster = field(default_factory=FakeCluster)
     target: FakeCluster = field(default_factory=FakeCluster)
     admin: FakeAdmin = field(default_factory=FakeAdmin)
@@ -95,6 +98,9 @@ class Stage:
     mirror_stops_at: int | None = None
     problem: str = ""
     upkeep: str | None = ""
+    speaks: str = "m1"
+    """The mirror process that says all this; m1 is the partitions' owner."""
+    reads_fences: bool = True
     mapped_to: int = -1
     """Where the mirror says the barrier is on the target, of a mapped topic."""
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
@@ -123,7 +129,8 @@ class Stage:
                 100, 100, 100, self.problem, stop, target_position=self.mapped_to
             )
         upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
-        self.log.say(MirrorPresence("m1", "l", self.log.state.epoch, True, 500, {"t": progress}, upkeep))
+        applied = self.log.state.epoch if self.reads_fences else max(-1, record.fence_epoch - 1)
+        self.log.say(MirrorPresence(self.speaks, "l", applied, True, 500, {"t": progress}, upkeep))
 
     async def run(self) -> TopicRecord:
         async with asyncio.timeout(5):
@@ -159,6 +166,18 @@ def test_a_topic_goes_through_all_phases_once_and_gets_its_configs_back() -> Non
     assert not record.unsettled
     assert {p: b.offset for p, b in record.barrier.items()} == {0: 100, 1: 100}
     assert stage.admin.altered == [("t", {"a": "b"}, ())]
+
+
+def test_a_barrier_that_an_owner_tells_of_without_having_read_of_this_fence_is_not_believed() -> None:
+    record = promoted(Stage(reads_fences=False))
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("barrier-not-reached")
+
+
+def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed() -> None:
+    record = promoted(Stage(speaks="m2"))
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("not-ready: t was not ready to be fenced: no running mirror reports partition 0")
 
 
 def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients_ids() -> None:
@@ -212,7 +231,7 @@ HAND = Acl("topic", "t", "User:hand", "*", "WRITE")
 def guarded(monkeypatch: pytest.MonkeyPatch, **trouble: Any) -> Stage:
     """A stage whose target has an authorizer; readers have their rule, and one writer's was set by hand."""
     record = replace(PENDING, granted_acls=(READ,), promote_acls=(WRITE, HAND))
-    stage = Stage(log=MemoryLog(LINK, ROUTER, record), **trouble)
+    stage = Stage(log=MemoryLog(LINK, ROUTER, *SHARED, record), **trouble)
     stage.admin.rules = {READ, HAND}
     asked: list[int | None] = []
 
@@ -269,7 +288,7 @@ def test_a_new_leader_epoch_after_the_barrier_is_not_flipped() -> None:
 
 
 def test_a_silent_router_keeps_the_topic_from_being_fenced_at_all() -> None:
-    stage = Stage(log=MemoryLog(LINK, ROUTER, RouterRecord("dead", "d1", "far", "far:1", 1), PENDING))
+    stage = Stage(log=MemoryLog(LINK, ROUTER, *SHARED, RouterRecord("dead", "d1", "far", "far:1", 1), PENDING))
     record = promoted(stage)
     assert record.phase is TopicPhase.MIRRORING
     assert "router dead on far is registered but silent" in record.reason
@@ -286,14 +305,14 @@ def test_a_second_fence_has_a_higher_epoch_so_old_acknowledgements_do_not_count(
 
 
 def test_a_mapped_topic_is_flipped_where_the_target_ends_as_its_map_puts_the_barrier() -> None:
-    log = MemoryLog(LINK, ROUTER, replace(PENDING, mapped=True))
+    log = MemoryLog(LINK, ROUTER, *SHARED, replace(PENDING, mapped=True))
     stage = Stage(log=log, mapped_to=907, target=FakeCluster(ends=dict.fromkeys(KEYS, LogOffset(0, 907, 0))))
     record = promoted(stage)
     assert (record.phase, dict(record.target_ends)) == (TopicPhase.PROMOTED, {0: 907, 1: 907})
 
 
 def test_a_mapped_topic_whose_target_ends_elsewhere_is_not_flipped() -> None:
-    log = MemoryLog(LINK, ROUTER, replace(PENDING, mapped=True))
+    log = MemoryLog(LINK, ROUTER, *SHARED, replace(PENDING, mapped=True))
     record = promoted(Stage(log=log, mapped_to=907))
     assert record.phase is TopicPhase.MIRRORING
     assert "ends at 100, not 907" in record.reason

@@ -10,12 +10,15 @@ import pytest
 from kmigrate.cluster.client import LogOffset
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
+    AssignmentRecord,
+    LeaseRecord,
     MirrorPresence,
     PartitionBarrier,
     PartitionProgress,
     TopicRecord,
     VerifiedRange,
 )
+from kmigrate.model.state import State
 from kmigrate.workflow.lags import lags_of
 from kmigrate.workflow.status import TopicStatus, _topic_status
 
@@ -34,7 +37,9 @@ def status(
     presence = MirrorPresence("m", "l", 1, True, 500, {"t": {0: seen}}) if seen is not None else None
     words = [presence] if presence is not None else []
     lags = asyncio.run(lags_of([record], theirs[1], mine[1], words, None))
-    return _topic_status(record, mine, theirs, {}, words, [], lags, {} if verified is None else {0: verified})
+    lease, shared = LeaseRecord("mirror/l", "m", 1), AssignmentRecord("l", 2, ("m",), {"t": (0,)})
+    state = State().with_record(lease.key, lease, 1).with_record(shared.key, shared, 2)
+    return _topic_status(state, record, mine, theirs, {}, words, [], lags, {} if verified is None else {0: verified})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""The further processes of `mirror run --workers N`: the same command once more each, that ends with this one.
+
+They share the links' partitions with us as processes on other machines do, through the state log, and know nothing
+of us but their standard input: we hold its other end, so that however we die, kill -9 included, they see it close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+
+from kmigrate.cli.call import Call
+from kmigrate.config.listen import listen_address
+from kmigrate.net.clock import monotonic, sleep
+
+__all__ = ["end_with_parent", "keep_worker", "worker_command"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_CALM_SECONDS = 30.0
+"""A worker that ran this long before it ended is started again without a growing pause."""
+_PATIENCE_SECONDS = 5.0
+"""For a worker to hand over its share when we end."""
+
+
+def worker_command(call: Call, number: int, link: str | None) -> list[str]:
+    """The command line of worker `number`; it inherits environment and folder, so also what those configure."""
+    command = [sys.executable, "-m", "kmigrate", "mirror", "run", "--worker"]
+    given = {"--link": link, "--target": call.target, "--config": call.config, "--metrics": _metrics(call, number)}
+    for flag, value in given.items():
+        command += [flag, str(value)] if value else []
+    return [*command, *(["--json"] if call.json else []), *(["--debug"] if call.debug else [])]
+
+
+def _metrics(call: Call, number: int) -> str:
+    """The address after ours, by as many ports as the worker's number; any free port where ours is one, too."""
+    address = listen_address(call.settings.metrics.listen)
+    if address is None:
+        return ""
+    host, port = address
+    return f"{f'[{host}]' if ':' in host else host}:{port and port + number}"
+
+
+async def keep_worker(call: Call, number: int, link: str | None) -> None:
+    """Run a worker, and another one whenever it ends, until cancelled; then it ends, too."""
+    pause = _FIRST_PAUSE
+    while True:
+        began = monotonic()
+        # A session of its own: Ctrl-C is ours to handle, and ends a worker by way of its standard input.
+        worker = await asyncio.create_subprocess_exec(
+            *worker_command(call, number, link), stdin=PIPE, start_new_session=True
+        )
+        call.out.line(
+            {"event": "worker-started", "worker": number, "pid": worker.pid},
+            f"worker {number} started: process {worker.pid}",
+        )
+        try:
+            code = await worker.wait()
+        finally:
+            await _end(worker)
+        if monotonic() - began > _CALM_SECONDS:
+            pause = _FIRST_PAUSE
+        call.out.line(
+            {"event": "worker-ended", "worker": number, "pid": worker.pid, "code": code},
+            f"worker {number} ended with code {code}, again in {pause:g} s",
+        )
+        await sleep(pause)
+        pause = min(_LONGEST_PAUSE, pause * 2)
+
+
+async def _end(worker: Process) -> None:
+    """Let a worker that still runs hand over its share and end."""
+    assert worker.stdin is not None
+    worker.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await worker.wait()
+    if worker.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            worker.kill()
+        await worker.wait()
+
+
+def end_with_parent(stop: asyncio.Event) -> None:
+    """Of a worker: stop when standard input closes, which is when its parent is gone."""
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), readable)

@@ -1,0 +1,116 @@
+"""How a link's partitions are shared out among its processes: a balanced and sticky assignment. Pure.
+
+    nobody's ──▶ an owner ──▶ moving ──that owner has acted on it and holds the partition no more──▶ another owner
+                        └────────────────────── the owner is gone or silent ─────────────────────────────▶
+
+Rules:
+A  Members own equally many partitions, to within one; where that is so already nothing moves, and never more than it
+   takes.
+B  A partition is taken from a member that lives in two steps, so that it has let go before another begins. From one
+   that is gone or silent it is taken at once, as the lease is: appends are compare-and-set, and holes are refused by
+   the generation (V3).
+C  What is being promoted stays where it is: a fence holds producers.
+D  The generation grows with every assignment, and is above every term that the lease had before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from kmigrate.model.records import AssignmentRecord, MirrorPresence
+from kmigrate.model.sharing import assigned, releasing
+
+__all__ = ["balanced", "next_assignment"]
+
+Key = tuple[str, int]
+
+
+def next_assignment(
+    link: str,
+    before: AssignmentRecord | None,
+    members: Collection[str],
+    wanted: Mapping[str, int],
+    words: Iterable[MirrorPresence] = (),
+    *,
+    term: int,
+    pinned: Collection[str] = (),
+) -> AssignmentRecord:
+    """What to go on with, `before` itself where nothing changes.
+
+    `members` may own partitions, `wanted` is the number of partitions of each topic, `words` is what the processes
+    that live have said, `term` the lease's, `pinned` the topics of rule C.
+    """
+    names = sorted(members)
+    place = {name: number for number, name in enumerate(names)}
+    keys = [(topic, partition) for topic, count in wanted.items() for partition in range(count)]
+    now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in place}
+    moving = _moving(before, place, words)
+    aim = balanced(names, keys, now, pinned)
+
+    def next_place(key: Key) -> int:
+        leaves = moving.get(key, now.get(key, aim[key]))
+        return place[aim[key]] if leaves == aim[key] and key not in moving else ~place[leaves]
+
+    owners = {topic: tuple(next_place((topic, p)) for p in range(count)) for topic, count in wanted.items()}
+    if before is not None and (before.members, before.owners) == (tuple(names), owners):
+        return before
+    generation = max(term, before.generation if before is not None else 0) + 1
+    return AssignmentRecord(link, generation, tuple(names), owners)
+
+
+def _moving(
+    before: AssignmentRecord | None, members: Container[str], words: Iterable[MirrorPresence]
+) -> dict[Key, str]:
+    """What a member that lives has been asked to let go of, and may still hold (rule B)."""
+    if before is None:
+        return {}
+    told = {word.instance: word for word in words}
+    asked = {
+        (topic, partition): releasing(before, topic, partition)
+        for topic, owners in before.owners.items()
+        for partition, place in enumerate(owners)
+        if place < 0
+    }
+
+    def holds(member: str, topic: str, partition: int) -> bool:
+        word = told.get(member)
+        acted = word is not None and word.generation >= before.generation
+        return word is None or not acted or partition in word.topics.get(topic, {})
+
+    return {key: member for key, member in asked.items() if member in members and holds(member, *key)}
+
+
+def balanced(
+    members: Sequence[str], keys: Sequence[Key], now: Mapping[Key, str], pinned: Collection[str] = ()
+) -> dict[Key, str]:
+    """An owner for every key: rule A, and of each topic as evenly as that allows."""
+    load: dict[str, dict[str, list[int]]] = {member: {} for member in members}
+    count = dict.fromkeys(members, 0)
+    owner = dict(now)
+
+    def give(key: Key, member: str) -> None:
+        owner[key] = member
+        count[member] += 1
+        load[member].setdefault(key[0], []).append(key[1])
+
+    for key in keys:
+        if key in owner:
+            give(key, owner[key])
+    for key in keys:
+        if key not in owner:
+            give(key, min(members, key=lambda m: (count[m], len(load[m].get(key[0], ())), m)))
+    stock = {m: [(-len(parts), topic) for topic, parts in load[m].items() if topic not in pinned] for m in members}
+    for heap in stock.values():
+        heapify(heap)
+    while True:
+        giver = max((m for m in members if stock[m]), key=lambda m: count[m], default=members[0])
+        topic = stock[giver][0][1] if stock[giver] else ""
+        poorest = min(members, key=lambda m: (count[m], len(load[m].get(topic, ()))))
+        if count[giver] <= count[poorest] + 1 or not topic:
+            return owner  # who was given something has at most one more than the poorest, and never gives
+        owned = -heappop(stock[giver])[0]
+        if owned > 1:
+            heappush(stock[giver], (1 - owned, topic))
+        count[giver] -= 1
+        give((topic, load[giver][topic].pop()), poorest)

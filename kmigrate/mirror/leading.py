@@ -1,0 +1,264 @@
+"""What the lease's holder does for a link: brings topics up, keeps log starts, and shares the partitions out.
+
+    initialising ──▶ aligning ──▶ mirroring ──▶ shared out ──▶ … as the state log asks for it
+
+Every step is derived anew from the state log and the target's own logs, so another process goes on where this one
+stopped. Nothing here copies: this process's own share is copied like anybody's (`engine`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
+from kmigrate.mirror.align import Aligner
+from kmigrate.mirror.assignment import next_assignment
+from kmigrate.mirror.lease import Lease
+from kmigrate.mirror.membership import Membership
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.topics import Prepared, TopicMaker
+from kmigrate.model.lifecycle import COPIED, PROMOTING, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.records import AssignmentRecord, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms, sleep
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.state.log import StateLog
+
+__all__ = ["Leader"]
+
+_UNREADY = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
+_RETRY_S = 1.0
+_LOOK_S = 0.25
+"""How often members are looked at where nothing is heard of them."""
+
+
+class Leader:
+    """One link's work that only one process does, for as long as it holds the lease."""
+
+    def __init__(
+        self,
+        link: str,
+        log: StateLog,
+        instance: str,
+        lease: Lease,
+        membership: Membership,
+        maker: TopicMaker,
+        aligner: Aligner,
+        settings: MirrorSettings,
+        on_word: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._log = log
+        self._instance = instance
+        self._lease = lease
+        self._membership = membership
+        self._maker = maker
+        self._aligner = aligner
+        self._settings = settings
+        self._on_word = on_word
+        self._working: dict[str, asyncio.Task[Any]] = {}
+        self._rechecking: dict[str, asyncio.Task[Any]] = {}
+        self._work = TaskOwner()
+        self._applied = -1
+        self._unready: list[str] = []
+        """Topics that are still to be made or aligned."""
+        self._judged: object = None
+        """What the partitions were last shared out by: until it changes nothing else follows from it."""
+        self.problems: dict[str, str] = {}
+        """What keeps a topic from getting on, by topic."""
+        self.trouble = ""
+        """Why the state log could not be written, or ''."""
+
+    async def run(self) -> None:
+        """Until the lease is another process's."""
+        try:
+            while self._lease.held:
+                state = self._log.state
+                if state.epoch != self._applied or self._is_idle():
+                    self._apply(state)
+                await self._share_out()
+                await self._log.changed(_LOOK_S)
+        finally:
+            await self._work.close()
+
+    # partitions
+
+    async def _share_out(self) -> None:
+        """Write the assignment that follows from who lives and what is mirrored, where it is another one."""
+        if not self._membership.hears_itself():
+            return
+        members = self._members(self._log.state)
+        words = self._membership.words()
+        judged = self._log.state.epoch, members
+        if judged == self._judged and not _is_moving(self._log.state.assignment(self._link)):
+            return
+        self._judged = judged
+
+        def decide(state: State) -> AssignmentRecord | None:
+            lease = state.lease(self._lease.what)
+            if lease is None or lease.holder != self._instance or state.link(self._link) is None:
+                return None
+            shared = {
+                record.topic: record
+                for record in state.topics(self._link)
+                if record.phase in COPIED and not record.mapped
+            }
+            before = state.assignment(self._link)
+            made = next_assignment(
+                self._link,
+                before,
+                members,
+                {topic: record.partitions for topic, record in shared.items()},
+                words,
+                term=lease.term,
+                pinned={topic for topic, record in shared.items() if record.phase in PROMOTING},
+            )
+            return None if made is before or not (before or made.owners) else made
+
+        if decide(self._log.state) is None:
+            return
+        try:
+            await self._log.append(decide)
+            self.trouble = ""
+        except StateLogBroken:
+            raise
+        except (Failed, WaitTimedOut) as error:
+            self.trouble = f"{error.ref}: {error.what}"
+            self._judged = None
+            await sleep(_RETRY_S)
+
+    def _members(self, state: State) -> set[str]:
+        """This process, those that ask for a share, and members of before that have neither left nor fallen silent."""
+        before = state.assignment(self._link)
+        told = {word.instance: word.shares for word in self._membership.words()}
+        stay = {m for m in before.members if not self._membership.silent(m)} if before is not None else set()
+        return {self._instance, *(m for m, shares in told.items() if shares), *(m for m in stay if told.get(m, True))}
+
+    # topics
+
+    def _is_idle(self) -> bool:
+        """Whether a topic waits for work that nobody is doing (its last try failed)."""
+        return any(topic not in self._working for topic in self._unready)
+
+    def _apply(self, state: State) -> None:
+        copied: set[str] = set()
+        self._unready = [r.topic for r in state.topics(self._link) if r.phase in _UNREADY]
+        for record in state.topics(self._link):
+            if record.phase is TopicPhase.INITIALISING:
+                self._start(record.topic, self._prepare(record))
+            elif record.phase is TopicPhase.ALIGNING:
+                self._start(record.topic, self._align(record))
+            elif record.phase in COPIED:
+                copied.add(record.topic)
+                self.problems.pop(record.topic, None)
+                if record.topic not in self._rechecking and not record.mapped:
+                    self._rechecking[record.topic] = self._work.start(self._recheck(record))
+        for topic in [topic for topic in self._rechecking if topic not in copied]:
+            self._rechecking.pop(topic).cancel()
+        self._applied = state.epoch
+        self._on_word()
+
+    def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
+        """Do one step of a topic, unless it is being done; a failure is told and tried again."""
+        if topic in self._working:
+            step.close()
+            return
+
+        async def guarded() -> None:
+            try:
+                await step
+                self.problems.pop(topic, None)
+            except StateLogBroken:
+                raise
+            except Refused as refused:
+                await self._note(topic, refused)
+            except Failed as error:
+                await self._note(topic, error)
+            except WaitTimedOut as late:
+                self.problems[topic] = f"{late.ref}: {late.what}"
+                await sleep(_RETRY_S)
+            finally:
+                self._working.pop(topic, None)
+
+        self._working[topic] = self._work.start(guarded(), f"topic-{topic}")
+
+    async def _note(self, topic: str, error: KmigrateError) -> None:
+        """Say why a topic does not get on, in its record and in our presence; then wait before the next try."""
+        reason = f"{error.ref}: {error.what}"
+        self.problems[topic] = reason
+        self._on_word()
+
+        def decide(state: State) -> TopicRecord | None:
+            record = state.topic(self._link, topic)
+            if record is None or record.reason == reason or record.phase in COPIED:
+                return None
+            return replace(record, reason=reason)
+
+        if isinstance(error, Refused) or not isinstance(error, Unreachable):
+            try:
+                await self._log.append(decide)
+            except (Failed, WaitTimedOut) as failure:
+                self.trouble = f"{failure.ref}: {failure.what}"
+        await sleep(_RETRY_S)
+
+    async def _prepare(self, record: TopicRecord) -> None:
+        prepared = await self._maker.prepare(record)
+        now = now_ms()
+
+        def decide(state: State) -> TopicRecord | None:
+            current = state.topic(self._link, record.topic)
+            if current is None or current.phase is not TopicPhase.INITIALISING:
+                return None
+            return _created(current, prepared, now)
+
+        await self._log.append(decide)
+
+    async def _align(self, record: TopicRecord) -> None:
+        if not record.mapped:
+            await self._aligner.align(record)
+        now = now_ms()
+
+        def decide(state: State) -> TopicRecord | None:
+            current = state.topic(self._link, record.topic)
+            if current is None or current.phase is not TopicPhase.ALIGNING:
+                return None
+            phase = advance_topic(current.phase, TopicEvent.ALIGNED)
+            return replace(current, phase=phase, since_ms=now, reason="")
+
+        await self._log.append(decide)
+
+    async def _recheck(self, record: TopicRecord) -> None:
+        """Log starts again and again while mirroring: a broker killed within a minute may forget one (W6)."""
+        while True:
+            record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
+            try:
+                await self._aligner.cut(record)
+                self.problems.pop(record.topic, None)
+            except Failed as error:
+                self.problems[record.topic] = f"{error.ref}: {error.what}"
+            await sleep(self._settings.recheck_s)
+
+
+def _is_moving(assignment: AssignmentRecord | None) -> bool:
+    return assignment is not None and any(min(owners, default=0) < 0 for owners in assignment.owners.values())
+
+
+def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
+    return replace(
+        record,
+        phase=advance_topic(record.phase, TopicEvent.CREATED),
+        since_ms=now,
+        reason="",
+        partitions=prepared.partitions,
+        source_topic_id=prepared.source_topic_id,
+        target_topic_id=prepared.target_topic_id,
+        starts=prepared.starts,
+        mapped=prepared.target_starts is not None,
+        target_starts=prepared.target_starts or {},
+        restore_configs=prepared.configs.restore,
+        drop_configs=prepared.configs.drop,
+        compacted=prepared.compacted,
+    )

@@ -1,0 +1,84 @@
+"""Who copies which partition of a link, and the words of all its mirrors read as one. Pure.
+
+A partition is spoken of by its owner alone: a word of somebody who owned it before is of the past. Partitions of a
+mapped topic belong to the lease's holder, all others to whom the newest assignment names; what is moving between two
+processes, or not shared out yet, belongs to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kmigrate.model.records import AssignmentRecord, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.state import State
+
+__all__ = ["absence", "assigned", "lease_of", "owner_of", "progress_of", "releasing"]
+
+
+def lease_of(link: str) -> str:
+    """What the lease of a link's mirrors is about."""
+    return f"mirror/{link}"
+
+
+def assigned(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:
+    """The instance that an assignment names as a partition's owner, '' where it names none."""
+    place = _place(assignment, topic, partition)
+    return assignment.members[place] if assignment is not None and place is not None and place >= 0 else ""
+
+
+def releasing(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:
+    """The instance that lets go of a partition which is moving, '' where it is not moving."""
+    place = _place(assignment, topic, partition)
+    return assignment.members[~place] if assignment is not None and place is not None and place < 0 else ""
+
+
+def _place(assignment: AssignmentRecord | None, topic: str, partition: int) -> int | None:
+    owners = assignment.owners.get(topic, ()) if assignment is not None else ()
+    return owners[partition] if partition < len(owners) else None
+
+
+def owner_of(state: State, record: TopicRecord, partition: int) -> str:
+    """The instance that copies a partition now, '' where nobody does."""
+    if record.mapped:
+        lease = state.lease(lease_of(record.link))
+        return lease.holder if lease is not None else ""
+    return assigned(state.assignment(record.link), record.topic, partition)
+
+
+def progress_of(
+    state: State, record: TopicRecord, words: Iterable[MirrorPresence], *, applied: int = -1
+) -> dict[int, PartitionProgress]:
+    """Each partition of a topic in its owner's own words; only of owners that have acted on the state up to `applied`.
+
+    What keeps the whole topic from getting on is told with its first partition.
+    """
+    told: dict[int, PartitionProgress] = {}
+    by_instance = {word.instance: word for word in words if word.link == record.link}
+    for partition in range(record.partitions):
+        word = by_instance.get(owner_of(state, record, partition))
+        seen = word.topics.get(record.topic, {}).get(partition) if word is not None else None
+        if word is not None and seen is not None and word.applied >= applied:
+            told[partition] = seen
+    for word in by_instance.values():
+        problem = word.problems.get(record.topic, "") if word.active else ""
+        first = told.get(0, PartitionProgress(-1))
+        if problem and not first.problem:
+            told[0] = replace(first, problem=problem)
+    return told
+
+
+def absence(state: State, record: TopicRecord, partition: int, words: Iterable[MirrorPresence]) -> str:
+    """Why nobody copies a partition of a topic that is being copied just now, or ''."""
+    words = [word for word in words if word.link == record.link]
+    owner = owner_of(state, record, partition)
+    word = next((each for each in words if each.instance == owner), None)
+    if word is not None and partition in word.topics.get(record.topic, {}):
+        return ""
+    if not words:
+        return ""  # no mirror is running: that is told once, not of every partition
+    if before := releasing(state.assignment(record.link), record.topic, partition):
+        return f"moving: mirror process {before} lets go of it, another one takes it over"
+    if not owner or word is not None:
+        return "not-copied: a mirror process is about to take it"
+    return f"not-copied: mirror process {owner} is silent, another one takes over"

@@ -1,0 +1,38 @@
+"""The command lines of further workers: the same links and clusters, and a place of their own to be scraped at."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kmigrate.cli.call import Call
+from kmigrate.cli.workers import worker_command
+
+BEGIN = [sys.executable, "-m", "kmigrate", "mirror", "run", "--worker"]
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KMIGRATE_CONFIG", raising=False)
+
+
+def test_a_worker_is_started_with_the_flags_that_its_parent_was_given() -> None:
+    assert worker_command(Call(), 1, None) == BEGIN
+    (config := Path("here.toml")).write_text("", encoding="utf-8")
+    call = Call(config=config, target="blue", json=True, debug=True)
+    assert worker_command(call, 1, "shop") == [
+        *BEGIN,
+        *("--link", "shop", "--target", "blue", "--config", "here.toml", "--json", "--debug"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("0.0.0.0:9000", "0.0.0.0:9002"), ("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:9000", "[::1]:9002")],
+)
+def test_each_worker_is_scraped_at_a_port_of_its_own(ours: str, theirs: str) -> None:
+    call = Call(overrides={"metrics.listen": ours})
+    assert worker_command(call, 2, None) == [*BEGIN, "--metrics", theirs]

@@ -1,0 +1,76 @@
+"""What one process says when it leaves, and how much of a link's limit is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.engine import MirrorEngine, _part
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import AssignmentRecord, LeaseRecord, MirrorPresence, TopicRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import monotonic
+from kmigrate.state.log import StateLog
+from tests.fakes.state_log import MemoryLog
+
+LEASE = LeaseRecord("mirror/l", "me", 4)
+TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, starts={0: 0, 1: 0})
+SHARED = AssignmentRecord("l", 5, ("me", "you"), {"t": (0, 1)})
+
+
+def engine(log: MemoryLog) -> MirrorEngine:
+    nowhere = ClusterClient(ClusterSettings("nowhere", (("127.0.0.1", 1),)))
+    admin = cast("Admin", None)
+    return MirrorEngine("l", nowhere, nowhere, admin, admin, cast("StateLog", log), "me", MirrorSettings())
+
+
+def said(log: MemoryLog) -> list[MirrorPresence]:
+    return [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
+
+
+def test_a_process_that_ends_says_that_its_share_is_free_and_gives_up_the_lease() -> None:
+    log = MemoryLog(LEASE, TOPIC, SHARED)
+    asyncio.run(engine(log)._leave())
+    assert [(word.shares, word.topics) for word in said(log)] == [(False, {})]
+    lease = log.state.lease("mirror/l")
+    assert lease is not None
+    assert (lease.holder, lease.term) == ("", 4)
+
+
+def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() -> None:
+    log = MemoryLog(LEASE, TOPIC, SHARED)
+    leaving = engine(log)
+    leaving._torn = True
+    asyncio.run(leaving._leave())
+    assert said(log) == []
+    assert log.state.lease("mirror/l") == LEASE
+
+
+def test_what_is_not_compare_and_set_is_done_only_by_an_owner_that_is_sure_of_itself() -> None:
+    it = engine(MemoryLog(LEASE, TOPIC, SHARED))
+    assert it._warrant(("t", 0)) == 0, "nobody has heard of it yet"
+    it._membership.said(monotonic())
+    assert it._warrant(("t", 0)) == SHARED.generation
+    assert it._warrant(("t", 1)) == 0
+    assert it._warrant(("other", 0)) == 0
+
+
+def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> None:
+    mapped = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, mapped=True)
+    it = engine(MemoryLog(LEASE, mapped, SHARED))
+    it._membership.said(monotonic())
+    assert it._warrant(("t", 1)) == LEASE.term
+
+
+@pytest.mark.parametrize(
+    ("throttle", "ours", "everything", "part"), [(0, 3, 9, 0), (900, 3, 9, 300), (900, 9, 9, 900), (2, 1, 9, 1)]
+)
+def test_processes_divide_a_links_limit_by_their_partitions(
+    throttle: int, ours: int, everything: int, part: int
+) -> None:
+    assert _part(throttle, ours, everything) == part

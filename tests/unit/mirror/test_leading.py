@@ -1,0 +1,154 @@
+"""The lease's holder shares partitions out among those that live and ask, and writes nothing once it is another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from kmigrate.mirror.align import Aligner
+from kmigrate.mirror.leading import Leader
+from kmigrate.mirror.lease import Lease
+from kmigrate.mirror.membership import Membership
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.topics import TopicMaker
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import (
+    AssignmentRecord,
+    ClusterRef,
+    LeaseRecord,
+    LinkRecord,
+    MirrorPresence,
+    PartitionProgress,
+    TopicRecord,
+)
+from kmigrate.net.clock import monotonic
+from kmigrate.state.log import StateLog
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
+LEASE = LeaseRecord("mirror/l", "me", 4)
+TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=4, starts=dict.fromkeys(range(4), 0))
+
+
+class _NothingForgotten:
+    async def cut(self, record: TopicRecord) -> None: ...
+
+
+class Stage:
+    """A leader, `me`, and other processes that say what a test lets them say."""
+
+    def __init__(self, *topics: TopicRecord) -> None:
+        self.log = MemoryLog(LINK, LEASE, *topics)
+        log = cast("StateLog", self.log)
+        members = Membership(log, "l", "me", 60.0)
+        aligner = cast("Aligner", _NothingForgotten())
+        lease = Lease(log, "l", "me", members)
+        maker = cast("TopicMaker", None)
+        self.leader = Leader(
+            "l", log, "me", lease, members, maker, aligner, MirrorSettings(), on_word=lambda: None
+        )
+
+    @property
+    def made(self) -> AssignmentRecord | None:
+        return self.log.state.assignment("l")
+
+    def say(self, instance: str, *partitions: int, shares: bool = True) -> None:
+        """What a process says that has acted on the newest assignment and copies these partitions."""
+        generation = self.made.generation if self.made is not None else -1
+        topics = {"t": dict.fromkeys(partitions, PartitionProgress(5))} if partitions else {}
+        word = MirrorPresence(instance, "l", 1, False, 500, topics, shares=shares, generation=generation)
+        self.log.presence[word.key] = (word, monotonic())
+        self.log._wake()
+
+    async def until(self, holds: Callable[[AssignmentRecord], bool]) -> AssignmentRecord:
+        return await self.log.wait(lambda _: self.made if self.made and holds(self.made) else None, 10, "a decision")
+
+    def play(self, scene: Callable[[Stage], object]) -> None:
+        async def both() -> None:
+            async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+                leading = group.create_task(self.leader.run())
+                await scene(self)  # type: ignore[misc]
+                leading.cancel()
+
+        asyncio.run(both())
+
+
+def test_one_process_alone_is_given_everything_as_soon_as_it_hears_itself() -> None:
+    async def scene(stage: Stage) -> None:
+        await asyncio.sleep(0.05)
+        assert stage.made is None, "it cannot tell who else is there"
+        stage.say("me")
+        made = await stage.until(lambda _: True)
+        assert (made.members, made.owners) == (("me",), {"t": (0, 0, 0, 0)})
+        assert made.generation > LEASE.term
+
+    Stage(TOPIC).play(scene)
+
+
+def test_a_process_gets_its_share_when_it_asks_and_gives_it_back_when_it_leaves() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.say("me")
+        await stage.until(lambda made: made.owners == {"t": (0, 0, 0, 0)})
+        stage.say("me", 0, 1, 2, 3)
+        stage.say("starting", shares=False)
+        stage.say("you")
+        asked = await stage.until(lambda made: made.members == ("me", "you"))
+        kept = [p for p, place in enumerate(asked.owners["t"]) if place == 0]
+        assert len(kept) == 2
+        stage.say("me", *kept)
+        given = await stage.until(lambda made: min(made.owners["t"]) == 0)
+        assert sorted(given.owners["t"]) == [0, 0, 1, 1]
+        stage.say("you", shares=False)
+        left = await stage.until(lambda made: made.members == ("me",))
+        assert left.owners == {"t": (0, 0, 0, 0)}
+
+    Stage(TOPIC).play(scene)
+
+
+def test_mapped_topics_and_such_as_are_not_copied_are_not_shared_out() -> None:
+    mapped = replace(TOPIC, topic="mapped", mapped=True)
+    done = replace(TOPIC, topic="done", phase=TopicPhase.PROMOTED)
+
+    async def scene(stage: Stage) -> None:
+        stage.say("me")
+        made = await stage.until(lambda _: True)
+        assert set(made.owners) == {"t"}
+
+    Stage(TOPIC, mapped, done).play(scene)
+
+
+def test_a_leader_whose_lease_is_anothers_ends_and_writes_nothing() -> None:
+    async def scene() -> None:
+        stage = Stage(TOPIC)
+        stage.log._put(LEASE.key, replace(LEASE, holder="you", term=5))
+        stage.say("me")
+        await asyncio.wait_for(stage.leader.run(), 10)
+        assert stage.made is None
+
+    asyncio.run(scene())
+
+
+def test_a_decision_that_a_new_holder_overtakes_is_not_written() -> None:
+    async def scene() -> None:
+        stage = Stage(TOPIC)
+        stage.say("me")
+        append = stage.log.append
+
+        async def overtaken(decide: Callable[..., object], timeout: float = 30.0) -> object:
+            stage.log._put(LEASE.key, replace(LEASE, holder="you", term=5))
+            return await append(decide, timeout)
+
+        stage.log.append = overtaken  # type: ignore[method-assign, assignment]
+        await asyncio.wait_for(stage.leader.run(), 10)
+        assert stage.made is None
+
+    asyncio.run(scene())
+
+
+def test_a_new_term_of_the_lease_is_above_the_newest_generation() -> None:
+    log = MemoryLog(LINK, LeaseRecord("mirror/l", "", 4), AssignmentRecord("l", 9, ("gone",), {"t": (0,)}))
+    lease = Lease(cast("StateLog", log), "l", "me", Membership(cast("StateLog", log), "l", "me", 60.0))
+    assert asyncio.run(lease.take_if_vacant())
+    assert lease.term == 10
