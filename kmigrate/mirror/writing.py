@@ -75,17 +75,20 @@ class TargetWriter:
 
     async def _run(self, node: int, slot: int) -> None:
         in_flight: set[asyncio.Future[bytearray]] = set()
+        connection: BrokerConnection | None = None
         while True:
             moved = self._signals.moved
-            if not self._mine(node, slot):
+            mine = self._mine(node, slot)
+            if not mine:
                 await self._signals.wait(moved)
                 continue
-            try:
-                connection = await self._target.connection(node, f"mirror-write-{slot}")
-            except Unreachable as error:
-                self._signals.trouble = error.what
-                self._signals.look_now.set()
-                await sleep(0.1)
+            if connection is None or connection.lost:
+                try:
+                    connection = await self._target.connection(node, f"mirror-write-{slot}")
+                except Unreachable as error:
+                    self._signals.trouble = error.what
+                    self._signals.look_now.set()
+                    await sleep(0.1)
                 continue
             held = self._held.get(node)
             if held is not None and held > monotonic():
@@ -93,7 +96,7 @@ class TargetWriter:
                 continue
             # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
             most = self._settings.in_flight if held is None else 1
-            batches = self._gather(node, slot, connection) if len(in_flight) < most else []
+            batches = self._gather(mine, connection) if len(in_flight) < most else []
             if not batches:
                 await self._signals.wait(moved)
                 continue
@@ -105,12 +108,12 @@ class TargetWriter:
         lanes = self._lanes.led_by(self._target, node, slot, self._settings.write_connections)
         return [lane for lane in lanes if lane.queued]
 
-    def _gather(self, node: int, slot: int, connection: BrokerConnection) -> list[Sent]:
-        """At most one batch of each of the connection's lanes."""
+    def _gather(self, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
+        """At most one batch of each lane."""
         out: list[Sent] = []
         size = 0
         now = now_ms()
-        for lane in self._mine(node, slot):
+        for lane in lanes:
             if lane.careful and not self._warrant(lane.key):
                 continue
             head = lane.head
