@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.tail import Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.records import (
@@ -95,9 +95,8 @@ class StateLog:
     async def _recent_presence(self) -> int:
         """Where the presence log of the last minute begins: what is older says nothing of who lives."""
         key = (self._presence_topic, 0)
-        since = now_ms() - _PRESENCE_MS
-        found = (await self._client.list_offsets({key: since}, purpose="state-end"))[key]
-        return found.offset if not found.error and found.offset >= 0 else (await self._end(key, 30.0)).offset
+        found = await self._offset(key, now_ms() - _PRESENCE_MS, 30.0)
+        return found.offset if found.offset >= 0 else (await self._end(key, 30.0)).offset
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -162,16 +161,21 @@ class StateLog:
         )
 
     async def _end(self, key: tuple[str, int], timeout: float) -> LogOffset:
+        return await self._offset(key, LATEST, timeout)
+
+    async def _offset(self, key: tuple[str, int], at: int, timeout: float) -> LogOffset:
+        """What the log's leader says of a time, or of its end; asked again while a leader is away."""
         deadline = monotonic() + timeout
         while True:
             try:
-                answer = (await self._client.list_offsets({key: -1}, purpose="state-end"))[key]
+                answer = (await self._client.list_offsets({key: at}, purpose="state-end"))[key]
                 if not answer.error:
                     return answer
                 await self._client.refresh([key[0]])
                 problem = row(answer.error).name
             except Unreachable as error:
                 problem = error.what
+                await self._refresh()
             if monotonic() > deadline:
                 raise Unreachable("state-log-unreachable", f"the end of {key[0]} cannot be read: {problem}")
             await sleep(0.1)
