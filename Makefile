@@ -46,9 +46,10 @@ check: $(READY) ## lint, types and import contracts
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: docs
-docs: $(READY) ## the references of commands and metrics, from the code itself (a test checks that they are current)
+docs: $(READY) ## the references of commands, metrics and APIs, from the code itself (a test checks that they are current)
 	$(BIN)/python -m kmigrate.cli.reference > docs/cli.md
 	$(BIN)/python -m kmigrate.cli.metrics_reference docs/metrics.md
+	$(BIN)/python -m kmigrate.cli.apis_reference docs/apis.md
 
 .PHONY: setup
 setup: $(READY) ## the virtual environment alone

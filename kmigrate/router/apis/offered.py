@@ -1,12 +1,8 @@
 """The APIs that clients may use through the router, with the highest version the router answers for.
 
-One explicit list (D6, D7, D10): an API that is not in it is hidden, because nobody has checked where it carries
-node ids or addresses, or because it must not be used during a migration. Versions are capped where a newer one
-names topics by id, or belongs to transaction version 2 (B11).
-
-Hidden on purpose: telemetry (D10), share and Streams-protocol groups, DescribeTopicPartitions and the admin
-calls about replicas and quorums (full of node ids, no client needs them), ElectLeaders, delegation tokens,
-WriteTxnMarkers and everything between brokers.
+Two explicit lists (D6, D7, D10): what is offered, with the reason where it is less than brokers offer, and what is
+hidden, with the reason. An API in neither is hidden, too; a test compares both with Kafka's own schemas, so that none
+of its client APIs is forgotten. docs/apis.md is made from them.
 """
 
 from __future__ import annotations
@@ -19,15 +15,23 @@ from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.blank import blank, element
 
-__all__ = ["API_VERSIONS", "OFFERED", "check_offered", "filter_api_versions", "unsupported_api_versions"]
+__all__ = [
+    "API_VERSIONS",
+    "CAPPED",
+    "HIDDEN",
+    "OFFERED",
+    "check_offered",
+    "filter_api_versions",
+    "unsupported_api_versions",
+]
 
 API_VERSIONS = 18
 
 OFFERED: dict[int, tuple[int, int]] = {
-    0: (3, 11),  # Produce: 12 belongs to transaction version 2, 13 names topics by id
+    0: (3, 11),  # Produce
     1: (4, 18),  # Fetch
     2: (1, 11),  # ListOffsets
-    3: (4, 13),  # Metadata: below 4 a request cannot say that no topic shall be created
+    3: (4, 13),  # Metadata
     8: (2, 10),  # OffsetCommit
     9: (1, 10),  # OffsetFetch
     10: (0, 6),  # FindCoordinator
@@ -37,17 +41,17 @@ OFFERED: dict[int, tuple[int, int]] = {
     14: (0, 5),  # SyncGroup
     15: (0, 6),  # DescribeGroups
     16: (0, 5),  # ListGroups
-    17: (0, 1),  # SaslHandshake: 0 is listed, because some clients look for it, and refused when it comes
+    17: (0, 1),  # SaslHandshake
     18: (0, 4),  # ApiVersions
     19: (2, 7),  # CreateTopics
-    20: (1, 5),  # DeleteTopics: 6 names topics by id
+    20: (1, 5),  # DeleteTopics
     21: (0, 2),  # DeleteRecords
-    22: (0, 5),  # InitProducerId: 6 is two-phase commit
+    22: (0, 5),  # InitProducerId
     23: (2, 4),  # OffsetForLeaderEpoch
-    24: (0, 3),  # AddPartitionsToTxn: 4 is between brokers, 5 transaction version 2
+    24: (0, 3),  # AddPartitionsToTxn
     25: (0, 4),  # AddOffsetsToTxn
-    26: (0, 4),  # EndTxn: 5 is transaction version 2
-    28: (0, 4),  # TxnOffsetCommit: 5 is transaction version 2
+    26: (0, 4),  # EndTxn
+    28: (0, 4),  # TxnOffsetCommit
     29: (1, 3),  # DescribeAcls
     30: (1, 3),  # CreateAcls
     31: (1, 3),  # DeleteAcls
@@ -70,6 +74,57 @@ OFFERED: dict[int, tuple[int, int]] = {
     69: (0, 1),  # ConsumerGroupDescribe
     74: (0, 1),  # ListConfigResources
 }
+
+CAPPED: dict[int, str] = {
+    0: "12 belongs to transaction version 2, 13 names topics by id",
+    3: "below 4 a request cannot say that no topic shall be created",
+    17: "0 is listed, because some clients look for it, and refused when it comes",
+    20: "6 names topics by id",
+    22: "6 is two-phase commit",
+    24: "4 is between brokers, 5 belongs to transaction version 2",
+    26: "5 belongs to transaction version 2",
+    28: "5 belongs to transaction version 2",
+}
+"""Why fewer versions are offered than brokers of both clusters speak, or what is odd about them."""
+
+_QUORUM = "about controllers and brokers by node id: for the cluster's operators, who reach it directly"
+_SHARE = "share groups have no offsets that a migration could carry (KIP-932)"
+_TOKENS = "a delegation token of one cluster is worth nothing on the other"
+HIDDEN: dict[int, str] = {
+    27: "between brokers",
+    34: _QUORUM,
+    35: _QUORUM,
+    38: _TOKENS,
+    39: _TOKENS,
+    40: _TOKENS,
+    41: _TOKENS,
+    43: _QUORUM,
+    45: _QUORUM,
+    46: _QUORUM,
+    55: _QUORUM,
+    57: "a feature that is raised while a migration runs cannot be lowered again",
+    64: _QUORUM,
+    71: "clients would send their metrics to one cluster only, under ids that the other does not know (D10)",
+    72: "as GetTelemetrySubscriptions",
+    75: "clients fall back to Metadata, which is rewritten",
+    76: _SHARE,
+    77: _SHARE,
+    78: _SHARE,
+    79: _SHARE,
+    80: _QUORUM,
+    81: _QUORUM,
+    83: "between brokers",
+    84: "between brokers",
+    85: "between brokers",
+    86: "between brokers",
+    87: "between brokers",
+    88: "Streams-protocol groups are not carried over (KIP-1071)",
+    89: "Streams-protocol groups are not carried over (KIP-1071)",
+    90: _SHARE,
+    91: _SHARE,
+    92: _SHARE,
+}
+"""What brokers offer to clients and the router does not."""
 
 _HIDDEN_FEATURES = frozenset({"transaction.version", "share.version", "streams.version"})
 """Finalized features that would make clients speak what is hidden above (B11)."""

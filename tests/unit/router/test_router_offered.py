@@ -7,15 +7,17 @@ import re
 import zipfile
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kmigrate.cli.apis_reference import client_apis, with_table
 from kmigrate.protocol.api import known_versions
 from kmigrate.router.apis.addresses import REWRITTEN_FIELDS
-from kmigrate.router.apis.offered import OFFERED
+from kmigrate.router.apis.offered import CAPPED, HIDDEN, OFFERED
 from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.kafka import TARGET_VERSION
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 
 LEFT_ALONE = {
     "request.ReplicaId": "−1 from every client; only followers set it, and they do not come through a router",
@@ -88,6 +90,23 @@ def test_no_offered_version_is_beyond_what_kafka_and_our_codec_know(api_key: int
     known = known_versions(api_key)
     assert known is not None
     assert known[0] <= low <= high <= min(known[1], last)
+
+
+@pytest.mark.parametrize("version", [SOURCE_VERSION, TARGET_VERSION])
+def test_every_api_that_brokers_have_for_clients_is_offered_or_hidden_for_a_reason(version: str) -> None:
+    for api_key, (name, _) in client_apis(version).items():
+        assert (api_key in OFFERED) != bool(HIDDEN.get(api_key)), name
+
+
+def test_fewer_versions_than_the_newest_kafka_has_are_offered_for_a_reason_only() -> None:
+    for api_key, (name, versions) in client_apis(TARGET_VERSION).items():
+        if api_key in OFFERED and OFFERED[api_key][1] < int(versions.rpartition("-")[2]):
+            assert CAPPED.get(api_key), name
+
+
+def test_the_table_of_apis_is_current() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "apis.md").read_text(encoding="utf-8")
+    assert page == with_table(page), "make it anew: python -m kmigrate.cli.apis_reference docs/apis.md"
 
 
 @pytest.mark.parametrize("hidden", [27, 43, 45, 46, 55, 71, 72, 75, 76, 78, 79, 88, 89])

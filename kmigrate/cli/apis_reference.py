@@ -1,0 +1,93 @@
+"""The table of docs/apis.md, made from what the router offers: `python -m kmigrate.cli.apis_reference FILE`.
+
+What is above the marker is written by people and stays. A test compares, so that no API is without its row. Which
+versions Kafka itself has is read from the message schemas in the jars of both clusters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import zipfile
+from functools import cache
+from pathlib import Path
+
+from kmigrate.router.apis.addresses import REWRITTEN
+from kmigrate.router.apis.admin import ADMIN_APIS
+from kmigrate.router.apis.groups import HELD_APIS
+from kmigrate.router.apis.offered import CAPPED, HIDDEN, OFFERED
+from kmigrate.router.apis.transactions import TRANSACTION_APIS
+from kmigrate.router.login import SASL_APIS
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
+
+__all__ = ["client_apis", "with_table"]
+
+_MARKER = "<!-- From here on made by `python -m kmigrate.cli.apis_reference docs/apis.md`; do not edit. -->\n"
+_TREATED = {
+    0: "split by topic: forwarded to the source, held, let through the gate, or passed",
+    1: "passed; node ids and addresses rewritten from version 16 on",
+    18: "cut down to this table",
+    22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
+}
+
+
+@cache
+def client_apis(version: str) -> dict[int, tuple[str, str]]:
+    """Name and versions of each API that a broker of this Kafka version has for clients, by API key."""
+    jar = next(ensure_jars("kafka", version).glob("kafka-clients-*.jar"))
+    out: dict[int, tuple[str, str]] = {}
+    with zipfile.ZipFile(jar) as archive:
+        for name in archive.namelist():
+            if not (name.startswith("common/message/") and name.endswith("Request.json")):
+                continue
+            schema = json.loads(re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE))
+            if "broker" in (schema.get("listeners") or ()):
+                out[schema["apiKey"]] = (schema["name"].removesuffix("Request"), schema["validVersions"])
+    return out
+
+
+def with_table(page: str) -> str:
+    """The page with the table of today below its marker."""
+    written, marker, _ = page.partition(_MARKER)
+    old, new = client_apis(SOURCE_VERSION), client_apis(TARGET_VERSION)
+    rows = [
+        f"\n| key | API | Kafka {SOURCE_VERSION} | Kafka {TARGET_VERSION} | router | what the router does |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key in sorted(old.keys() | new.keys()):
+        name = (new.get(key) or old[key])[0]
+        spans = [apis[key][1] if key in apis else "–" for apis in (old, new)]
+        span = OFFERED.get(key)
+        rows.append(
+            f"| {key} | {name} | {spans[0]} | {spans[1]} | {_span(span)} | {_treatment(key) if span else HIDDEN[key]} |"
+        )
+    return "".join((written, marker, "\n".join(rows) + "\n"))
+
+
+def _span(span: tuple[int, int] | None) -> str:
+    if span is None:
+        return "hidden"
+    return str(span[0]) if span[0] == span[1] else f"{span[0]}-{span[1]}"
+
+
+def _treatment(key: int) -> str:
+    treated = _TREATED.get(key, "")
+    if key in HELD_APIS:
+        treated = "passed; told to come again while the group is mirrored and not promoted"
+    elif key in REWRITTEN:
+        treated = "passed; node ids and addresses of the answer rewritten"
+    elif key in SASL_APIS:
+        treated = "relayed to the target, or judged by the table of clients"
+    elif key in TRANSACTION_APIS:
+        treated = "passed; refused where a mirrored topic or group is touched, until its promote"
+    elif key in ADMIN_APIS:
+        treated = "passed; refused where a mirrored topic is touched, until its promote"
+    reason = CAPPED.get(key, "")
+    return (treated or "passed") + (f"; {reason}" if reason else "")
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
