@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import subprocess
 import time
 from collections.abc import Callable
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from crc32c import crc32c
 from rich.console import Console
 
 from kmigrate.cli.views.snapshots import snapshot_view
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.records.build import one_record_batch
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.status import Snapshot, TopicStatus, snapshot
 from tests.integration.mirror_world import (
@@ -162,6 +169,66 @@ def test_status_names_the_open_transaction_that_the_mirror_waits_for(
             assert (await look(world, topic))[1].partitions[0].waits_for is None
 
     asyncio.run(scene())
+
+
+async def _write_without_coordinator(cluster: KafkaCluster, topic: str) -> None:
+    """A transaction's record that no coordinator ever heard of, as a dead producer's late write leaves it (KIP-890)."""
+    batch = one_record_batch(
+        b"late", b"never to be committed", timestamp=int(time.time() * 1000), producer_id=990_017, epoch=0, sequence=0
+    )
+    struct.pack_into(">h", batch, 21, 0x10)  # transactional
+    struct.pack_into(">I", batch, 17, crc32c(batch[21:]))
+    body = encode_produce([(topic, 0, batch)])
+    body[0] = b"\x05late" + bytes(body[0])[1:]  # its transactional id, where other requests have none
+    async with ClusterClient(settings_of("source", cluster.bootstrap)) as client:
+        await client.refresh([topic])
+        connection = await client.connection(client.leader(topic, 0))
+        frame = await connection.call_raw(PRODUCE, PRODUCE_VERSION, body, flexible=True)
+        assert decode_produce(frame)[(topic, 0)].error == 0
+
+
+def test_a_hanging_transaction_is_named_and_the_copy_goes_on_once_an_operator_has_ended_it(
+    own_cluster: OwnCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    source = own_cluster(version=SOURCE_VERSION, config={"transaction.partition.verification.enable": "false"})
+    topic = unique_name("hanging")
+    make_topic(source, topic)
+    produce(source.bootstrap, topic, 20, partitions=1)
+    asyncio.run(_write_without_coordinator(source, topic))
+    produce(source.bootstrap, topic, 20, partitions=1, first=20)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.until(topic, lambda told: [told[p].position for p in told] == [20], "the copy to wait")
+
+            async def named() -> str:
+                while True:  # people are told only of what is open for a while
+                    shot, status = await look(world, topic)
+                    if "waits at" in text_of(shot):
+                        assert status.partitions[0].waits_for is not None
+                        assert status.partitions[0].waits_for.hanging
+                        return text_of(shot)
+                    await asyncio.sleep(0.3)
+
+            text = await asyncio.wait_for(named(), 30)
+            assert "waits at offset 20 for the transaction of producer 990017 (hanging: no coordinator" in text
+            await asyncio.to_thread(_end_hanging, source, topic, 20)
+            await world.caught_up(topic)
+            assert_identical(world, topic, at_least=40)
+
+    asyncio.run(scene())
+
+
+def _end_hanging(cluster: KafkaCluster, topic: str, offset: int) -> None:
+    """What status tells the operator to do: `kafka-transactions.sh abort`."""
+    command = [
+        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+        "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap,
+        "abort", "--topic", topic, "--partition", "0", "--start-offset", str(offset),
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_a_target_with_times_and_limits_of_its_own_keeps_the_sources_times_and_names_what_it_cannot_take(
