@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 import typer
@@ -9,11 +10,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kmigrate.cli.call import Call, command
+from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
+from kmigrate.cli.verify import MASTER, compare_new
 from kmigrate.cli.views.plans import plan_view
-from kmigrate.cli.views.tables import table
+from kmigrate.cli.views.tables import parity_view, table
 from kmigrate.cli.waiting import need_controller, need_mirror, watched_topics
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PromoteTerms, RouterPresence, TopicRecord, encode_record
@@ -37,6 +40,9 @@ async def promote(
     lag_threshold: Annotated[
         int | None, typer.Option("--lag-threshold", min=0, help="Fence at this lag (else [promote] lag_threshold).")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare what is new with Spark first; promote only what is equal.")
+    ] = False,
     timeout: Timeout = 300.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -45,6 +51,7 @@ async def promote(
     """Switch topics over to the target.
 
     Fence, drain, barrier, flip: writes through the router are held for some milliseconds and then go to the target.
+    With --verify nothing is switched where a record differs; the exit code is then that of `verify`.
     """
     topics = call.required_list(topics, "TOPIC", "the topics to promote")
     section = call.settings.promote
@@ -64,6 +71,12 @@ async def promote(
             return plan_answer(looked)
         if looked.changes:
             call.confirm(yes, f"Promote {', '.join(topics)}? New writes go to the target afterwards")
+        if verify and looked.changes:
+            report = await asyncio.to_thread(compare_new, call, topics, name, timeout, MASTER)
+            if not report.equal:
+                unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
+                told = {"link": name, "topics": [], "parity": report.as_json()}
+                return Answer(told, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
         made = await verbs.promote_topics(
             estate, name, topics, terms, straggler_window_s=window, wait_s=window + 1
         )

@@ -33,9 +33,11 @@ from kmigrate.workflow.estate import Estate
 if TYPE_CHECKING:
     from kmigrate.spark.source import KafkaOptions
 
-__all__ = ["app", "verify"]
+__all__ = ["MASTER", "app", "compare_new", "verify"]
 
 app = typer.Typer()
+
+MASTER = "local[*]"
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def verify(
     topics: Topics = None,
     link: Link = None,
     timeout: Timeout = 60.0,
-    master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option("--master", help="Spark master.")] = MASTER,
     full: Annotated[
         bool, typer.Option("--full", help="Read everything, also what an earlier check found equal.")
     ] = False,
@@ -75,16 +77,35 @@ def verify(
     """
     files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
     files.check()
-    with call.out.waiting("reading the ranges") as waiting:
-        job = asyncio.run(_job(call, topics, link, timeout, waiting, full=full))
-        if job.anything_new or files.parquet is not None:
-            report = _compare(call, job, master, files.parquet, waiting)
-        else:
-            report = nothing_read(job.ranges)
-        _remember(call, job, report)
+    job, report = _checked(call, topics, link, timeout, master, full=full, parquet=files.parquet)
     written = files.write(job.link, report, now_ms())
     code = Exit.OK if report.equal else Exit.PARITY_MISMATCH
     return Answer({"link": job.link.name, **report.as_json(), "files": written}, parity_view(report), code)
+
+
+def compare_new(call: Call, topics: list[str], link: str, timeout: float, master: str) -> ParityReport:
+    """What `verify` says of these topics of a link, reading only what no check has found equal yet."""
+    return _checked(call, topics, link, timeout, master)[1]
+
+
+def _checked(
+    call: Call,
+    topics: list[str] | None,
+    link: str | None,
+    timeout: float,
+    master: str,
+    *,
+    full: bool = False,
+    parquet: Path | None = None,
+) -> tuple[_Job, ParityReport]:
+    with call.out.waiting("reading the ranges") as waiting:
+        job = asyncio.run(_job(call, topics, link, timeout, waiting, full=full))
+        if job.anything_new or parquet is not None:
+            report = _compare(call, job, master, parquet, waiting)
+        else:
+            report = nothing_read(job.ranges)
+        _remember(call, job, report)
+    return job, report
 
 
 def _compare(call: Call, job: _Job, master: str, parquet: Path | None, waiting: Waiting) -> ParityReport:

@@ -12,14 +12,17 @@ from sys import getrefcount
 __all__ = ["FrameBuffers"]
 
 _KEEP_BYTES = 96 << 20
+_LEAST_BYTES = 1 << 20
+"""Smaller ones come from memory that the process keeps anyway, and would be many to look through."""
 _ZEROS = bytes(1 << 20)
 
 
 class FrameBuffers:
-    """Hands out bytearrays of any size; remembers up to `keep_bytes` of them."""
+    """Hands out bytearrays of any size; remembers up to `keep_bytes` in those of at least `least_bytes`."""
 
-    def __init__(self, keep_bytes: int = _KEEP_BYTES) -> None:
+    def __init__(self, keep_bytes: int = _KEEP_BYTES, least_bytes: int = _LEAST_BYTES) -> None:
         self._keep_bytes = keep_bytes
+        self._least_bytes = least_bytes
         self._kept: list[bytearray] = [bytearray(1)]
         for frame in self._kept:
             self._alone = getrefcount(frame)  # as the same loop below counts it
@@ -29,6 +32,8 @@ class FrameBuffers:
 
     def take(self, size: int) -> bytearray:
         """A frame of exactly `size` bytes, whose content is undefined."""
+        if size < self._least_bytes:
+            return bytearray(size)
         for frame in self._kept:
             if getrefcount(frame) == self._alone and size <= self._capacities[id(frame)] < 2 * size:
                 _resize(frame, size)

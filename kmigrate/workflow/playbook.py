@@ -89,6 +89,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "topics": _NAMES,
         "link": _NAME,
         "lag-threshold": Field("a number of records", _is_count),
+        "verify": _SWITCH,
         "timeout": _SECONDS,
         "no-wait": _SWITCH,
     },

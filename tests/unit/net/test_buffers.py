@@ -43,6 +43,13 @@ def test_a_much_smaller_frame_gets_memory_of_its_own() -> None:
     assert len(small) == MB
 
 
+def test_small_frames_are_not_remembered() -> None:
+    buffers = FrameBuffers()
+    for size in (1, MB - 1):
+        assert len(buffers.take(size)) == size
+    assert not buffers._kept
+
+
 def test_no_more_is_kept_than_was_allowed_and_free_frames_make_room_for_others() -> None:
     buffers = FrameBuffers(4 * MB)
     held = buffers.take(3 * MB)
@@ -56,7 +63,7 @@ def test_no_more_is_kept_than_was_allowed_and_free_frames_make_room_for_others()
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=60))
 def test_no_two_holders_ever_share_memory(wishes: list[tuple[int, bool]]) -> None:
-    buffers = FrameBuffers(20_000)
+    buffers = FrameBuffers(20_000, 1)
     held: list[tuple[memoryview, int]] = []
     for number, (size, release) in enumerate(wishes):
         if release and held:
