@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.compared import ranges_of
@@ -16,7 +17,7 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
 from kmigrate.cli.report_files import ReportFiles
-from kmigrate.cli.views.tables import parity_view
+from kmigrate.cli.views.tables import audits_view, parity_view
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord, TopicRecord
@@ -28,6 +29,7 @@ from kmigrate.net.login import current_password
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport, nothing_read
 from kmigrate.workflow import verbs
+from kmigrate.workflow.audit import GroupAudit, audit_groups
 from kmigrate.workflow.estate import Estate
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class _Job:
     link: LinkRecord
     topics: Sequence[TopicRecord]
     ranges: Sequence[TopicRange]
+    groups: Sequence[GroupAudit]
 
     @property
     def anything_new(self) -> bool:
@@ -73,14 +76,21 @@ def verify(
 
     Record by record, all mirrored topics or the named ones. A promoted topic is compared up to its barrier, a live
     one up to the source's last stable offset now, once the target has passed it (--timeout). What is equal is
-    remembered: the next check of the same copy reads only what is new, unless it is --full.
+    remembered: the next check of the same copy reads only what is new, unless it is --full. Positions of promoted
+    groups are looked at, too.
     """
     files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
     files.check()
     job, report = _checked(call, topics, link, timeout, master, full=full, parquet=files.parquet)
     written = files.write(job.link, report, now_ms())
-    code = Exit.OK if report.equal else Exit.PARITY_MISMATCH
-    return Answer({"link": job.link.name, **report.as_json(), "files": written}, parity_view(report), code)
+    sound = all(audit.sound for audit in job.groups)
+    json = {"link": job.link.name, **report.as_json(), "groups": _groups_as_json(job.groups), "files": written}
+    view = Group(audits_view(job.groups), parity_view(report)) if job.groups else parity_view(report)
+    return Answer(json, view, Exit.OK if report.equal and sound else Exit.PARITY_MISMATCH)
+
+
+def _groups_as_json(audits: Sequence[GroupAudit]) -> list[dict[str, Any]]:
+    return [{**asdict(audit), "sound": audit.sound} for audit in audits]
 
 
 def compare_new(call: Call, topics: list[str], link: str, timeout: float, master: str) -> ParityReport:
@@ -174,7 +184,8 @@ async def _job(
             for partition, each in standing(state.verified(record.name, topic.topic), record, topic).items()
             if not full
         }
-        return _Job(record, chosen, await ranges_of(estate, source, chosen, verified, timeout, waiting))
+        ranges = await ranges_of(estate, source, chosen, verified, timeout, waiting)
+        return _Job(record, chosen, ranges, await audit_groups(estate, record, chosen))
 
 
 def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[TopicRecord]:

@@ -206,7 +206,7 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
         run.does("group", "mirror", "before", "inside", "end")
         # A target whose groups' coordinator was made a moment ago may still be loading: then it is asked once more.
         run.again("group", "promote", "before", "inside", "end", "--yes", during=lambda: time.sleep(1))
-        run.does("promote", topic, "--yes")
+        run.does("promote", topic, "--verify", "--yes")
         after = run.does("offsets", "translate", topic, str(records[-1][0]), str(records[-1][0] + 1))
     finally:
         run.stop()
@@ -217,6 +217,21 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     assert next_value(run.target.bootstrap, "before", topic) == records[9][2]
     assert next_value(run.target.bootstrap, "inside", topic) == next(r[2] for r in records if r[0] > gap_from)
     assert next_value(run.target.bootstrap, "end", topic) == b"value-99999"
+    told = run.does("verify", topic)
+    assert (told["equal"], told["records"]) == (True, 0), "the promote's own check has seen all of it"
+    groups = {each["group"]: each for each in told["groups"]}
+    assert {name: (each["sound"], each["positions"]) for name, each in groups.items()} == {
+        "before": (True, 1), "inside": (True, 1), "end": (True, 1)
+    }  # fmt: skip
+    commit(source.bootstrap, "before", topic, records[12][0])
+    commit(run.target.bootstrap, "end", topic, copies[3][0])
+    found = run.cli("verify", topic)
+    assert (found.code, found.told["equal"]) == (4, True)
+    groups = {each["group"]: each for each in found.told["groups"]}
+    assert {name: each["sound"] for name, each in groups.items()} == {"before": False, "inside": True, "end": True}
+    expected = {"topic": topic, "partition": 0, "handed_over": copies[9][0], "now": copies[12][0]}
+    assert groups["before"]["findings"] == [{**expected, "fault": "moved on the source"}]
+    assert [(f["fault"], f["now"]) for f in groups["end"]["findings"]] == [("rewound", copies[3][0])]
 
 
 def commit(bootstrap: str, group: str, topic: str, position: int) -> None:

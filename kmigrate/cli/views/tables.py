@@ -13,8 +13,9 @@ from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.parity.report import ParityReport
 from kmigrate.report.check import differs, place_text
+from kmigrate.workflow.audit import GroupAudit
 
-__all__ = ["facts", "groups_table", "links_table", "parity_view", "phase_text", "table", "topics_table"]
+__all__ = ["audits_view", "facts", "groups_table", "links_table", "parity_view", "phase_text", "table", "topics_table"]
 
 _PHASE_STYLES: dict[str, str] = {
     TopicPhase.MIRRORING: "cyan",
@@ -73,6 +74,20 @@ def groups_table(groups: Sequence[GroupRecord]) -> RenderableType:
     made = table("group", "link", "phase", "reason")
     for group in groups:
         made.add_row(group.group, group.link, phase_text(group.phase), group.reason)
+    return made
+
+
+def audits_view(audits: Sequence[GroupAudit]) -> RenderableType:
+    """The positions of promoted groups: how many are as they should be, and which are not."""
+    made = table("group", "positions", "what is wrong", right=("positions",))
+    for audit in audits:
+        wrong = [
+            f"{each.topic}-{each.partition} {each.fault}: {each.handed_over:,} handed over, "
+            f"{f'{each.now:,}' if each.now >= 0 else 'none'} now"
+            for each in audit.findings
+        ]
+        style = "green" if not wrong else "yellow" if audit.sound else "bold red"
+        made.add_row(audit.group, str(audit.positions), Text("\n".join(wrong) or "nothing", style=style))
     return made
 
 
