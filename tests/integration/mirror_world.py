@@ -7,6 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -215,6 +216,33 @@ def end_mirror(process: subprocess.Popen[str]) -> None:
     process.wait(10)
     assert process.stdout is not None
     process.stdout.close()
+
+
+# writers
+
+
+@contextlib.contextmanager
+def all_the_time(write: Callable[[int], int], first: int = 0) -> Iterator[None]:
+    """Call `write(number)` in a thread for as long as the block lasts; it returns the number to go on with."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        number = first
+        try:
+            while not stop.is_set():
+                number = write(number)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not failures, failures
 
 
 # judges
