@@ -13,7 +13,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from kmigrate.cli.call import Call, first_known
+from kmigrate.cli.call import Call
 from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.exposed import process_registry, serve_metrics
 from kmigrate.cli.workers import end_with_parent, keep_worker
@@ -193,15 +193,13 @@ class _Process:
             try:
                 await run(*arguments)
                 return
-            except (KmigrateError, BaseExceptionGroup) as error:
-                known = first_known(error)
-                if known is None:
-                    raise
+            except KmigrateError as error:
+                failure = error
             if monotonic() - began > _CALM_SECONDS:
                 pause = _FIRST_PAUSE
             self._call.out.line(
-                {"event": f"{what}-failed", **fields, **known.as_json()},
-                f"{label} failed, again in {pause:g} s: {known.ref}: {known.what}",
+                {"event": f"{what}-failed", **fields, **failure.as_json()},
+                f"{label} failed, again in {pause:g} s: {failure.ref}: {failure.what}",
             )
             await sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
