@@ -23,11 +23,9 @@ def who_waits_for_what(request: pytest.FixtureRequest) -> Iterator[None]:
     marker = request.node.get_closest_marker("timeout")
     seconds = float(marker.args[0] if marker else request.config.getini("timeout"))
 
-    # Of every thread's loop, which asyncio keeps under a name of its own in each version.
-    known = getattr(asyncio.tasks, "_all_tasks", None) or getattr(asyncio.tasks, "_scheduled_tasks", ())
-
     def say() -> None:
-        for task in list(known):
+        # Of every thread's loop, which asyncio keeps under a name of its own in each version.
+        for task in [*getattr(asyncio.tasks, "_all_tasks", ()), *getattr(asyncio.tasks, "_scheduled_tasks", ())]:
             if not task.done():
                 task.print_stack(limit=6)
 
