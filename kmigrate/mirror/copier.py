@@ -207,6 +207,7 @@ class Copier:
 
     async def run(self) -> None:
         """Copy until cancelled; raises only what no retry can mend."""
+        self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
         try:
             while True:

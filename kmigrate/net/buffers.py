@@ -11,7 +11,7 @@ from sys import getrefcount
 
 __all__ = ["FrameBuffers"]
 
-_KEEP_BYTES = 64 << 20
+_KEEP_BYTES = 96 << 20
 _LEAST_BYTES = 1 << 20
 """Smaller ones come from memory that the process keeps anyway, and would be many to look through."""
 _ZEROS = bytes(1 << 20)

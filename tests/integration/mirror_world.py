@@ -272,6 +272,7 @@ def read_all(
             "group.id": "judge",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # the end of a log is told by an answer without records, after that long
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "check.crcs": True,
         }
@@ -282,7 +283,7 @@ def read_all(
     left = set(limits)
     deadline = time.monotonic() + 40
     while left and time.monotonic() < deadline:
-        for message in consumer.consume(2000, 0.2):
+        for message in consumer.consume(2000, 0.05):
             if message.error():
                 left.discard(message.partition())
             else:
