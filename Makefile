@@ -39,6 +39,10 @@ soak-tests: $(READY) ## the tests that are too long for every day, each with a s
 soak-mirror: $(READY) ## 100 kills of mirrors over 500,000 records while leaders move -> build/soak/mirror.json [ARGS="--kills 10 --records 50000"]
 	$(BIN)/python -m tests.soak.mirror $(ARGS)
 
+.PHONY: soak-parity
+soak-parity: $(READY) ## every kind of fault among 5,000,000 records, named exactly -> build/soak/parity.json [ARGS="--records 500000"]
+	$(BIN)/python -m tests.soak.parity $(ARGS)
+
 .PHONY: check
 check: $(READY) ## lint, types and import contracts
 	$(BIN)/ruff check
