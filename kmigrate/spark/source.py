@@ -24,7 +24,7 @@ from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.parity.plan import PartitionKey, Stretch
 from kmigrate.spark.placing import placed
 
-__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges", "since", "size"]
+__all__ = ["FINGERPRINT", "KafkaOptions", "bare_rows", "digests", "fingerprints", "read_ranges", "since", "size"]
 
 # The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
 FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
@@ -104,6 +104,15 @@ def read_ranges(
     `stamped` is the timestamp's type as the target has it, and as it shall be in the source's place: a mirror writes
     the broker's times (A7) and the missing ones of old formats as CreateTime, which is what a producer may write.
     """
+    rows = bare_rows(spark, cluster, ranges)
+    mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
+    stamped = F.col("timestampType") if target else F.lit(CREATE_TIME)
+    placed_rows = placed(spark, rows.withColumn("stamped", stamped), mapped)
+    return placed_rows.withColumn("bucket", F.floor(F.col("at") / size))
+
+
+def bare_rows(spark: SparkSession, cluster: KafkaOptions, ranges: Sequence[Stretch]) -> DataFrame:
+    """The ranges as Spark's source gives them: what any check of them has to read at least."""
 
     def offsets(which: str) -> str:
         table: dict[str, dict[str, int]] = {}
@@ -114,7 +123,7 @@ def read_ranges(
     topics: dict[str, list[int]] = {}
     for each in ranges:
         topics.setdefault(each.topic, []).append(each.partition)
-    rows = (
+    return (
         spark.read.format("kafka")
         .options(**READ_SETTINGS)
         .options(**{f"kafka.{name}": value for name, value in cluster.java().items()})
@@ -123,10 +132,6 @@ def read_ranges(
         .option("endingOffsets", offsets("end"))
         .load()
     )
-    mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
-    stamped = F.col("timestampType") if target else F.lit(CREATE_TIME)
-    placed_rows = placed(spark, rows.withColumn("stamped", stamped), mapped)
-    return placed_rows.withColumn("bucket", F.floor(F.col("at") / size))
 
 
 def fingerprints(rows: DataFrame) -> DataFrame:
