@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from kmigrate.errors import UsageError
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.parity.plan import PartitionKey, Stretch
+from kmigrate.spark.bearer import bearer_settings
 from kmigrate.spark.placing import placed
 
 __all__ = ["FINGERPRINT", "KafkaOptions", "bare_rows", "digests", "fingerprints", "read_ranges", "since", "size"]
@@ -67,13 +68,20 @@ class KafkaOptions:
         return {**self.settings, "bootstrap.servers": self.bootstrap}
 
     @classmethod
-    def from_librdkafka(cls, settings: Mapping[str, str]) -> KafkaOptions:
-        """The same cluster, given the settings of the configuration file, which uses librdkafka's names."""
+    def from_librdkafka(
+        cls, settings: Mapping[str, str], *, token: str = "", token_file: Path | None = None
+    ) -> KafkaOptions:
+        """The same cluster, given the settings of the configuration file, which uses librdkafka's names.
+
+        A bearer's token is no setting there: it comes as text, and in the file that Java's client reads it from.
+        """
         java = {name: value for name, value in settings.items() if name in SAME_NAME}
         if java.get("ssl.endpoint.identification.algorithm") == "none":
             java["ssl.endpoint.identification.algorithm"] = ""  # Java's word for it
         mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
-        if mechanism is not None:
+        if mechanism == "OAUTHBEARER" and token_file is not None:
+            java |= {"sasl.mechanism": mechanism, **bearer_settings(token, token_file)}
+        elif mechanism is not None:
             java["sasl.mechanism"] = mechanism
             java["sasl.jaas.config"] = _jaas(
                 mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", "")

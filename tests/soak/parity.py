@@ -17,7 +17,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, 
 from kmigrate.spark.parity import verify
 from kmigrate.spark.source import KafkaOptions
 from tests.integration.mirror_world import bounds
-from tests.soak.planted import KINDS, Planting, make_topic, plant, stamped_by_broker, write
+from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_target
 
 __all__ = ["Report", "write_both"]
 
@@ -64,14 +63,8 @@ def write_both(source: str, target: str, topic: str, planting: Planting) -> None
     """The target's log first: the source is given the time of a record that the target's broker stamps."""
     for bootstrap in (source, target):
         make_topic(bootstrap, topic, planting.partitions)
-    stamped = planting.stamped()
     for partition in range(planting.partitions):
-        for alone, group in groupby(planting.target(partition), lambda each: each[0] in stamped):
-            if alone:
-                ((place, record),) = group
-                planting.stamps[place] = stamped_by_broker(target, topic, partition, record)
-            else:
-                write(target, topic, partition, (record for _, record in group))
+        write_target(target, topic, partition, planting)
     for partition in range(planting.partitions):
         write(source, topic, partition, planting.source(partition))
 

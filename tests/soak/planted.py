@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from uuid import uuid4
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Producer
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
 
-__all__ = ["KINDS", "Fault", "Planting", "Record", "make_topic", "plant", "record", "stamped_by_broker", "write"]
+__all__ = ["KINDS", "Fault", "Planting", "Record", "make_topic", "plant", "record", "write", "write_target"]
 
 START_OF_TIME = 1_700_000_000_000
 RECORD_BYTES = 100
@@ -109,16 +110,21 @@ class Planting:
     def __post_init__(self) -> None:
         self._edits = {place: made for fault in self.faults for place, made in fault.edits().items()}
 
-    def source(self, partition: int) -> Iterator[Record]:
-        for place in self._places(partition):
+    def source(self, partition: int, numbers: Iterable[int] | None = None) -> Iterator[Record]:
+        """The source's records, or those with these numbers."""
+        for place in self._places(partition, numbers):
             made = record(place)
             yield replace(made, timestamp=self.stamps[place]) if place in self.stamps else made
 
-    def target(self, partition: int) -> Iterator[tuple[Place, Record]]:
-        """The records with the place of the source at which each is written."""
-        for place in self._places(partition):
+    def target(self, partition: int, numbers: Iterable[int] | None = None) -> Iterator[tuple[Place, Record]]:
+        """The target's, each with the place of the source at which it is written."""
+        for place in self._places(partition, numbers):
             for made in self._edits.get(place, (record(place),)):
                 yield place, made
+
+    def touched(self) -> set[Place]:
+        """The places of the source at which the target's log has anything else."""
+        return set(self._edits)
 
     def stamped(self) -> set[Place]:
         """Where the target's broker shall stamp its own time."""
@@ -134,8 +140,8 @@ class Planting:
                 moved += len(self._edits[place]) - 1
         return [fault.told(topic, at_target) for fault in self.faults]
 
-    def _places(self, partition: int) -> Iterator[Place]:
-        return (Place(partition, number) for number in range(self.records))
+    def _places(self, partition: int, numbers: Iterable[int] | None) -> Iterator[Place]:
+        return (Place(partition, number) for number in (range(self.records) if numbers is None else numbers))
 
 
 def plant(partitions: int, records: int, kinds: Iterable[str], seed: int) -> Planting:
@@ -210,7 +216,20 @@ def write(bootstrap: str, topic: str, partition: int, records: Iterable[Record])
     return said[0]
 
 
-def stamped_by_broker(bootstrap: str, topic: str, partition: int, each: Record) -> int:
+def write_target(
+    bootstrap: str, topic: str, partition: int, planting: Planting, numbers: Iterable[int] | None = None
+) -> None:
+    """Write the target's records, to be done before the source's: times that the broker stamps come back to it."""
+    stamped = planting.stamped()
+    for alone, group in groupby(planting.target(partition, numbers), lambda each: each[0] in stamped):
+        if alone:
+            ((place, made),) = group
+            planting.stamps[place] = _stamped_by_broker(bootstrap, topic, partition, made)
+        else:
+            write(bootstrap, topic, partition, (made for _, made in group))
+
+
+def _stamped_by_broker(bootstrap: str, topic: str, partition: int, each: Record) -> int:
     """Write one record as a broker that stamps its own time: the topic does so for this record alone."""
     _stamp_by(bootstrap, topic, "LogAppendTime")
     kind, stamp = write(bootstrap, topic, partition, [each])
