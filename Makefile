@@ -31,6 +31,10 @@ unit: $(READY) ## the tests that need no broker
 bench-mirror: $(READY) ## the mirror against MirrorMaker 2 on the same data -> build/bench/mirror.json [ARGS="--pairs 2 --cases 1kB"]
 	$(BIN)/python -m tests.bench.mirror $(ARGS)
 
+.PHONY: bench-spark
+bench-spark: $(READY) ## the parity check against a bare count() of the same topics -> build/bench/spark.json [ARGS="--rounds 2"]
+	$(BIN)/python -m tests.bench.spark $(ARGS)
+
 .PHONY: soak-tests
 soak-tests: $(READY) ## the tests that are too long for every day, each with a smaller version among the others
 	$(BIN)/python -m pytest -m soak --timeout 600 $(ARGS)
@@ -38,6 +42,10 @@ soak-tests: $(READY) ## the tests that are too long for every day, each with a s
 .PHONY: soak-mirror
 soak-mirror: $(READY) ## 100 kills of mirrors over 500,000 records while leaders move -> build/soak/mirror.json [ARGS="--kills 10 --records 50000"]
 	$(BIN)/python -m tests.soak.mirror $(ARGS)
+
+.PHONY: soak-parity
+soak-parity: $(READY) ## every kind of fault among 5,000,000 records, named exactly -> build/soak/parity.json [ARGS="--records 500000"]
+	$(BIN)/python -m tests.soak.parity $(ARGS)
 
 .PHONY: check
 check: $(READY) ## lint, types and import contracts

@@ -30,10 +30,13 @@ async def ranges_of(
     verified: Mapping[Key, VerifiedRange],
     timeout: float,
     waiting: Waiting,
+    *,
+    reached: bool = False,
 ) -> list[TopicRange]:
     """First offset that both sides have and nobody verified, to the barrier or to the source's last stable offset now.
 
-    A log that ends below what was verified was cut in the meantime: then all of it is new.
+    A log that ends below what was verified was cut in the meantime: then all of it is new. With `reached` nothing is
+    waited for: the ranges end where the target is, and partitions without anything new are left out.
     """
     names = [record.topic for record in records]
     await source.refresh(names)
@@ -43,16 +46,24 @@ async def ranges_of(
     barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
     ends = {key: barriers.get(key, stable[key].offset) for key in keys}
     patience = _Patience(timeout, waiting)
-    maps = await _maps_up_to(estate, [r for r in records if r.mapped], ends, patience)
+    mapped = [record for record in records if record.mapped]
+    maps = await (_maps(estate, mapped) if reached else _maps_up_to(estate, mapped, ends, patience))
     mine, theirs = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, estate.target)]
     starts = {
         (r.topic, p): max(r.starts.get(p, 0), mine[r.topic, p].offset, _on_source(theirs, maps, (r.topic, p)))
         for r in records
         for p in range(r.partitions)
     }
+    if reached:
+        there = await _read(estate.target, dict.fromkeys(keys, LATEST), committed=True)
+        now = {key: min(ends[key], _on_source(there, maps, key)) for key in keys}
+        keys = [key for key in keys if _anything_new(starts[key], now[key], ends[key], verified.get(key))]
+        ends = now
     ranges = [
         _range(key, starts[key], max(starts[key], ends[key]), maps.get(key), verified.get(key)) for key in keys
     ]
+    if reached:
+        return ranges
     filled = [each for each in ranges if each.offsets]
     await _until_passed(source, {each.key: each.end for each in filled}, patience)
     await _until_passed(estate.target, {each.key: each.at_target.end for each in filled}, patience)
@@ -63,6 +74,14 @@ def _range(key: Key, start: int, end: int, made: OffsetMap | None, before: Verif
     if before is None or not before.start <= start <= before.end <= end:
         return TopicRange(*key, start, end, made)
     return TopicRange(*key, before.end, end, made, start)
+
+
+def _anything_new(start: int, now: int, end: int, before: VerifiedRange | None) -> bool:
+    """Whether both sides have records that nobody verified; `end` is the source's own.
+
+    What is verified stays so as long as the source has it: a map may not know of holes at its end any more.
+    """
+    return start < now and (before is None or before.end < now or end < before.end)
 
 
 class _Patience:
@@ -81,6 +100,12 @@ class _Patience:
             )
         self._waiting.say(f"waiting: {text}")
         await sleep(_LOOK_SECONDS)
+
+
+async def _maps(estate: Estate, records: Sequence[TopicRecord]) -> dict[Key, OffsetMap]:
+    """The offset maps of mapped topics, as far as they go now."""
+    positions = Positions(estate.target, estate.log)
+    return {(record.topic, p): made for record in records for p, made in (await positions.maps(record)).items()}
 
 
 async def _maps_up_to(

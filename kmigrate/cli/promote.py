@@ -14,7 +14,7 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
-from kmigrate.cli.verify import MASTER, compare_new
+from kmigrate.cli.verify import compare_new
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.tables import parity_view, table
 from kmigrate.cli.waiting import need_controller, need_mirror, watched_topics
@@ -72,7 +72,7 @@ async def promote(
         if looked.changes:
             call.confirm(yes, f"Promote {', '.join(topics)}? New writes go to the target afterwards")
         if verify and looked.changes:
-            report = await asyncio.to_thread(compare_new, call, topics, name, timeout, MASTER)
+            report = await asyncio.to_thread(compare_new, call, topics, name, timeout)
             if not report.equal:
                 unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
                 told = {"link": name, "topics": [], "parity": report.as_json()}

@@ -4,56 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
 
 from kmigrate.cli.call import Call, command
-from kmigrate.cli.compared import ranges_of
+from kmigrate.cli.checks import LOCAL, MASTER, Asked, Job, SparkChoice, job_of, remember, session, sides, spark_choice
 from kmigrate.cli.exits import Exit
+from kmigrate.cli.follow import follow as go_on
 from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
 from kmigrate.cli.report_files import ReportFiles
 from kmigrate.cli.views.tables import audits_view, parity_view
-from kmigrate.errors import KmigrateError, Refused
-from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import LinkRecord, TopicRecord
-from kmigrate.model.security import Login
-from kmigrate.model.settings import ClusterSettings
-from kmigrate.model.verified import Looked, standing
-from kmigrate.net.clock import now_ms
-from kmigrate.net.login import current_password
-from kmigrate.parity.plan import TopicRange
+from kmigrate.errors import UsageError
+from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport, nothing_read
-from kmigrate.workflow import verbs
-from kmigrate.workflow.audit import GroupAudit, audit_groups
-from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.audit import GroupAudit
 
-if TYPE_CHECKING:
-    from kmigrate.spark.source import KafkaOptions
-
-__all__ = ["MASTER", "app", "compare_new", "verify"]
+__all__ = ["app", "compare_new", "verify"]
 
 app = typer.Typer()
-
-MASTER = "local[*]"
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What Spark is to compare, and where; the topics' records are those that the ranges were made by."""
-
-    link: LinkRecord
-    topics: Sequence[TopicRecord]
-    ranges: Sequence[TopicRange]
-    groups: Sequence[GroupAudit]
-
-    @property
-    def anything_new(self) -> bool:
-        return any(each.offsets for each in self.ranges)
 
 
 @command(app, "verify")
@@ -63,9 +36,18 @@ def verify(
     link: Link = None,
     timeout: Timeout = 60.0,
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = MASTER,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark (may be repeated).")
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Read everything, also what an earlier check found equal.")
     ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until Ctrl-C, beside a live mirror; JSON lines with --json.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="With --follow: seconds between two looks.")
+    ] = 5.0,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots.")] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML for CI.")] = None,
     parquet: Annotated[
@@ -77,11 +59,21 @@ def verify(
     Record by record, all mirrored topics or the named ones. A promoted topic is compared up to its barrier, a live
     one up to the source's last stable offset now, once the target has passed it (--timeout). What is equal is
     remembered: the next check of the same copy reads only what is new, unless it is --full. Positions of promoted
-    groups are looked at, too.
+    groups are looked at, too. With --follow what both clusters have is compared again and again.
     """
     files = ReportFiles(*(Path(each) if each else None for each in (html, junit, parquet)))
+    choice = spark_choice(master, conf or ())
+    if follow:
+        if full or any((html, junit, parquet)):
+            raise UsageError(
+                "follow-goes-on",
+                "--follow has no end to write a report of, and begins where earlier checks have ended",
+                still_true="nothing was read",
+                next_step="leave out --full, --html, --junit and --parquet, or leave out --follow",
+            )
+        return go_on(call, Asked(topics, link, timeout, reached=True), choice, interval)
     files.check()
-    job, report = _checked(call, topics, link, timeout, master, full=full, parquet=files.parquet)
+    job, report = _checked(call, Asked(topics, link, timeout, full), choice, parquet=files.parquet)
     written = files.write(job.link, report, now_ms())
     sound = all(audit.sound for audit in job.groups)
     json = {"link": job.link.name, **report.as_json(), "groups": _groups_as_json(job.groups), "files": written}
@@ -93,120 +85,35 @@ def _groups_as_json(audits: Sequence[GroupAudit]) -> list[dict[str, Any]]:
     return [{**asdict(audit), "sound": audit.sound} for audit in audits]
 
 
-def compare_new(call: Call, topics: list[str], link: str, timeout: float, master: str) -> ParityReport:
+def compare_new(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
     """What `verify` says of these topics of a link, reading only what no check has found equal yet."""
-    return _checked(call, topics, link, timeout, master)[1]
+    return _checked(call, Asked(topics, link, timeout), LOCAL)[1]
 
 
 def _checked(
-    call: Call,
-    topics: list[str] | None,
-    link: str | None,
-    timeout: float,
-    master: str,
-    *,
-    full: bool = False,
-    parquet: Path | None = None,
-) -> tuple[_Job, ParityReport]:
+    call: Call, asked: Asked, choice: SparkChoice, *, parquet: Path | None = None
+) -> tuple[Job, ParityReport]:
     with call.out.waiting("reading the ranges") as waiting:
-        job = asyncio.run(_job(call, topics, link, timeout, waiting, full=full))
+        job = asyncio.run(job_of(call, asked, waiting))
         if job.anything_new or parquet is not None:
-            report = _compare(call, job, master, parquet, waiting)
+            report = _compare(call, job, choice, parquet, waiting)
         else:
             report = nothing_read(job.ranges)
-        _remember(call, job, report)
+        remember(call, job, report)
     return job, report
 
 
-def _compare(call: Call, job: _Job, master: str, parquet: Path | None, waiting: Waiting) -> ParityReport:
-    # PySpark takes a second to import: only this command pays for it.
-    from kmigrate.sandbox.jars import JarProgress, ensure_spark_kafka_jars
-    from kmigrate.sandbox.java import find_java
-    from kmigrate.spark.parity import verify as compare
-
-    def on_jars(progress: JarProgress) -> None:
-        waiting.say(f"fetching {progress.label}: {progress.done} of {progress.total}")
-
+def _compare(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, waiting: Waiting) -> ParityReport:
     def on_progress(stage: str, done: int, total: int) -> None:
         waiting.say(f"{stage}: {done} of {total} tasks" if total else stage)
 
-    java = find_java()
-    return compare(
-        job.ranges,
-        _options(call.settings.cluster(job.link.source.name)),
-        _options(call.settings.cluster(job.link.target.name)),
-        master=master,
-        jars=ensure_spark_kafka_jars(on_jars),
-        java_home=java.home,
-        on_progress=on_progress,
-        parquet=parquet,
-    )
+    began = monotonic()
+    with sides(call, job) as (source, target), session(choice, waiting) as spark:
+        from kmigrate.spark.findings import write_findings
+        from kmigrate.spark.parity import verify_with
 
-
-def _options(settings: ClusterSettings) -> KafkaOptions:
-    from kmigrate.spark.source import KafkaOptions
-
-    security = dict(settings.security.librdkafka())
-    if isinstance(settings.security.sasl, Login):
-        security["sasl.password"] = current_password(settings.security.sasl)
-    return KafkaOptions.from_librdkafka(
-        {**settings.admin, **security, "bootstrap.servers": settings.bootstrap_servers}
-    )
-
-
-def _remember(call: Call, job: _Job, report: ParityReport) -> None:
-    """Write down what is equal; the answer of this check does not hang on it."""
-    looked: dict[str, dict[int, Looked]] = {record.topic: {} for record in job.topics}
-    for each in report.partitions:
-        looked[each.topic][each.partition] = Looked(each.start, each.end, each.equal)
-
-    async def write() -> None:
-        async with call.estate() as estate:
-            await verbs.remember_verified(estate, job.link, job.topics, looked)
-
-    try:
-        asyncio.run(write())
-    except KmigrateError as error:
-        call.out.note(f"not remembered, the next check reads all of it again: {error.what}")
-
-
-async def _job(
-    call: Call, topics: list[str] | None, link: str | None, timeout: float, waiting: Waiting, *, full: bool
-) -> _Job:
-    async with call.estate() as estate:
-        record = verbs.resolve_link(estate.log.state, call.link(link))
-        chosen = _chosen(estate, record, topics)
-        source, _ = await estate.source(record)
-        state = estate.log.state
-        verified = {
-            (topic.topic, partition): each
-            for topic in chosen
-            for partition, each in standing(state.verified(record.name, topic.topic), record, topic).items()
-            if not full
-        }
-        ranges = await ranges_of(estate, source, chosen, verified, timeout, waiting)
-        return _Job(record, chosen, ranges, await audit_groups(estate, record, chosen))
-
-
-def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None) -> list[TopicRecord]:
-    records = estate.log.state.topics(link.name)
-    if topics:
-        known = {record.topic: record for record in records}
-        missing = [topic for topic in topics if topic not in known]
-        if missing:
-            raise Refused(
-                "not-mirrored",
-                f"link {link.name} does not mirror {', '.join(missing)}",
-                still_true="nothing was read",
-                next_step="kmigrate topic list",
-            )
-        records = [known[topic] for topic in dict.fromkeys(topics)]
-    early = [r.topic for r in records if r.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING)]
-    if early or not records:
-        raise Refused(
-            "nothing-to-verify",
-            f"not mirrored yet: {', '.join(early)}" if early else f"link {link.name} mirrors no topic",
-            still_true="nothing was read",
-            next_step="kmigrate status --watch" if early else "kmigrate topic mirror TOPIC...",
-        )
-    return records
+        started = monotonic() - began
+        report = verify_with(spark, job.ranges, source, target, on_progress=on_progress, session_seconds=started)
+        if parquet is not None:
+            write_findings(spark, report.findings, parquet)
+        return report

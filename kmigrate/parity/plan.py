@@ -9,13 +9,13 @@ by record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from kmigrate.errors import UsageError
-from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.offsetmap import OffsetMap, Run
 
 __all__ = [
     "BucketDigest",
@@ -25,7 +25,6 @@ __all__ = [
     "TopicRange",
     "bucket_size",
     "check_ranges",
-    "cut_to_budget",
     "differing_buckets",
     "hulls_of",
 ]
@@ -111,6 +110,22 @@ class TopicRange:
         place = self.map.to_target(offset) if self.map is not None else None
         return offset if place is None else place.offset
 
+    def resumed(self, start: int, distance: int) -> TopicRange:
+        """The range from this source offset on, where the target has everything `distance` behind its place."""
+        if not distance:
+            return replace(self, start=start, verified_from=None)
+        moved = OffsetMap(self._runs_from(start, distance))
+        moved.begin(start, self.to_target(start) + distance)
+        moved.cover(self.end)
+        return TopicRange(self.topic, self.partition, start, self.end, moved)
+
+    def _runs_from(self, start: int, distance: int) -> Iterator[Run]:
+        known = OffsetMap.identity(start, self.end) if self.map is None else self.map
+        for run in known.runs(max(0, known.index_of(start))):
+            skip = max(0, start - run.source)
+            if skip < run.length:
+                yield Run(run.source + skip, run.target + skip + distance, run.length - skip)
+
 
 class BucketDigest(NamedTuple):
     """What one side holds in a bucket: a count, the outer offsets, two independent 64-bit digests; size and time."""
@@ -164,24 +179,3 @@ def hulls_of(
         start = known.start if known else max(full.start, key.bucket * size)
         hulls[key.of] = replace(full, start=start, end=end)
     return hulls
-
-
-def cut_to_budget(
-    buckets: Sequence[BucketKey], records: Mapping[BucketKey, int], budget: int
-) -> tuple[list[BucketKey], list[BucketKey]]:
-    """The differing buckets to read again, and those left: the first of each partition, budget records each.
-
-    At least one bucket of every differing partition is read, so that each gets a named anomaly.
-    """
-    chosen: list[BucketKey] = []
-    left: list[BucketKey] = []
-    spent: dict[PartitionKey, int] = {}
-    for key in sorted(buckets):
-        before = spent.get(key.of, 0)
-        if before and before + records[key] > budget:
-            spent[key.of] = budget  # what follows would leave a hole in the span: stop here
-            left.append(key)
-        else:
-            spent[key.of] = before + max(records[key], 1)
-            chosen.append(key)
-    return chosen, left

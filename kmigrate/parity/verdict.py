@@ -9,7 +9,7 @@ extra       a target record that the source never held
 shifted     a stretch of equal records at other offsets that no anomaly above explains, named once
 
 Rules, in this order, because exact content is better evidence than likeness:
- 1. Each partition is aligned (see alignment); what is left on both sides with one content is reordered.
+ 1. Each stretch is aligned (see alignment); what is left on both sides with one content is reordered.
  2. What one partition misses and another of the topic holds over is misplaced.
  3. What the target holds over and the source holds in the same partition is duplicated.
  4. Within one gap of the alignment, records that share enough are altered.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -86,11 +86,28 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Drilled:
-    """The records of one partition that were read again, in offset order, and where that reading ended."""
+    """Records of one partition that were read again, in offset order, which is which, and where that reading ended."""
 
     hull: TopicRange  # its end is the edge of what was read
     source: Sequence[Fingerprint]
     target: Sequence[Fingerprint]
+    pairs: Pairs
+
+    @classmethod
+    def of(cls, hull: TopicRange, source: Sequence[Fingerprint], target: Sequence[Fingerprint]) -> Drilled:
+        contents = [record.content for record in source], [record.content for record in target]
+        source_at = [hull.to_target(record.offset) for record in source]
+        return cls(hull, source, target, align(*contents, source_at, [record.offset for record in target]))
+
+    def distance(self, i: int, j: int) -> int:
+        """How far behind its place the target record stands, if it is the source's."""
+        return self.target[j].offset - self.hull.to_target(self.source[i].offset)
+
+    def up_to_last_pair(self) -> Drilled:
+        """The same, as if the reading had ended with the last record that both sides have."""
+        i, j = self.pairs[-1]
+        hull = replace(self.hull, end=self.source[i].offset + 1)
+        return Drilled(hull, self.source[: i + 1], self.target[: j + 1], self.pairs)
 
 
 class Stray(NamedTuple):
@@ -100,12 +117,15 @@ class Stray(NamedTuple):
     record: Fingerprint
 
 
-def judge(drilled: Mapping[PartitionKey, Drilled]) -> tuple[list[Anomaly], list[Stray]]:
-    """Everything that can be named from the re-read records, and the strays that need another look."""
-    cases = [_Case(key, each) for key, each in sorted(drilled.items())]
+def judge(drilled: Iterable[Drilled]) -> tuple[list[Anomaly], list[Stray]]:
+    """Everything that can be named from the re-read records, and the strays that need another look.
+
+    A partition may have been read in several stretches, in their order.
+    """
+    cases = [_Case(each.hull.key, each) for each in sorted(drilled, key=lambda each: each.hull.key)]
     for case in cases:
         case.name_reordered()
-    anomalies = _misplaced(cases)
+    anomalies = [*_moved(cases, AnomalyKind.REORDERED), *_moved(cases, AnomalyKind.MISPLACED)]
     strays: list[Stray] = []
     for case in cases:
         case.name_duplicated()
@@ -145,7 +165,6 @@ class _Case:
 
     key: PartitionKey
     drilled: Drilled
-    pairs: Pairs = field(init=False)
     missing: set[int] = field(init=False)  # source indexes without a target record
     surplus: set[int] = field(init=False)  # target indexes without a source record
     found: list[Anomaly] = field(default_factory=list)
@@ -156,9 +175,7 @@ class _Case:
         self.source, self.target = self.drilled.source, self.drilled.target
         self.source_at = [hull.to_target(record.offset) for record in self.source]
         self.target_at = [record.offset for record in self.target]
-        contents = [record.content for record in self.source]
-        target_contents = [record.content for record in self.target]
-        self.pairs = align(contents, target_contents, self.source_at, self.target_at)
+        self.pairs = self.drilled.pairs
         self.missing = set(range(len(self.source))) - {i for i, _ in self.pairs}
         self.surplus = set(range(len(self.target))) - {j for _, j in self.pairs}
 
@@ -254,23 +271,27 @@ class _Case:
         return [(i, j) for i, j in placed if j is not None and likeness(i, j)]
 
 
-def _misplaced(cases: Sequence[_Case]) -> list[Anomaly]:
-    """Records that one partition misses and another partition of the same topic holds over."""
-    offered: dict[tuple[str, int], deque[tuple[_Case, int]]] = defaultdict(deque)
+def _moved(cases: Sequence[_Case], kind: AnomalyKind) -> list[Anomaly]:
+    """Records that one stretch misses and another one holds over: of the same partition, or of one beside it."""
+
+    def home(case: _Case) -> tuple[str, int | None]:
+        return case.key.topic, case.key.partition if kind is AnomalyKind.REORDERED else None
+
+    offered: dict[tuple[str, int | None, int], deque[tuple[_Case, int]]] = defaultdict(deque)
     for case in cases:
         for j in sorted(case.surplus):
-            offered[case.key.topic, case.target[j].content].append((case, j))
+            offered[*home(case), case.target[j].content].append((case, j))
     named: list[Anomaly] = []
     for case in cases:
         for i in sorted(case.missing):
-            queue = offered.get((case.key.topic, case.source[i].content))
+            queue = offered.get((*home(case), case.source[i].content))
             if queue:
                 holder, j = queue.popleft()
                 case.missing.discard(i)
                 holder.surplus.discard(j)
                 source = Place(case.key.partition, case.source[i].offset)
                 target = Place(holder.key.partition, holder.target[j].offset)
-                named.append(Anomaly(AnomalyKind.MISPLACED, case.key.topic, source, target))
+                named.append(Anomaly(kind, case.key.topic, source, target))
     return named
 
 

@@ -2,7 +2,8 @@
 
 1. bounds  Both logs still hold the ranges; a target that ends early is read to its end and found wanting.
 2. digest  Both sides' ranges, all topics, as one union: count, outer offsets and two digests per bucket.
-3. drill   Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records.
+3. drill   Only differing buckets are read again, as hashes, and `kmigrate.parity.verdict` names the records. Where a
+           fault moved all that follows, the rest is digested again at its new distance (`kmigrate.parity.trail`).
 4. locate  Target records without a source record nearby are looked for in every source range, and in what was
            verified before it, which tells a second copy from a record that the source never held.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,11 +34,11 @@ from kmigrate.parity.plan import (
     TopicRange,
     bucket_size,
     check_ranges,
-    cut_to_budget,
     differing_buckets,
     hulls_of,
 )
 from kmigrate.parity.report import ParityReport, report_of
+from kmigrate.parity.trail import Trail
 from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge, settle
 from kmigrate.spark.bounds import Bounds, log_bounds, refuse_what_is_gone, within
 from kmigrate.spark.findings import write_findings
@@ -47,8 +48,6 @@ from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprin
 __all__ = ["verify", "verify_with"]
 
 T = TypeVar("T")
-
-DRILL_BUDGET = 200_000  # records read again per partition and side, held in this process as hashes
 
 Digests = dict[BucketKey, BucketDigest]
 Sides = tuple[dict[PartitionKey, T], dict[PartitionKey, T]]
@@ -117,10 +116,10 @@ class _Check:
         began = clock()
         self.bound()
         bounded = clock()
-        sides = self.digest()
+        sides = self.digest(self.ranges)
         digested = clock()
         differing = differing_buckets(*sides)
-        anomalies, unexamined = self.name(differing, *sides)
+        anomalies, unexamined = self.name(*sides)
         ended = clock()
         return report_of(
             self.ranges,
@@ -144,9 +143,9 @@ class _Check:
         self.at_target = log_bounds(self.spark, self.target.java(), keys)
         refuse_what_is_gone(self.ranges, self.at_source, self.at_target)
 
-    def digest(self) -> tuple[Digests, Digests]:
+    def digest(self, ranges: Sequence[TopicRange]) -> tuple[Digests, Digests]:
         sides: tuple[Digests, Digests] = ({}, {})
-        rows = self.both(self.ranges)
+        rows = self.both(ranges)
         if rows is None:
             return sides
         first, second = digests()
@@ -158,23 +157,24 @@ class _Check:
                 sides[side][BucketKey(topic, partition, bucket)] = BucketDigest(*digest)
         return sides
 
-    def name(
-        self, differing: Sequence[BucketKey], source: Digests, target: Digests
-    ) -> tuple[list[Anomaly], list[BucketKey]]:
+    def name(self, source: Digests, target: Digests) -> tuple[list[Anomaly], list[BucketKey]]:
         """The anomalies of the differing buckets, and the buckets left unread."""
-        if not differing:
-            return [], []
-        records = {
-            key: max(held[key].records if key in held else 0 for held in (source, target))
-            for key in differing
-        }
-        chosen, unexamined = cut_to_budget(differing, records, DRILL_BUDGET)
-        anomalies, strays = judge(self.drill(chosen))
-        return anomalies + settle(strays, self.locate(strays)), unexamined
+        trail = Trail(self.ranges, self.size, source, target)
+        read: list[Drilled] = []
+        while buckets := trail.step():
+            moved: list[TopicRange] = []
+            for each in self.drill(buckets, trail.ranges.values()):
+                kept, rest = trail.follow(each)
+                read.append(kept)
+                moved += [rest] if rest is not None else []
+            if moved:
+                trail.digested(moved, *self.digest(moved))
+        anomalies, strays = judge(read)
+        return (anomalies + settle(strays, self.locate(strays)) if read else []), trail.unexamined
 
-    def drill(self, buckets: Sequence[BucketKey]) -> dict[PartitionKey, Drilled]:
+    def drill(self, buckets: Sequence[BucketKey], ranges: Iterable[TopicRange]) -> list[Drilled]:
         """Both sides' records of the buckets, as hashes in offset order."""
-        hulls = hulls_of(buckets, self.ranges, self.size)
+        hulls = hulls_of(buckets, ranges, self.size)
         rows = self.both(list(hulls.values()))
         found: Sides[list[Fingerprint]] = (defaultdict(list), defaultdict(list))
         if rows is not None:
@@ -184,9 +184,7 @@ class _Check:
             with watched(self.spark, "drill", self.on_progress):
                 for side, topic, partition, *record in table.collect():
                     found[side][PartitionKey(topic, partition)].append(Fingerprint(*record))
-        return {
-            key: Drilled(hull, sorted(found[0][key]), sorted(found[1][key])) for key, hull in hulls.items()
-        }
+        return [Drilled.of(hull, sorted(found[0][key]), sorted(found[1][key])) for key, hull in hulls.items()]
 
     def locate(self, strays: Sequence[Stray]) -> dict[int, list[tuple[PartitionKey, int]]]:
         """Where the source first holds each stray's content, by partition, in all its topic's ranges."""

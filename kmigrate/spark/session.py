@@ -8,6 +8,7 @@ because the gateway reads our end of a pipe.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from kmigrate.errors import Failed
 
-__all__ = ["CONNECTOR", "Progress", "spark_session", "watched"]
+__all__ = ["CONNECTOR", "Progress", "brings_connector", "session_settings", "spark_session", "watched"]
 
 # The newest connector whose every jar is published; it works with PySpark 4.0.x.
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
@@ -34,8 +35,6 @@ POLL_SECONDS = 0.25
 STOP_SECONDS = 20
 
 DEFAULTS: Mapping[str, str] = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.log.level": "ERROR",
     "spark.sql.adaptive.enabled": "false",  # a few thousand rows are shuffled: nothing to adapt
@@ -46,6 +45,21 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
+# Executors that are not on this machine could not reach the driver there.
+ON_THIS_MACHINE: Mapping[str, str] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+# Whoever gives one of these has brought the Kafka connector.
+CONNECTOR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def brings_connector(conf: Mapping[str, str]) -> bool:
+    """Whether these settings name jars, so that none of ours are wanted and nothing is downloaded."""
+    return any(name in conf for name in CONNECTOR_SETTINGS)
+
+
 @contextmanager
 def spark_session(
     *,
@@ -54,8 +68,8 @@ def spark_session(
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for the time of a with block; jars hold the Kafka connector, else Ivy resolves it."""
-    settings = {**DEFAULTS, **_connector(jars, master), **(conf or {})}
+    """A session for the time of a with block; jars or conf name the Kafka connector, else Ivy resolves it."""
+    settings = session_settings(master, jars, conf or {})
     config = SparkConf(loadDefaults=False).setMaster(master).setAppName("kmigrate")
     config.setAll(list(settings.items()))
     with tempfile.TemporaryDirectory(prefix="kmigrate-spark-") as folder:
@@ -67,6 +81,13 @@ def spark_session(
             yield SparkSession(context)
         finally:
             _stop(context)
+
+
+def session_settings(master: str, jars: Sequence[Path], conf: Mapping[str, str]) -> dict[str, str]:
+    """What the session is started with: ours, and before it what the caller says."""
+    here = ON_THIS_MACHINE if re.match(r"local|spark://(127\.|localhost)", master) else {}
+    connector = {} if brings_connector(conf) else _connector(jars, master)
+    return {**DEFAULTS, **here, **connector, **conf}
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from pyspark.sql import functions as F
 from kmigrate.errors import UsageError
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.parity.plan import PartitionKey, Stretch
+from kmigrate.spark.bearer import bearer_settings
 from kmigrate.spark.placing import placed
 
-__all__ = ["FINGERPRINT", "KafkaOptions", "digests", "fingerprints", "read_ranges", "since", "size"]
+__all__ = ["FINGERPRINT", "KafkaOptions", "bare_rows", "digests", "fingerprints", "read_ranges", "since", "size"]
 
 # The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
 FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
@@ -67,13 +68,20 @@ class KafkaOptions:
         return {**self.settings, "bootstrap.servers": self.bootstrap}
 
     @classmethod
-    def from_librdkafka(cls, settings: Mapping[str, str]) -> KafkaOptions:
-        """The same cluster, given the settings of the configuration file, which uses librdkafka's names."""
+    def from_librdkafka(
+        cls, settings: Mapping[str, str], *, token: str = "", token_file: Path | None = None
+    ) -> KafkaOptions:
+        """The same cluster, given the settings of the configuration file, which uses librdkafka's names.
+
+        A bearer's token is no setting there: it comes as text, and in the file that Java's client reads it from.
+        """
         java = {name: value for name, value in settings.items() if name in SAME_NAME}
         if java.get("ssl.endpoint.identification.algorithm") == "none":
             java["ssl.endpoint.identification.algorithm"] = ""  # Java's word for it
         mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
-        if mechanism is not None:
+        if mechanism == "OAUTHBEARER" and token_file is not None:
+            java |= {"sasl.mechanism": mechanism, **bearer_settings(token, token_file)}
+        elif mechanism is not None:
             java["sasl.mechanism"] = mechanism
             java["sasl.jaas.config"] = _jaas(
                 mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", "")
@@ -104,6 +112,15 @@ def read_ranges(
     `stamped` is the timestamp's type as the target has it, and as it shall be in the source's place: a mirror writes
     the broker's times (A7) and the missing ones of old formats as CreateTime, which is what a producer may write.
     """
+    rows = bare_rows(spark, cluster, ranges)
+    mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
+    stamped = F.col("timestampType") if target else F.lit(CREATE_TIME)
+    placed_rows = placed(spark, rows.withColumn("stamped", stamped), mapped)
+    return placed_rows.withColumn("bucket", F.floor(F.col("at") / size))
+
+
+def bare_rows(spark: SparkSession, cluster: KafkaOptions, ranges: Sequence[Stretch]) -> DataFrame:
+    """The ranges as Spark's source gives them: what any check of them has to read at least."""
 
     def offsets(which: str) -> str:
         table: dict[str, dict[str, int]] = {}
@@ -114,7 +131,7 @@ def read_ranges(
     topics: dict[str, list[int]] = {}
     for each in ranges:
         topics.setdefault(each.topic, []).append(each.partition)
-    rows = (
+    return (
         spark.read.format("kafka")
         .options(**READ_SETTINGS)
         .options(**{f"kafka.{name}": value for name, value in cluster.java().items()})
@@ -123,10 +140,6 @@ def read_ranges(
         .option("endingOffsets", offsets("end"))
         .load()
     )
-    mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
-    stamped = F.col("timestampType") if target else F.lit(CREATE_TIME)
-    placed_rows = placed(spark, rows.withColumn("stamped", stamped), mapped)
-    return placed_rows.withColumn("bucket", F.floor(F.col("at") / size))
 
 
 def fingerprints(rows: DataFrame) -> DataFrame:

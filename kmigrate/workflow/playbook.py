@@ -98,6 +98,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "link": _NAME,
         "timeout": _SECONDS,
         "master": Field("a Spark master", _is_text),
+        "conf": Field("a list of settings of Spark as texts: spark.NAME=VALUE", _is_names),
         "full": _SWITCH,
         "html": Field("a file", _is_text),
         "junit": Field("a file", _is_text),

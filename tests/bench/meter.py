@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-__all__ = ["CopyRun", "EndReader", "cpu_seconds", "measure_copy", "peak_rss_mb", "spread"]
+__all__ = ["CopyRun", "EndReader", "TreePeak", "cpu_seconds", "measure_copy", "peak_rss_mb", "spread"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -27,6 +29,39 @@ def peak_rss_mb(pid: int) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     raise ValueError(f"process {pid} tells no VmHWM")
+
+
+class TreePeak:
+    """The peak memory of a process and of all that it starts, looked at while the block runs."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._peaks: dict[int, float] = {}
+        self._over = threading.Event()
+        self._looker = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> TreePeak:
+        self._looker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._looker.join()
+
+    @property
+    def mb(self) -> float:
+        return sum(self._peaks.values())
+
+    def _look(self) -> None:
+        while not self._over.wait(0.1):
+            waiting = [self._pid]
+            while waiting:
+                pid = waiting.pop()
+                # A process may be gone between two looks; its last peak counts.
+                with contextlib.suppress(OSError, ValueError):
+                    self._peaks[pid] = peak_rss_mb(pid)
+                    for task in Path(f"/proc/{pid}/task").iterdir():
+                        waiting += map(int, (task / "children").read_text(encoding="utf-8").split())
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

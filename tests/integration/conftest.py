@@ -7,7 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
+from kmigrate.sandbox.jars import ensure_spark_kafka_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.spark.session import spark_session
 from tests.integration.secure_world import SecurePair, secure_pair
 
 
@@ -34,3 +38,10 @@ def who_waits_for_what(request: pytest.FixtureRequest) -> Iterator[None]:
     timer.start()
     yield
     timer.cancel()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for all tests that look at a check itself; the command line always starts its own."""
+    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
+        yield session

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -29,7 +29,6 @@ from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.findings import write_findings
 from kmigrate.spark.parity import verify_with
-from kmigrate.spark.session import spark_session
 from kmigrate.spark.source import KafkaOptions
 from tests.integration.mirror_world import read_all
 
@@ -218,12 +217,6 @@ def ranges_of(cluster: KafkaCluster, logs: dict[str, Log]) -> list[TopicRange]:
         {place: OffsetSpec.latest() for place in places}, isolation_level=IsolationLevel.READ_COMMITTED
     )
     return [TopicRange(place.topic, place.partition, 0, end.result(20).offset) for place, end in ends.items()]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from kmigrate.parity.plan import (
     TopicRange,
     bucket_size,
     check_ranges,
-    cut_to_budget,
     differing_buckets,
     hulls_of,
 )
@@ -82,15 +81,19 @@ def test_a_hull_covers_its_buckets_and_stays_inside_the_range() -> None:
     assert hulls_of([BucketKey("t", 0, 2)], ranges, 1_000)[PartitionKey("t", 0)].end == 3_000
 
 
-def test_the_drill_reads_the_first_buckets_of_each_partition_and_leaves_the_rest() -> None:
-    buckets = [BucketKey("t", p, b) for p in (0, 1) for b in range(4)]
-    records = dict.fromkeys(buckets, 10)
-    records[BucketKey("t", 0, 3)] = 1  # would fit again, but would leave a hole behind it
-    chosen, left = cut_to_budget(buckets, records, 25)
-    assert [key.bucket for key in chosen] == [0, 1, 0, 1]
-    assert len(chosen) + len(left) == len(buckets)
+@pytest.mark.parametrize("made", [None, OffsetMap([Run(0, 7, 60), Run(65, 67, 35)])], ids=["same offsets", "mapped"])
+@pytest.mark.parametrize("start", [0, 40, 62, 99])
+def test_a_resumed_range_has_everything_at_the_new_distance(made: OffsetMap | None, start: int) -> None:
+    whole = TopicRange("t", 0, 0, 100, made)
+    rest = whole.resumed(start, -3) if start > 2 else whole.resumed(start, 3)
+    distance = -3 if start > 2 else 3
+    assert (rest.start, rest.end) == (start, 100)
+    assert [rest.to_target(at) for at in range(start, 100)] == [
+        whole.to_target(at) + distance for at in range(start, 100)
+    ]
+    assert rest.at_target.end == whole.at_target.end + distance
 
 
-def test_a_bucket_beyond_the_budget_is_still_read_where_it_is_the_only_one() -> None:
-    key = BucketKey("t", 0, 0)
-    assert cut_to_budget([key], {key: 1_000}, 10) == ([key], [])
+def test_a_range_resumed_where_it_was_has_the_same_map() -> None:
+    made = OffsetMap([Run(0, 7, 60)])
+    assert TopicRange("t", 0, 0, 60, made, 0).resumed(20, 0) == TopicRange("t", 0, 20, 60, made)

@@ -43,14 +43,14 @@ def drilled(
     offsets = [each.offset for each in source] + [each.offset - shift for each in target] or [10]
     start, end = min(offsets), max(offsets) + 1
     moves = OffsetMap([Run(start, start + shift, end - start)]) if shift else None
-    return Drilled(TopicRange("t", partition, start, end, moves), source, target)
+    return Drilled.of(TopicRange("t", partition, start, end, moves), source, target)
 
 
 def verdict(
     source: Sequence[Fingerprint], target: Sequence[Fingerprint], shift: int = 0
 ) -> list[tuple[str, int | None, int | None]]:
     """(kind, source offset, target offset) of every anomaly of one partition, every stray being extra."""
-    anomalies, strays = judge({P0: drilled(source, target, shift)})
+    anomalies, strays = judge([drilled(source, target, shift)])
     return [brief(each) for each in anomalies + settle(strays, {})]
 
 
@@ -117,7 +117,7 @@ def test_a_duplicate_is_named_with_its_original() -> None:
 def test_a_duplicate_of_a_record_outside_the_drill_is_named_once_the_source_was_asked() -> None:
     source, old = log(100, first=1_000), record(3)
     target = moved([*source[:60], old, *source[60:]], 1_000)[:100]
-    anomalies, strays = judge({P0: drilled(source, target)})
+    anomalies, strays = judge([drilled(source, target)])
     assert anomalies == []
     assert settle(strays, {old.content: [(P1, 9), (P0, 3)]}) == [
         Anomaly(AnomalyKind.DUPLICATED, "t", Place(0, 3), Place(0, 1_060))
@@ -126,7 +126,7 @@ def test_a_duplicate_of_a_record_outside_the_drill_is_named_once_the_source_was_
 
 def test_a_copy_in_another_partition_of_a_record_that_is_in_place_is_a_duplicate() -> None:
     here = record(5)
-    anomalies, strays = judge({P1: drilled([], [here], partition=1)})
+    anomalies, strays = judge([drilled([], [here], partition=1)])
     assert anomalies == []
     assert settle(strays, {here.content: [(P0, 2)]}) == [
         Anomaly(AnomalyKind.DUPLICATED, "t", Place(0, 2), Place(1, 5))
@@ -135,7 +135,7 @@ def test_a_copy_in_another_partition_of_a_record_that_is_in_place_is_a_duplicate
 
 def test_a_record_that_another_topic_holds_is_extra() -> None:
     stray = record(5)
-    _, strays = judge({P0: drilled([], [stray])})
+    _, strays = judge([drilled([], [stray])])
     assert settle(strays, {stray.content: [(PartitionKey("other", 0), 2)]}) == [
         Anomaly(AnomalyKind.EXTRA, "t", None, Place(0, 5))
     ]
@@ -174,7 +174,7 @@ def test_two_distant_records_swapped_are_both_reordered() -> None:
 def test_an_altered_record_is_named_with_the_part_that_changed(change: dict[str, int], part: str) -> None:
     source = log(100)
     target = [*source[:40], record(40, **change), *source[41:]]
-    anomalies, strays = judge({P0: drilled(source, target)})
+    anomalies, strays = judge([drilled(source, target)])
     assert strays == []
     assert anomalies == [Anomaly(AnomalyKind.ALTERED, "t", Place(0, 40), Place(0, 40), (part,))]
 
@@ -182,7 +182,7 @@ def test_an_altered_record_is_named_with_the_part_that_changed(change: dict[str,
 def test_another_timestamp_type_is_a_part_of_its_own() -> None:
     source = log(100)
     target = [*source[:40], source[40]._replace(stamped=1, content=-1), *source[41:]]
-    anomalies, _ = judge({P0: drilled(source, target)})
+    anomalies, _ = judge([drilled(source, target)])
     assert anomalies == [Anomaly(AnomalyKind.ALTERED, "t", Place(0, 40), Place(0, 40), ("timestamp type",))]
 
 
@@ -211,9 +211,7 @@ def test_a_record_in_another_partition_is_misplaced() -> None:
     first, second = log(50), log(50, salt=10**6)
     target_first = moved(first[:20] + first[21:])
     target_second = moved([*second[:30], first[20], *second[30:]])[:50]
-    anomalies, strays = judge(
-        {P0: drilled(first, target_first), P1: drilled(second, target_second, partition=1)}
-    )
+    anomalies, strays = judge([drilled(first, target_first), drilled(second, target_second, partition=1)])
     assert strays == []
     assert anomalies == [Anomaly(AnomalyKind.MISPLACED, "t", Place(0, 20), Place(1, 30))]
 
@@ -224,7 +222,7 @@ def test_two_records_exchanged_between_partitions_are_both_misplaced_though_they
     sources = [[*each[:20], own, *each[21:]] for each, own in ((first, one), (second, other))]
     targets = [[*each[:20], own, *each[21:]] for each, own in ((first, other), (second, one))]
     anomalies, strays = judge(
-        {P0: drilled(sources[0], targets[0]), P1: drilled(sources[1], targets[1], partition=1)}
+        [drilled(sources[0], targets[0]), drilled(sources[1], targets[1], partition=1)]
     )
     assert strays == []
     assert [each.kind for each in anomalies] == ["misplaced", "misplaced"]
@@ -233,7 +231,7 @@ def test_two_records_exchanged_between_partitions_are_both_misplaced_though_they
 def test_offsets_moved_without_a_loss_are_named_once_as_a_shift() -> None:
     source = log(100)
     target = source[:50] + [each._replace(offset=each.offset + 3) for each in source[50:]]
-    anomalies, strays = judge({P0: drilled(source, target)})
+    anomalies, strays = judge([drilled(source, target)])
     assert strays == []
     assert anomalies == [Anomaly(AnomalyKind.SHIFTED, "t", Place(0, 50), Place(0, 53), records=50)]
 
@@ -247,7 +245,7 @@ def test_a_shift_that_the_plan_knows_is_none() -> None:
 def test_what_a_loss_pulls_into_the_range_is_not_extra() -> None:
     source = log(101)
     target = moved(source[:40] + source[41:])  # its last record stands at 99 and came from 100
-    anomalies, strays = judge({P0: Drilled(TopicRange("t", 0, 0, 100), source[:100], target)})
+    anomalies, strays = judge([Drilled.of(TopicRange("t", 0, 0, 100), source[:100], target)])
     assert [brief(each) for each in anomalies] == [("lost", 40, None)]
     assert strays == []
 
@@ -266,7 +264,7 @@ def mapped_verdict(
     source: list[Fingerprint], target: list[Fingerprint], made: OffsetMap
 ) -> list[tuple[str, int | None, int | None]]:
     hull = TopicRange("t", 0, 0, made.covered, made)
-    anomalies, strays = judge({P0: Drilled(hull, source, target)})
+    anomalies, strays = judge([Drilled.of(hull, source, target)])
     return [brief(each) for each in anomalies + settle(strays, {})]
 
 

@@ -1,0 +1,99 @@
+"""What is still to be read again of each differing partition, a step at a time, and where a shift leads.
+
+A lost or extra record moves all that follows, so every later bucket differs although nothing else is wrong there. To
+read them all again would cost as much as the records behind the first fault, and a second fault far behind it would be
+beyond any budget. Hence:
+
+1. A partition is read again in steps, the first of them small; each is twice as long as the one before it.
+2. A step that ends at another distance than it began with is cut at its last aligned pair. From there on the partition
+   is digested again, at the new distance, and the buckets that differ then are what is left of it.
+3. A step whose end is open (the next bucket differs, too) is cut there as well where little follows, so that two
+   records that changed places across its edge are judged together.
+
+The pair at which a step is cut is read by the next one, too: what stands right behind it belongs to nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange, differing_buckets
+from kmigrate.parity.verdict import Drilled
+
+__all__ = ["DRILL_BUDGET", "Trail"]
+
+DRILL_BUDGET = 200_000  # records read again per partition and side, held by the driver as hashes
+FIRST_STEP = 10_000
+LONGEST_TAIL = 1_000  # records behind the last pair that are worth reading twice
+
+Digests = Mapping[BucketKey, BucketDigest]
+
+
+class Trail:
+    """The differing buckets of all partitions, until each is read, explained by a shift, or beyond the budget."""
+
+    def __init__(self, ranges: Sequence[TopicRange], size: int, source: Digests, target: Digests) -> None:
+        self.ranges = {each.key: each for each in ranges}
+        self.left: dict[PartitionKey, list[BucketKey]] = {}
+        self._size = size
+        self._records: dict[BucketKey, int] = {}
+        self._spent: Counter[PartitionKey] = Counter()
+        self._step: dict[PartitionKey, int] = {}
+        self._edges: dict[PartitionKey, BucketKey] = {}  # the last bucket of the step that is being read
+        self.digested([], source, target)
+
+    @property
+    def unexamined(self) -> list[BucketKey]:
+        """The differing buckets that nobody reads again."""
+        return [key for buckets in self.left.values() for key in buckets]
+
+    def digested(self, moved: Iterable[TopicRange], source: Digests, target: Digests) -> None:
+        """What differs in these digests is left to be read, in ranges that begin where a step was cut."""
+        for each in moved:
+            self.ranges[each.key] = each
+            self.left[each.key] = []
+        for key in differing_buckets(source, target):
+            self.left.setdefault(key.of, []).append(key)
+            self._records[key] = max(held[key].records if key in held else 0 for held in (source, target))
+
+    def step(self) -> list[BucketKey]:
+        """The buckets to be read now: the first ones of each partition that has budget left."""
+        chosen: list[BucketKey] = []
+        self._edges.clear()
+        for partition, left in self.left.items():
+            room = min(self._step.get(partition, FIRST_STEP), DRILL_BUDGET - self._spent[partition])
+            taken = 0
+            while left and taken < room:
+                key = left[0]
+                records = max(self._records[key], 1)
+                # At least one bucket, whatever it holds: each differing partition gets a named anomaly.
+                if taken and taken + records > room:
+                    break
+                taken += records
+                chosen.append(left.pop(0))
+                self._edges[partition] = key
+            self._spent[partition] += taken
+            self._step[partition] = 2 * self._step.get(partition, FIRST_STEP)
+        return chosen
+
+    def follow(self, read: Drilled) -> tuple[Drilled, TopicRange | None]:
+        """What of a step can be judged, and the rest of its partition where it goes on at another distance."""
+        partition = read.hull.key
+        left = self.left[partition]
+        if not left or not read.pairs:
+            return read, None
+        i, j = read.pairs[-1]
+        place, distance = read.source[i].offset, read.distance(i, j)
+        if distance:
+            self._step[partition] = FIRST_STEP
+            return read.up_to_last_pair(), self.ranges[partition].resumed(place, distance)
+        edge = self._edges[partition].bucket
+        tail = max(len(read.source) - i, len(read.target) - j) - 1
+        if left[0].bucket != edge + 1 or not 0 < tail <= LONGEST_TAIL:
+            return read, None
+        self.ranges[partition] = self.ranges[partition].resumed(place, 0)
+        again = [BucketKey(*partition, bucket) for bucket in range(place // self._size, edge + 1)]
+        self._records = dict.fromkeys(again, 1) | self._records
+        left[:0] = again
+        return read.up_to_last_pair(), None

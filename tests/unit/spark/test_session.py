@@ -1,0 +1,43 @@
+"""What a session is started with, and whose word counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kmigrate.spark.session import CONNECTOR, session_settings
+
+JARS = [Path("/a.jar"), Path("/b.jar")]
+
+
+def test_jars_that_are_given_are_on_the_class_path_of_a_local_session() -> None:
+    made = session_settings("local[2]", JARS, {})
+    assert made["spark.driver.extraClassPath"] == "/a.jar:/b.jar"
+    assert "spark.jars.packages" not in made
+
+
+def test_they_are_sent_to_the_executors_of_any_other() -> None:
+    assert session_settings("yarn", JARS, {})["spark.jars"] == "/a.jar,/b.jar"
+
+
+@pytest.mark.parametrize("name", ["spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"])
+def test_nothing_is_resolved_where_the_settings_name_jars_themselves(name: str) -> None:
+    made = session_settings("local[2]", (), {name: "/mine.jar"})
+    assert {each: made[each] for each in made if "jars" in each or "ClassPath" in each} == {name: "/mine.jar"}
+
+
+def test_without_jars_the_connector_is_resolved_by_its_name() -> None:
+    assert session_settings("local[2]", (), {})["spark.jars.packages"] == CONNECTOR
+
+
+@pytest.mark.parametrize(
+    ("master", "here"),
+    [("local[*]", True), ("spark://127.0.0.1:7077", True), ("spark://spark-1:7077", False), ("yarn", False)],
+)
+def test_the_driver_hides_on_the_loopback_only_where_executors_are_on_this_machine(master: str, here: bool) -> None:
+    assert ("spark.driver.host" in session_settings(master, (), {})) is here
+
+
+def test_what_the_caller_says_counts() -> None:
+    assert session_settings("local[2]", JARS, {"spark.driver.memory": "9g"})["spark.driver.memory"] == "9g"
