@@ -53,9 +53,10 @@ def spark_session(
     jars: Sequence[Path] = (),
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
+    connector: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session for the time of a with block; jars hold the Kafka connector, else Ivy resolves it."""
-    settings = {**DEFAULTS, **_connector(jars, master), **(conf or {})}
+    """A session for the time of a with block; jars hold the Kafka connector, else Ivy resolves it, if it is needed."""
+    settings = {**DEFAULTS, **(_connector(jars, master) if connector else {}), **(conf or {})}
     config = SparkConf(loadDefaults=False).setMaster(master).setAppName("kmigrate")
     config.setAll(list(settings.items()))
     with tempfile.TemporaryDirectory(prefix="kmigrate-spark-") as folder:
