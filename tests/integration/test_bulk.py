@@ -1,4 +1,4 @@
-"""The bulk copy on Spark: the same offsets as by the daemon, whoever dies, is made twice, or copies at the same time."""
+"""The bulk copy on Spark: offsets as by the daemon, whoever dies, is made twice, or copies at the same time."""
 
 from __future__ import annotations
 
