@@ -10,22 +10,26 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 
-from kmigrate.cli.amounts import offset_range
+from kmigrate.cli.amounts import byte_rate, offset_range
+from kmigrate.cli.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.call import Call, command
+from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics
 from kmigrate.cli.output import Answer
 from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.times import start_position
+from kmigrate.cli.verify import MASTER
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
 from kmigrate.cli.waiting import need_mirror, watched_topics
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import TopicRecord, encode_record
+from kmigrate.model.records import CopyEngine, TopicRecord, encode_record
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.status import snapshot
 
 __all__ = ["app", "mirror", "pause", "resume"]
@@ -48,6 +52,20 @@ async def mirror(
     regex: Regex = False,
     exclude: Exclude = None,
     link: Link = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="daemon|spark|auto", help="Who copies (else daemon, or as it was)."),
+    ] = None,
+    master: Annotated[str, typer.Option("--master", help="Spark master.")] = MASTER,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark (may be repeated).")
+    ] = None,
+    throttle: Annotated[
+        str, typer.Option("--throttle", metavar="RATE", help="Most bytes a second of Spark's tasks together.")
+    ] = "off",
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Spark goes on copying until a topic's promote or its hand-over.")
+    ] = False,
     timeout: Timeout = 120.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -55,8 +73,13 @@ async def mirror(
     """Mirror topics, and wait until each is being mirrored.
 
     auto: identical offsets where they can be had, else the target's own with an exact map; mapped also goes behind
-    data that the target topic holds already.
+    data that the target topic holds already. With --engine spark Spark's tasks copy what there is, and hand over to
+    the mirror processes when little is left; auto takes Spark where that pays, and says why. Repeated, it goes on
+    where it stood; --engine daemon hands over at once.
     """
+    options = BulkOptions.given(
+        engine or "daemon", master, conf, byte_rate(throttle), continuous=continuous, no_wait=no_wait
+    )
     topics = call.required_list(topics, "TOPIC", "the topics to mirror")
     left_out = check_names(topics, exclude, regex=regex)
     start = start_position(from_)
@@ -72,15 +95,38 @@ async def mirror(
         if plan:
             record = verbs.resolve_link(estate.log.state, name)
             access = await verbs.access_findings(estate, record, topics)
-            return plan_answer(dataclasses.replace(made, findings=(*made.findings, *access)))
+            made = dataclasses.replace(made, findings=(*made.findings, *access))
+            if options.engine == "daemon":
+                return plan_answer(made)
+            bulk = await look_at_bulk(estate, record, topics, options, start=start, offsets=offsets)
+            return Answer({**made.as_json(), "bulk": bulk.as_json()}, Group(plan_view(made), bulk.view()))
+        if engine in ("daemon", "spark"):
+            await verbs.set_engine(estate, name, topics, CopyEngine(engine))
         if no_wait:
             return plan_answer(made)
         if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
             await need_mirror(estate, name, timeout)
         with watched_topics(call, name, topics) as say:
             records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
+        if options.engine != "daemon":
+            return await _mirror_by(call, estate, name, topics, options, made)
         json = {**made.as_json(), "topics": [encode_record(record) for record in records]}
         return Answer(json, Group(plan_view(made), topics_table(records)))
+
+
+async def _mirror_by(
+    call: Call, estate: Estate, name: str, topics: list[str], options: BulkOptions, made: Plan
+) -> Answer:
+    """The copy by Spark of topics that are being mirrored, or the reason why auto leaves it to the daemon."""
+    link = verbs.resolve_link(estate.log.state, name)
+    bulk = await look_at_bulk(estate, link, topics, options, start="earliest", offsets="auto")
+    told, view, code = {"bulk": bulk.as_json()}, bulk.view(), Exit.OK
+    if bulk.choice.engine is CopyEngine.SPARK:
+        copied, view, code = await copy_by_spark(call, estate, link, topics, bulk, options)
+        told = {"bulk": copied}
+    records = [record for record in _records(estate, name, topics) if record is not None]
+    json = {**made.as_json(), **told, "topics": [encode_record(record) for record in records]}
+    return Answer(json, Group(plan_view(made), view, topics_table(records)), code)
 
 
 def _records(estate: Estate, link: str, topics: list[str]) -> list[TopicRecord | None]:

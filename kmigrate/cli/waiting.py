@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from kmigrate.cli.call import Call
 from kmigrate.errors import WaitTimedOut
-from kmigrate.model.records import ControllerPresence, MirrorPresence
+from kmigrate.model.records import ControllerPresence, CopyEngine, MirrorPresence
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
@@ -22,7 +22,9 @@ async def need_mirror(estate: Estate, link: str, timeout: float) -> None:
     """`no-mirror-running` (exit 5) unless a mirror of the link lives; what was written stays written."""
 
     def runs() -> bool:
-        return any(each.link == link for each in estate.log.alive(MirrorPresence))
+        return any(
+            each.link == link and each.engine is CopyEngine.DAEMON for each in estate.log.alive(MirrorPresence)
+        )
 
     await _need(estate, runs, timeout, "no-mirror-running", "no mirror running: start kmigrate run")
 

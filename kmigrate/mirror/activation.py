@@ -15,7 +15,7 @@ from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog
 
-__all__ = ["RAISED_EXPIRATION", "activate"]
+__all__ = ["RAISED_EXPIRATION", "activate", "remembers_long", "request_limit"]
 
 RAISED_EXPIRATION = str((1 << 31) - 1)
 """24.8 days, the most that the setting takes."""
@@ -78,3 +78,15 @@ async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
             next_step=f"correct the bootstrap address of [clusters.{ref.name}] in kmigrate.toml",
         )
     return replace(ref, cluster_id=found)
+
+
+async def remembers_long(target: ClusterClient, admin: Admin) -> bool:
+    """Whether the target remembers producers for as long as it can (W1)."""
+    now = await admin.broker_config(next(iter(target.metadata.brokers)), PRODUCER_EXPIRATION)
+    return now is not None and now.value == RAISED_EXPIRATION
+
+
+async def request_limit(target: ClusterClient, admin: Admin) -> int:
+    """Size of the largest request that the target's brokers take; theirs by default where they do not say (A6)."""
+    told = await admin.broker_config(next(iter(target.metadata.brokers)), "socket.request.max.bytes")
+    return int(told.value) if told is not None and told.value.isdigit() else 100 << 20

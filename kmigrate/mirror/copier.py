@@ -25,12 +25,13 @@ from kmigrate.mirror.reading import SourceReader
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.mirror.writing import TargetWriter
-from kmigrate.model.records import CopyIdentity
+from kmigrate.model.lifecycle import PROMOTING, TopicPhase
+from kmigrate.model.records import CopyIdentity, TopicRecord
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner, together
 
-__all__ = ["Copier", "MirroredTopic"]
+__all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,26 @@ class MirroredTopic:
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
     target_starts: Mapping[int, int] | None = None
     """Where the records of a mapped topic begin on the target; None where offsets are identical."""
+
+
+def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) -> MirroredTopic:
+    """What a topic's record says of the partitions that this process shall copy."""
+    fenced = record.phase is TopicPhase.FENCED
+    return MirroredTopic(
+        topic=record.topic,
+        source_topic_id=record.source_topic_id,
+        target_topic_id=record.target_topic_id,
+        starts=starts,
+        others=len(record.starts) - len(starts),
+        term=term,
+        barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
+        compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
+        urgent=record.phase in PROMOTING,
+        paused=record.paused,
+        stops=record.stops,
+        losses=record.losses,
+        target_starts=record.target_starts if record.mapped else None,
+    )
 
 
 class Copier:

@@ -12,14 +12,14 @@ step is derived anew from the state log and the target's own logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping
+from collections.abc import Container
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Unreachable, WaitTimedOut
-from kmigrate.mirror.activation import activate
+from kmigrate.mirror.activation import activate, request_limit
 from kmigrate.mirror.align import Aligner
-from kmigrate.mirror.copier import Copier, MirroredTopic
+from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, LaneState
 from kmigrate.mirror.leading import Leader
@@ -29,10 +29,11 @@ from kmigrate.mirror.mending import MapStore
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
+from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep
-from kmigrate.model.lifecycle import COPIED, PROMOTING, TopicPhase
-from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.lifecycle import COPIED
+from kmigrate.model.records import MirrorPresence, PartitionProgress
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
@@ -137,7 +138,7 @@ class MirrorEngine:
             maps=MapStore(self._maps, link.uuid),
             warrant=self._warrant,
             pipelining=pipelining,
-            request_limit=await self._request_limit(),
+            request_limit=await request_limit(self._target, self._target_admin),
             on_move=self._moved,
             meter=self.meter,
         )
@@ -157,12 +158,6 @@ class MirrorEngine:
             self._torn = any(lane.state is LaneState.FILLING for lane in copier.lanes.values())
             self._copier = None
             self.meter.lanes = {}
-
-    async def _request_limit(self) -> int:
-        """Size of the largest request that the target's brokers take; theirs by default where they do not say (A6)."""
-        node = next(iter(self._target.metadata.brokers))
-        told = await self._target_admin.broker_config(node, "socket.request.max.bytes")
-        return int(told.value) if told is not None and told.value.isdigit() else 100 << 20
 
     # leading
 
@@ -229,10 +224,10 @@ class MirrorEngine:
             ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._instance}
             all_partitions += len(record.starts)
             if ours or self._lease.held or record.topic in known:
-                mirrored.append(_mirrored(record, ours, term))
+                mirrored.append(mirrored_topic(record, ours, term))
         copier.assign(mirrored)
         link = state.link(self._link)
-        copier.limit(_part(link.throttle, sum(len(t.starts) for t in mirrored), all_partitions) if link else 0)
+        copier.limit(part_of_limit(link.throttle, sum(len(t.starts) for t in mirrored), all_partitions) if link else 0)
         self._applied = state.epoch
         self._generation = assignment.generation if assignment is not None else -1
         self._at_once = self._at_once or any(topic.urgent for topic in mirrored)
@@ -333,27 +328,3 @@ class _LeaseLostError(Exception):
 async def _led(leader: Leader) -> None:
     await leader.run()
     raise _LeaseLostError
-
-
-def _part(throttle: int, ours: int, all_partitions: int) -> int:
-    """Our part of the link's limit, by partitions: all processes together keep it."""
-    return throttle and max(1, throttle * ours // max(1, all_partitions))
-
-
-def _mirrored(record: TopicRecord, starts: Mapping[int, int], term: int) -> MirroredTopic:
-    fenced = record.phase is TopicPhase.FENCED
-    return MirroredTopic(
-        topic=record.topic,
-        source_topic_id=record.source_topic_id,
-        target_topic_id=record.target_topic_id,
-        starts=starts,
-        others=len(record.starts) - len(starts),
-        term=term,
-        barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
-        compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
-        urgent=record.phase in PROMOTING,
-        paused=record.paused,
-        stops=record.stops,
-        losses=record.losses,
-        target_starts=record.target_starts if record.mapped else None,
-    )

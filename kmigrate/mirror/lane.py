@@ -321,11 +321,6 @@ class Lane:
         return bool(self._queue)
 
     @property
-    def head_timestamp(self) -> int:
-        """Newest record time of the next append; decides how bold sending may be (V6)."""
-        return self._queue[0].max_timestamp if self._queue and isinstance(self._queue[0], Append) else 0
-
-    @property
     def head(self) -> Append | None:
         """The next append, None where a hole or nothing comes next."""
         return self._queue[0] if self._queue and isinstance(self._queue[0], Append) else None

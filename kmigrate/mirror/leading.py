@@ -22,6 +22,7 @@ from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import COPIED, PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import AssignmentRecord, TopicRecord
+from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
@@ -67,6 +68,8 @@ class Leader:
         """Topics that are still to be made or aligned."""
         self._judged: object = None
         """What the partitions were last shared out by: until it changes nothing else follows from it."""
+        self._claimed: list[TopicRecord] = []
+        """Topics of which Spark's tasks hold partitions."""
         self.problems: dict[str, str] = {}
         """What keeps a topic from getting on, by topic."""
         self.trouble = ""
@@ -92,7 +95,8 @@ class Leader:
             return
         members = self._members(self._log.state)
         words = self._membership.words()
-        judged = self._log.state.epoch, members
+        held = self._held_by_spark()
+        judged = self._log.state.epoch, members, held
         if judged == self._judged and not _is_moving(self._log.state.assignment(self._link)):
             return
         self._judged = judged
@@ -104,16 +108,17 @@ class Leader:
             shared = {
                 record.topic: record
                 for record in state.topics(self._link)
-                if record.phase in COPIED and not record.mapped
+                if record.phase in COPIED and not record.mapped and not by_spark(record) and record.topic not in held
             }
             before = state.assignment(self._link)
+            terms = (lease.term, *(record.claimed_term for record in shared.values()))
             made = next_assignment(
                 self._link,
                 before,
                 members,
                 {topic: record.partitions for topic, record in shared.items()},
                 words,
-                term=lease.term,
+                term=max(terms),
                 pinned={topic for topic, record in shared.items() if record.phase in PROMOTING},
             )
             return None if made is before or not (before or made.owners) else made
@@ -130,6 +135,15 @@ class Leader:
             self._judged = None
             await sleep(_RETRY_S)
 
+    def _held_by_spark(self) -> frozenset[str]:
+        """Topics of which a task still owns a partition: nobody else begins before it has let go, or fallen silent."""
+        silent = self._membership.silent
+        return frozenset(
+            record.topic
+            for record in self._claimed
+            if any(not silent(claim.instance) for claim in record.claims.values())
+        )
+
     def _members(self, state: State) -> set[str]:
         """This process, those that ask for a share, and members of before that have neither left nor fallen silent."""
         before = state.assignment(self._link)
@@ -145,6 +159,7 @@ class Leader:
 
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
+        self._claimed = [r for r in state.topics(self._link) if r.claims]
         self._unready = [r.topic for r in state.topics(self._link) if r.phase in _UNREADY]
         for record in state.topics(self._link):
             if record.phase is TopicPhase.INITIALISING:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["HoleFiller", "MirrorSettings"]
+__all__ = ["OLD_MS", "HoleFiller", "MirrorSettings"]
+
+OLD_MS = 20 * 86_400_000
+"""Records older than this may outlive the broker's producer state even where its expiration is raised to the
+24.8 days that an int allows (W1): they go one at a time, and only while we are sure to own the partition."""
 
 
 class HoleFiller(StrEnum):

@@ -9,7 +9,7 @@ same, but never so much that the others wait for longer than a second.
 
 from __future__ import annotations
 
-__all__ = ["Throttle"]
+__all__ = ["Throttle", "part_of_limit"]
 
 _BURST_S = 0.25
 _LEAST = 64 << 10
@@ -50,3 +50,8 @@ class Throttle:
     def most(self, size: int) -> int:
         """How many bytes one answer should have at most, `size` being so without a limit."""
         return min(size, max(_LEAST, int(self.rate * _BURST_S))) if self.rate else size
+
+
+def part_of_limit(throttle: int, ours: int, all_partitions: int) -> int:
+    """Our part of the link's limit, by partitions: all processes together keep it."""
+    return throttle and max(1, throttle * ours // max(1, all_partitions))

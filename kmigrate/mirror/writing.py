@@ -15,7 +15,7 @@ from kmigrate.mirror.lane import Key, Lane, Sent
 from kmigrate.mirror.lanes import Lanes, Signals, Warrant
 from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.reactions import Action, Asked, reaction_to
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.mirror.steps import Append
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -30,9 +30,6 @@ from kmigrate.protocol.hot import (
 
 __all__ = ["TargetWriter"]
 
-_OLD_MS = 20 * 86_400_000
-"""Records older than this may outlive the broker's producer state even where its expiration is raised to the
-24.8 days that an int allows (W1): they go one at a time."""
 _PRODUCE_TIMEOUT_S = 30.0
 _REQUEST_HEAD = 64 << 10
 """More than a request has beside its batches."""
@@ -113,14 +110,14 @@ class TargetWriter:
         size = 0
         now = now_ms()
         for lane in lanes:
-            if lane.careful and not self._warrant(lane.key):
-                continue
             head = lane.head
+            old = head is not None and (self._in_flight == 1 or now - head.max_timestamp > OLD_MS)
+            if (lane.careful or old) and not self._warrant(lane.key):
+                continue
             if head is not None and size + len(head.view) > self._request_limit:
                 self._refuse_too_large(lane, head)
                 continue
-            alone = lane.compacted or now - lane.head_timestamp > _OLD_MS
-            sent = lane.send_next(connection, 1 if alone else self._in_flight)
+            sent = lane.send_next(connection, 1 if lane.compacted or old else self._in_flight)
             if sent is None:
                 self._attend(lane)
                 continue

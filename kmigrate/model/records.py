@@ -37,8 +37,10 @@ __all__ = [
     "SCHEMA",
     "AssignmentRecord",
     "BarrierRecord",
+    "Claim",
     "ClusterRef",
     "ControllerPresence",
+    "CopyEngine",
     "CopyIdentity",
     "FenceAck",
     "GroupRecord",
@@ -144,6 +146,23 @@ class PartitionBarrier:
     leader_epoch: int
 
 
+class CopyEngine(StrEnum):
+    """Who copies a topic while it is mirrored; from its promote on it is always the daemon."""
+
+    DAEMON = "daemon"
+    """The mirror processes of the link."""
+    SPARK = "spark"
+    """Tasks of a Spark job, until it hands the topic over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The one try of a Spark task that may do on a partition what is not compare-and-set, and under which term."""
+
+    instance: str
+    term: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
     """One mirrored topic. Phase changes obey `kmigrate.model.lifecycle`."""
@@ -194,6 +213,11 @@ class TopicRecord:
     """Where the mirror's records begin on the target, by partition of a mapped topic."""
     target_ends: Mapping[int, int] = field(default_factory=dict)
     """Where they end: the target's log ends at the flip of a mapped topic."""
+    engine: CopyEngine = CopyEngine.DAEMON
+    claims: Mapping[int, Claim] = field(default_factory=dict)
+    """Of Spark tasks, by partition; each takes its own back when it ends."""
+    claimed_term: int = 0
+    """The highest term of a claim so far; assignments count on from it (V3)."""
 
     @property
     def key(self) -> str:
@@ -383,6 +407,8 @@ class MirrorPresence:
     """Of the newest assignment that this instance has acted on."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Of the lease's holder: what keeps a whole topic from getting on, by topic."""
+    engine: CopyEngine = CopyEngine.DAEMON
+    """Spark: one try of a Spark task, which is no member of the link's processes."""
 
     @property
     def key(self) -> str:

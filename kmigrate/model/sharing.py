@@ -1,8 +1,8 @@
 """Who copies which partition of a link, and the words of all its mirrors read as one. Pure.
 
 A partition is spoken of by its owner alone: a word of somebody who owned it before is of the past. Partitions of a
-mapped topic belong to the lease's holder, all others to whom the newest assignment names; what is moving between two
-processes, or not shared out yet, belongs to nobody.
+mapped topic belong to the lease's holder, those that Spark copies to the task that has claimed them, all others to whom
+the newest assignment names; what is moving between two processes, or not shared out yet, belongs to nobody.
 """
 
 from __future__ import annotations
@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kmigrate.model.records import AssignmentRecord, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import AssignmentRecord, CopyEngine, MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.state import State
 
-__all__ = ["absence", "assigned", "lease_of", "owner_of", "progress_of", "releasing"]
+__all__ = ["absence", "assigned", "by_spark", "lease_of", "owner_of", "progress_of", "releasing"]
 
 
 def lease_of(link: str) -> str:
     """What the lease of a link's mirrors is about."""
     return f"mirror/{link}"
+
+
+def by_spark(record: TopicRecord) -> bool:
+    """Whether Spark's tasks copy a topic now: a promote, and mapped offsets, are the daemon's in any case."""
+    return record.engine is CopyEngine.SPARK and record.phase is TopicPhase.MIRRORING and not record.mapped
 
 
 def assigned(assignment: AssignmentRecord | None, topic: str, partition: int) -> str:
@@ -43,6 +49,9 @@ def owner_of(state: State, record: TopicRecord, partition: int) -> str:
     if record.mapped:
         lease = state.lease(lease_of(record.link))
         return lease.holder if lease is not None else ""
+    if by_spark(record):
+        claim = record.claims.get(partition)
+        return claim.instance if claim is not None else ""
     return assigned(state.assignment(record.link), record.topic, partition)
 
 
@@ -75,6 +84,11 @@ def absence(state: State, record: TopicRecord, partition: int, words: Iterable[M
     word = next((each for each in words if each.instance == owner), None)
     if word is not None and partition in word.topics.get(record.topic, {}):
         return ""
+    if by_spark(record):
+        return (
+            "not-copied: no Spark task copies it now; go on with kmigrate topic mirror --engine spark, "
+            "or hand it over with --engine daemon"
+        )
     if not words:
         return ""  # no mirror is running: that is told once, not of every partition
     if before := releasing(state.assignment(record.link), record.topic, partition):

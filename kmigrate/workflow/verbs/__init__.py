@@ -7,6 +7,7 @@ whose effect stands already changes nothing and succeeds.
 from __future__ import annotations
 
 from kmigrate.workflow.verbs.access import access_findings
+from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import (
@@ -40,6 +41,7 @@ __all__ = [
     "remember_verified",
     "resolve_link",
     "resume_topics",
+    "set_engine",
     "throttle_link",
     "unmirrored_readers",
     "wait_groups",

@@ -10,6 +10,7 @@ from kmigrate.errors import AuthenticationFailed, Refused, Unreachable, UsageErr
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import (
     ClusterRef,
+    CopyEngine,
     LinkRecord,
     MirrorPresence,
     RouterPresence,
@@ -216,4 +217,4 @@ async def forget_router(estate: Estate, name: str, *, plan: bool = False) -> Pla
 
 def mirror_runs(estate: Estate, link: str) -> bool:
     """Whether a mirror of the link has been heard of lately."""
-    return any(p.link == link for p in estate.log.alive(MirrorPresence))
+    return any(p.link == link and p.engine is CopyEngine.DAEMON for p in estate.log.alive(MirrorPresence))

@@ -9,8 +9,9 @@ import pytest
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.engine import MirrorEngine, _part
+from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, MirrorPresence, TopicRecord
 from kmigrate.model.settings import ClusterSettings
@@ -73,4 +74,4 @@ def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> No
 def test_processes_divide_a_links_limit_by_their_partitions(
     throttle: int, ours: int, everything: int, part: int
 ) -> None:
-    assert _part(throttle, ours, everything) == part
+    assert part_of_limit(throttle, ours, everything) == part

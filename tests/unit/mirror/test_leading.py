@@ -16,7 +16,9 @@ from kmigrate.mirror.topics import TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
     AssignmentRecord,
+    Claim,
     ClusterRef,
+    CopyEngine,
     LeaseRecord,
     LinkRecord,
     MirrorPresence,
@@ -42,7 +44,7 @@ class Stage:
     def __init__(self, *topics: TopicRecord) -> None:
         self.log = MemoryLog(LINK, LEASE, *topics)
         log = cast("StateLog", self.log)
-        members = Membership(log, "l", "me", 60.0)
+        members = self.members = Membership(log, "l", "me", 60.0)
         aligner = cast("Aligner", _NothingForgotten())
         lease = Lease(log, "l", "me", members)
         maker = cast("TopicMaker", None)
@@ -117,6 +119,39 @@ def test_mapped_topics_and_such_as_are_not_copied_are_not_shared_out() -> None:
         assert set(made.owners) == {"t"}
 
     Stage(TOPIC, mapped, done).play(scene)
+
+
+def test_a_topic_that_spark_copies_is_shared_out_once_its_tasks_have_let_go_and_its_terms_are_counted_on() -> None:
+    bulk = replace(
+        TOPIC, topic="bulk", engine=CopyEngine.SPARK, claims={1: Claim("spark-1", 30)}, claimed_term=30
+    )
+
+    async def scene(stage: Stage) -> None:
+        stage.say("me")
+        assert set((await stage.until(lambda _: True)).owners) == {"t"}
+        handed_over = replace(bulk, engine=CopyEngine.DAEMON)
+        stage.log._put(bulk.key, handed_over)
+        stage.say("me", 0, 1, 2, 3)
+        await asyncio.sleep(0.6)
+        assert stage.made is not None
+        assert set(stage.made.owners) == {"t"}, "a task holds a partition still"
+        stage.log._put(bulk.key, replace(handed_over, claims={}))
+        made = await stage.until(lambda made: "bulk" in made.owners)
+        assert made.generation > bulk.claimed_term
+
+    Stage(TOPIC, bulk).play(scene)
+
+
+def test_a_topic_is_shared_out_once_the_tasks_that_have_not_let_go_are_silent() -> None:
+    died = replace(TOPIC, topic="died", claims={0: Claim("spark-1", 30)}, claimed_term=30)
+
+    async def scene(stage: Stage) -> None:
+        stage.say("me")
+        assert set((await stage.until(lambda _: True)).owners) == {"t"}
+        stage.members._began -= 61.0
+        assert "died" in (await stage.until(lambda made: "died" in made.owners)).owners
+
+    Stage(TOPIC, died).play(scene)
 
 
 def test_a_leader_whose_lease_is_anothers_ends_and_writes_nothing() -> None:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import AssignmentRecord, LeaseRecord, MirrorPresence, PartitionProgress, Record, TopicRecord
-from kmigrate.model.sharing import absence, owner_of, progress_of
+from kmigrate.model.records import (
+    AssignmentRecord,
+    Claim,
+    CopyEngine,
+    LeaseRecord,
+    MirrorPresence,
+    PartitionProgress,
+    Record,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
+from kmigrate.model.sharing import absence, by_spark, owner_of, progress_of
 from kmigrate.model.state import State
 
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=4)
@@ -58,3 +71,24 @@ def test_a_partition_that_nobody_copies_says_why() -> None:
     assert absence(state(), TOPIC, 3, words) == "not-copied: a mirror process is about to take it"
     assert absence(state(), TOPIC, 1, [*words, word("b")]) == "not-copied: a mirror process is about to take it"
     assert absence(state(), TOPIC, 1, []) == "", "that no mirror runs is told once"
+
+
+BULK = replace(TOPIC, engine=CopyEngine.SPARK, claims={0: Claim("task", 9)})
+
+
+def test_a_topic_that_spark_copies_is_owned_by_whoever_has_claimed_it_whatever_the_assignment_says() -> None:
+    assert [owner_of(state(), BULK, partition) for partition in range(3)] == ["task", "", ""]
+    assert absence(state(), BULK, 0, [word("task", 0)]) == ""
+    assert "no Spark task copies it now" in absence(state(), BULK, 1, [word("a", 0)])
+
+
+def test_from_its_promote_on_a_topic_is_the_daemons_again() -> None:
+    pending = replace(BULK, phase=TopicPhase.PROMOTE_PENDING)
+    assert (by_spark(BULK), by_spark(pending), by_spark(replace(BULK, mapped=True))) == (True, False, False)
+    assert [owner_of(state(), pending, partition) for partition in range(3)] == ["a", "b", ""]
+
+
+def test_records_from_before_there_were_engines_are_the_daemons() -> None:
+    old = {k: v for k, v in encode_record(TOPIC).items() if k not in ("engine", "claims", "claimed_term")}
+    assert decode_record(old) == TOPIC
+    assert decode_record(encode_record(BULK)) == BULK

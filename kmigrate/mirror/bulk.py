@@ -1,0 +1,256 @@
+"""One try of a Spark task: the mirror's own copier, over the partitions that the task was given, up to their ends.
+
+    open ──▶ claim, copy, tell ──▶ every partition at its end, stopped, or no longer Spark's ──▶ let go
+
+It is a mirror process that shares nothing out and is given nothing by the link's assignment: its partitions come from
+the driver's plan. Where each stands is read from the target's own log as everywhere, so that a try may be killed, made
+again, or made twice at once (M1). A try ends by itself, also when its topic is promoted or handed over meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
+from kmigrate.mirror.claims import Claims
+from kmigrate.mirror.copier import Copier, mirrored_topic
+from kmigrate.mirror.holes import HoleMaker
+from kmigrate.mirror.lane import Key
+from kmigrate.mirror.membership import Membership
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.stops import StopKeeper
+from kmigrate.mirror.throttle import part_of_limit
+from kmigrate.model.lifecycle import COPIED
+from kmigrate.model.records import CopyEngine, CopyIdentity, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.sharing import by_spark
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.state.log import StateLog
+
+__all__ = ["ENDLESS", "BulkJob", "BulkTry", "Copied", "copy_ranges"]
+
+ENDLESS = -1
+"""The end of a range that is copied until its topic is no longer Spark's."""
+_LOOK_S = 0.25
+_BACKLOG_BYTES = 256 << 20
+_LEAST_BACKLOG = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BulkJob:
+    """What every task of a job is told; it travels to executors, secrets of the settings included."""
+
+    link: str
+    source: ClusterSettings
+    target: ClusterSettings
+    settings: MirrorSettings
+    pipelining: bool
+    request_limit: int
+    throttle: int = 0
+    """Most bytes a second that one task reads; 0 is no limit."""
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    """Of topics that are copied without end, how many partitions they have: with more of them a job is planned anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How one partition ended in one try."""
+
+    topic: str
+    partition: int
+    position: int
+    size: int
+    """Bytes of batches that this try wrote; another try's are not in it."""
+    problem: str = ""
+    left: bool = False
+    """The topic was promoted, handed over or deleted meanwhile, or has got more partitions."""
+
+
+async def copy_ranges(job: BulkJob, ends: Mapping[Key, int], instance: str) -> list[Copied]:
+    """Copy each partition up to its end, under the name of a process of its own."""
+    async with AsyncExitStack() as stack:
+        source, target, state = [
+            await stack.enter_async_context(ClusterClient(each)) for each in (job.source, job.target, job.target)
+        ]
+        log = await stack.enter_async_context(StateLog(state))
+        return await BulkTry(job, ends, instance, source, target, log).run()
+
+
+class BulkTry:
+    """One try: a copier, its claims and its word in the presence log."""
+
+    def __init__(
+        self,
+        job: BulkJob,
+        ends: Mapping[Key, int],
+        instance: str,
+        source: ClusterClient,
+        target: ClusterClient,
+        log: StateLog,
+    ) -> None:
+        self._job = job
+        self._ends = dict(ends)
+        self._topics = sorted({topic for topic, _ in ends})
+        self._instance = instance
+        self._log = log
+        self._membership = Membership(log, job.link, instance, job.settings.lease_s)
+        self._claims = Claims(log, job.link, instance, self._membership)
+        self._ended: dict[Key, Copied] = {}
+        self._applied = -1
+        self._trouble = ""
+        link, identity = self._activated()
+        room = max(_LEAST_BACKLOG, min(job.settings.backlog_bytes, _BACKLOG_BYTES // max(1, len(ends))))
+        self.copier = Copier(
+            source,
+            target,
+            identity,
+            HoleMaker(target, identity, link_uuid=link.uuid, filler=job.settings.hole_filler),
+            replace(job.settings, backlog_bytes=room),
+            warrant=lambda key: self._claims.term(*key),
+            pipelining=job.pipelining,
+            request_limit=job.request_limit,
+        )
+
+    def _activated(self) -> tuple[LinkRecord, CopyIdentity]:
+        link = self._log.state.link(self._job.link)
+        if link is None or link.copy is None:
+            raise Refused(
+                "link-not-activated",
+                f"no mirror process has taken up link {self._job.link} yet",
+                still_true="nothing was copied",
+                next_step="kmigrate run",
+            )
+        return link, link.copy
+
+    async def run(self) -> list[Copied]:
+        """Until every partition has ended."""
+        copier = self.copier
+        self._apply(self._log.state)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(copier.run()),
+                    group.create_task(self._announce()),
+                    group.create_task(self._claim()),
+                    group.create_task(StopKeeper(self._log, self._job.link, self._instance).run(copier.lanes)),
+                ]
+                await self._follow()
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        await self._let_go()
+        return [self._ended[key] for key in sorted(self._ended)]
+
+    async def _follow(self) -> None:
+        """Do as the state log says after every change of it, until all partitions have ended."""
+        while True:
+            state = self._log.state
+            if state.epoch != self._applied:
+                self._apply(state)
+            self._look(state)
+            if self._ended.keys() >= self._ends.keys():
+                return
+            await self._log.changed(_LOOK_S)
+
+    def _apply(self, state: State) -> None:
+        mirrored, partitions = [], 0
+        for record in state.topics(self._job.link):
+            partitions += len(record.starts) if record.phase in COPIED else 0
+            if record.topic in self._topics:
+                ours = self._is_ours(record)
+                ends = {p: end for (topic, p), end in self._ends.items() if topic == record.topic and ours}
+                starts = {p: start for p, start in record.starts.items() if p in ends}
+                barriers = {p: ends[p] for p in starts if ends[p] != ENDLESS}
+                mirrored.append(replace(mirrored_topic(record, starts, 0), barriers=barriers))
+        self.copier.assign(mirrored)
+        link = state.link(self._job.link)
+        limits = [self._job.throttle, part_of_limit(link.throttle, len(self._ends), partitions) if link else 0]
+        self.copier.limit(min((limit for limit in limits if limit), default=0))
+        self._applied = state.epoch
+
+    def _is_ours(self, record: TopicRecord) -> bool:
+        planned = self._job.partitions.get(record.topic)
+        return by_spark(record) and planned in (None, len(record.starts))
+
+    def _look(self, state: State) -> None:
+        """Which partitions have ended since the last look."""
+        ours = {record.topic for record in state.topics(self._job.link) if self._is_ours(record)}
+        for key, end in self._ends.items():
+            if key in self._ended:
+                continue
+            lane = self.copier.lanes.get(key)
+            if lane is None:
+                if key[0] not in ours:
+                    self._ended[key] = Copied(*key, -1, 0, left=True)
+            elif lane.stopped and (lane.recorded or self._is_anothers(state, key)):
+                self._ended[key] = Copied(*key, lane.position, lane.tally.bytes, lane.problem)
+            elif end != ENDLESS and lane.position >= end and not lane.in_flight and not lane.busy:
+                self._ended[key] = Copied(*key, lane.position, lane.tally.bytes)
+
+    def _is_anothers(self, state: State, key: Key) -> bool:
+        """Whether another try owns a partition, and writes down what has stopped it."""
+        record = state.topic(self._job.link, key[0])
+        claim = record.claims.get(key[1]) if record is not None else None
+        return claim is not None and claim.instance != self._instance
+
+    # owning and telling
+
+    async def _claim(self) -> None:
+        """Claim what is not ours yet, for ever: another try may let go of it."""
+        while True:
+            try:
+                for topic in self._topics:
+                    await self._claims.claim(topic, self._open(topic))
+                self._trouble = ""
+            except StateLogBroken:
+                raise
+            except KmigrateError as error:
+                self._trouble = f"{error.ref}: {error.what}"
+                await sleep(1.0)
+            await self._log.changed(_LOOK_S)
+
+    def _open(self, topic: str) -> list[int]:
+        return [partition for name, partition in self._ends if name == topic and (name, partition) not in self._ended]
+
+    async def _let_go(self) -> None:
+        for topic in self._topics:
+            try:
+                await self._claims.let_go(topic)
+            except StateLogBroken:
+                raise
+            except KmigrateError:
+                return  # we then count as gone once we have been silent for long enough
+
+    async def _announce(self) -> None:
+        interval = self._job.settings.presence_ms / 1000
+        while True:
+            sent = monotonic()
+            try:
+                await self._log.announce(self._presence())
+                self._membership.said(sent)
+            except Unreachable:
+                await sleep(0.1)
+                continue
+            await sleep(interval)
+
+    def _presence(self) -> MirrorPresence:
+        topics: dict[str, dict[int, PartitionProgress]] = {}
+        for lane in self.copier.lanes.values():
+            topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
+        return MirrorPresence(
+            instance=self._instance,
+            link=self._job.link,
+            applied=self._applied,
+            active=False,
+            interval_ms=self._job.settings.presence_ms,
+            topics=topics,
+            notes=tuple(each for each in (self._trouble, self.copier.trouble) if each),
+            engine=CopyEngine.SPARK,
+        )
+

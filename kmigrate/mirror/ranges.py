@@ -1,0 +1,105 @@
+"""The plan of a bulk copy: which offsets of which partitions, by which tasks, and what stands in the way. Pure.
+
+A partition's records go to the target in order, so one task has all of its range; a task has many partitions, and a
+job as many tasks as run at once, so that all of them share one limit fairly and none waits for another's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+
+from kmigrate.model.records import CopyEngine
+
+__all__ = ["Caution", "Choice", "CopyRange", "cautions", "choose", "split"]
+
+_ONE_PROCESS = 100 << 20
+"""Bytes a second that one mirror process copies at least, on a machine of its own (measured: 100 to 190 MB)."""
+_WORTH_S = 600
+"""Below this a Spark job gains nothing that one more mirror process would not."""
+
+
+class Caution(StrEnum):
+    """Why a range has one owner, and is written one batch at a time."""
+
+    OLD_RECORDS = "old-records"
+    LOG_CLEANER = "log-cleaner"
+    SHORT_MEMORY = "short-memory"
+    """The target's `producer.id.expiration.ms` could not be raised."""
+
+    @property
+    def text(self) -> str:
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Caution.OLD_RECORDS: "hold records of more than 20 days, which the target's brokers may forget the producer of",
+    Caution.LOG_CLEANER: "are compacted on the source",
+    Caution.SHORT_MEMORY: "go to brokers that forget producers (producer.id.expiration.ms could not be raised)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """Source offsets start (included) to end (excluded) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    size: int
+    """About how many bytes these are, by a look at the first of them."""
+    caution: Caution | None = None
+
+    @property
+    def offsets(self) -> int:
+        return self.end - self.start
+
+
+def split(ranges: Iterable[CopyRange], tasks: int) -> list[list[CopyRange]]:
+    """As many tasks as are asked for, or as there are ranges; each with about as many bytes."""
+    todo = sorted(ranges, key=lambda each: (-each.size, -each.offsets, each.topic, each.partition))
+    made: list[list[CopyRange]] = [[] for _ in range(max(1, min(tasks, len(todo))))]
+    heap = [(0, 0, number) for number in range(len(made))]
+    heapify(heap)
+    for each in todo:
+        size, count, number = heappop(heap)
+        made[number].append(each)
+        heappush(heap, (size + each.size, count + 1, number))
+    return [task for task in made if task]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which engine copies, and why."""
+
+    engine: CopyEngine
+    why: str
+
+
+def choose(ranges: Sequence[CopyRange], *, mapped: bool, missing: str, remote: bool) -> Choice:
+    """What `--engine auto` takes; `missing` is why Spark cannot be had here, `remote` that it has other machines."""
+    size, partitions = sum(each.size for each in ranges), len(ranges)
+    seconds = size / _ONE_PROCESS
+    amount = f"some {size / 1e9:.1f} GB in {partitions} partition{'' if partitions == 1 else 's'}"
+    if mapped:
+        return Choice(CopyEngine.DAEMON, "mapped offsets have one writer: the mirror process that leads the link")
+    if missing:
+        return Choice(CopyEngine.DAEMON, f"Spark cannot be started here: {missing}")
+    if partitions < 2:
+        return Choice(CopyEngine.DAEMON, f"{amount}: one partition is copied by one process in any case")
+    if seconds < _WORTH_S:
+        return Choice(CopyEngine.DAEMON, f"{amount}: one mirror process needs about {max(1, round(seconds))} s")
+    if not remote:
+        return Choice(
+            CopyEngine.DAEMON,
+            f"{amount}, and Spark has this machine only: kmigrate mirror run --workers N does the same without it",
+        )
+    return Choice(CopyEngine.SPARK, f"{amount}: one mirror process would need about {round(seconds / 60)} min")
+
+
+def cautions(ranges: Collection[CopyRange]) -> list[tuple[Caution, int]]:
+    """How many ranges each caution concerns."""
+    return [(each, count) for each in Caution if (count := sum(r.caution is each for r in ranges))]

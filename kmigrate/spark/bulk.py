@@ -1,0 +1,77 @@
+"""The copy of offset ranges as a Spark job: each task runs the mirror's own copier over its partitions.
+
+A task's result is how its partitions ended. Progress needs no way back to the driver: every try speaks in the presence
+log of the link, as mirror processes do. Retried and speculative tasks are further tries, which change nothing (M1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext, TaskContext
+from pyspark.errors import PySparkException
+
+import kmigrate
+from kmigrate.errors import Failed
+from kmigrate.mirror.bulk import BulkJob, Copied, copy_ranges
+from kmigrate.mirror.lane import Key
+
+__all__ = ["executor_settings", "run_tasks"]
+
+Ends = Mapping[Key, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """What an executor runs; pickled by its name, so that executors need kmigrate and what it depends on."""
+
+    job: BulkJob
+    run: str
+
+    def __call__(self, number: int, tasks: Iterable[Ends]) -> Iterator[Copied]:
+        context = TaskContext.get()
+        attempt = context.attemptNumber() if context is not None else 0
+        for ends in tasks:
+            instance = f"spark-{self.run}-{number}-{attempt}-{secrets.token_hex(3)}"
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                yield from runner.run(copy_ranges(self.job, ends, instance))
+
+
+def run_tasks(context: SparkContext, job: BulkJob, tasks: Sequence[Ends], run: str) -> list[Copied]:
+    """One job, one task for each of `tasks`, in the job group `run`; blocks until all have ended."""
+    context.setJobGroup(run, f"kmigrate: copy {sum(map(len, tasks))} partitions", interruptOnCancel=True)
+    try:
+        return context.parallelize(tasks, len(tasks)).mapPartitionsWithIndex(_Try(job, run)).collect()
+    except (Py4JError, PySparkException) as error:
+        raise Failed(
+            "bulk-copy-failed",
+            f"the Spark job ended: {_cause(str(error))}",
+            still_true="every record that was copied stands at its own offset; the topic stays with Spark",
+            next_step="repeat the command, it goes on from the target's own logs; or hand over with --engine daemon",
+        ) from error
+
+
+def executor_settings(master: str) -> dict[str, str]:
+    """What lets executors on this machine find this very kmigrate; elsewhere it must be installed (docs/spark.md)."""
+    here = str(Path(kmigrate.__file__).resolve().parents[1])
+    return {"spark.executorEnv.PYTHONPATH": here} if _is_near(master) else {}
+
+
+def _is_near(master: str) -> bool:
+    return master.startswith("local") or any(host in master for host in ("//127.0.0.1", "//localhost"))
+
+
+def _cause(text: str) -> str:
+    """Our own error inside what Spark says of a failed task, else the last line that names one."""
+    ours = re.findall(r"kmigrate\.errors\.\w+: (.+)", text)
+    if ours:
+        return str(ours[-1])
+    named = [line.strip() for line in text.splitlines() if re.match(r"\s*[\w.]+(Error|Exception)\b", line)]
+    return named[-1] if named else text.strip().partition("\n")[0]

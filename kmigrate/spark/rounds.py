@@ -1,0 +1,184 @@
+"""A bulk copy from its first round to the hand-over, for one link.
+
+    look what is left ──▶ a job over it ──▶ look again ──▶ … ──little left, or no less than before──▶ hand over
+
+Nothing of a run is kept anywhere but in the topics' records (that Spark copies them) and in the target's own logs
+(how far it is): a run that was killed is followed by another one. With `continuous` a job has no end: its tasks copy
+until their topics are promoted or handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.bulk import ENDLESS, BulkJob, Copied
+from kmigrate.mirror.lane import Key
+from kmigrate.mirror.ranges import CopyRange, split
+from kmigrate.mirror.survey import left_to_copy
+from kmigrate.model.records import CopyEngine, MirrorPresence, TopicRecord
+from kmigrate.model.sharing import by_spark
+from kmigrate.net.clock import monotonic
+from kmigrate.spark.bulk import run_tasks
+from kmigrate.state.log import StateLog
+
+__all__ = ["BulkProgress", "BulkRun", "Round"]
+
+SMALL_BYTES = 256 << 20
+"""So little is left to the daemon: it is through with it sooner than another job has started its tasks."""
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One job, as it was planned and as it ended."""
+
+    tasks: int
+    partitions: int
+    offsets: int
+    size: int
+    seconds: float = 0.0
+    copied: Sequence[Copied] = field(default=(), repr=False)
+
+    @property
+    def problems(self) -> list[Copied]:
+        return [each for each in self.copied if each.problem]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkProgress:
+    """How far a job is, in the words of its tasks."""
+
+    offsets: int
+    of_offsets: int
+    size: int
+    of_size: int
+    seconds: float
+    tasks: int
+    """Tries that speak."""
+    trouble: str = ""
+
+
+class BulkRun:
+    """The rounds of one call; `spark` may be anybody's session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: StateLog,
+        source: ClusterClient,
+        target: ClusterClient,
+        job: BulkJob,
+        topics: Sequence[str],
+        *,
+        throttle: int = 0,
+        on_progress: Callable[[BulkProgress], None] = lambda progress: None,
+    ) -> None:
+        self._context = spark.sparkContext
+        self._log = log
+        self._source = source
+        self._target = target
+        self._job = job
+        self._topics = list(topics)
+        self._throttle = throttle
+        self._on_progress = on_progress
+        self._name = secrets.token_hex(3)
+
+    async def run(self, *, continuous: bool = False) -> list[Round]:
+        """Round after round, until little is left or nothing is Spark's any more."""
+        rounds: list[Round] = []
+        before = 0
+        while records := self._records():
+            ranges = await self.left(records)
+            size = sum(each.size for each in ranges)
+            if continuous:
+                rounds.append(await self._round(_with_idle(ranges, records), records, endless=True))
+            elif not ranges or (rounds and (size <= SMALL_BYTES or size > before / 2)):
+                break
+            else:
+                rounds.append(await self._round(ranges, records, endless=False))
+            if rounds[-1].problems:
+                break
+            before = size
+        return rounds
+
+    def _records(self) -> list[TopicRecord]:
+        found = (self._log.state.topic(self._job.link, topic) for topic in self._topics)
+        return [record for record in found if record is not None and by_spark(record)]
+
+    async def left(self, records: Sequence[TopicRecord]) -> list[CopyRange]:
+        """What is left to copy now, but for partitions that have stopped."""
+        starts = {
+            (record.topic, partition): start
+            for record in records
+            for partition, start in record.starts.items()
+            if partition not in record.stops
+        }
+        compacted = {record.topic for record in records if record.compacted}
+        return await left_to_copy(
+            self._source, starts, self._target, compacted=compacted, pipelining=self._job.pipelining
+        )
+
+    async def _round(self, ranges: Sequence[CopyRange], records: Sequence[TopicRecord], *, endless: bool) -> Round:
+        tasks = split(ranges, self._context.defaultParallelism)
+        ends = [{(r.topic, r.partition): ENDLESS if endless else r.end for r in task} for task in tasks]
+        job = replace(
+            self._job,
+            throttle=self._throttle and max(1, self._throttle // len(tasks)),
+            partitions={record.topic: len(record.starts) for record in records if endless},
+        )
+        planned = Round(len(tasks), len(ranges), sum(r.offsets for r in ranges), sum(r.size for r in ranges))
+        began = monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                working = group.create_task(asyncio.to_thread(run_tasks, self._context, job, ends, self._name))
+                while not working.done():
+                    await self._log.changed(_LOOK_S)
+                    self._on_progress(self._progress(ranges, monotonic() - began))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            self._context.cancelJobGroup(self._name)  # nothing where it has ended
+        return replace(planned, seconds=monotonic() - began, copied=tuple(working.result()))
+
+    def _progress(self, ranges: Sequence[CopyRange], seconds: float) -> BulkProgress:
+        words = [
+            word
+            for word in self._log.alive(MirrorPresence)
+            if word.engine is CopyEngine.SPARK and word.instance.startswith(f"spark-{self._name}-")
+        ]
+        at: dict[Key, int] = {}
+        troubles: dict[str, None] = {}
+        for word in words:
+            for topic, parts in word.topics.items():
+                for partition, told in parts.items():
+                    key = (topic, partition)
+                    at[key] = max(at.get(key, -1), told.position)
+                    troubles |= dict.fromkeys(each for each in (told.problem, told.trouble) if each)
+            troubles |= dict.fromkeys(word.notes)
+        done = [max(0, min(at.get((r.topic, r.partition), r.start), r.end) - r.start) for r in ranges]
+        return BulkProgress(
+            sum(done),
+            sum(r.offsets for r in ranges),
+            sum(r.size * part // max(1, r.offsets) for r, part in zip(ranges, done, strict=True)),
+            sum(r.size for r in ranges),
+            seconds,
+            len(words),
+            "; ".join(troubles),
+        )
+
+
+def _with_idle(ranges: Sequence[CopyRange], records: Sequence[TopicRecord]) -> list[CopyRange]:
+    """A range for every partition, also where nothing is left now: more will come."""
+    busy: Mapping[Key, CopyRange] = {(each.topic, each.partition): each for each in ranges}
+    return [
+        busy.get((record.topic, partition), CopyRange(record.topic, partition, start, start, 0))
+        for record in records
+        for partition, start in record.starts.items()
+        if partition not in record.stops
+    ]

@@ -1,0 +1,62 @@
+"""Who copies a topic while it is mirrored: the mirror processes, or Spark's tasks until they hand it over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kmigrate.model.lifecycle import COPIED, TopicPhase
+from kmigrate.model.records import CopyEngine, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.links import resolve_link
+
+__all__ = ["set_engine"]
+
+
+async def set_engine(
+    estate: Estate, link_name: str | None, topics: Sequence[str], engine: CopyEngine, *, plan: bool = False
+) -> Plan:
+    """Write who shall copy these topics; whoever copies them now lets go, and the other one begins."""
+    link = resolve_link(estate.log.state, link_name)
+    found: list[Finding] = []
+    changed: list[str] = []
+    for topic in dict.fromkeys(topics):
+        record = estate.log.state.topic(link.name, topic)
+        finding = _guard(topic, record, engine)
+        if finding is not None:
+            found.append(finding)
+        elif record is not None and record.engine is not engine:
+            changed.append(topic)
+    made = Plan.of("topic mirror", [f"{topic} is copied by the {engine} engine" for topic in changed], found)
+    made.refuse()
+    if plan:
+        return made
+
+    def decide(state: State, topic: str) -> TopicRecord | None:
+        record = state.topic(link.name, topic)
+        return None if record is None or record.engine is engine else replace(record, engine=engine)
+
+    for topic in changed:
+        await estate.log.append(lambda state, topic=topic: decide(state, topic))  # type: ignore[misc]
+    return made.done()
+
+
+def _guard(topic: str, record: TopicRecord | None, engine: CopyEngine) -> Finding | None:
+    if record is None:
+        return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored", f"kmigrate topic mirror {topic}")
+    if engine is CopyEngine.DAEMON:
+        return None
+    if record.mapped:
+        return Finding(
+            "refuse",
+            "mapped-by-daemon",
+            f"topic {topic} has mapped offsets, which have one writer: the mirror process that leads the link",
+            "leave out --engine",
+        )
+    if record.phase in COPIED - {TopicPhase.MIRRORING} or record.phase is TopicPhase.PROMOTED:
+        return Finding(
+            "refuse", "not-mirroring", f"topic {topic} is {record.phase}: near its promote the daemon copies"
+        )
+    return None
