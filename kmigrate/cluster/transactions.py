@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient, code_of, millis_of
-from kmigrate.errors import KmigrateError
+from kmigrate.errors import KmigrateError, Unreachable
 from kmigrate.protocol.api import entity
 
-__all__ = ["OpenTransaction", "open_transactions"]
+__all__ = ["OpenTransaction", "open_topics", "open_transactions"]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
+_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""One that is being ended is open, too, until all its partitions have its marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,34 @@ async def open_transactions(
         elif key in still and still[key].offset == each.offset:
             out[key] = replace(still[key], hanging=True)
     return out
+
+
+async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str, frozenset[str]] | None:
+    """Of these transactional ids those that have a transaction open, each with its topics whose marker is not written.
+
+    Asked of every broker: each knows the ids that it coordinates. None before Kafka 3.0; Unreachable where a broker
+    cannot tell now.
+    """
+    if not names:
+        return {}
+    if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+        return None
+    if not client.metadata.brokers:
+        await client.refresh([])
+    found: dict[str, frozenset[str]] = {}
+    listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    for node in sorted(client.metadata.brokers):
+        listed = await client.call(listing(state_filters=_OPEN_STATES, producer_id_filters=()), node)
+        if code_of(listed.error_code):
+            raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
+        open_ = {str(each.transactional_id) for each in listed.transaction_states} & set(names)
+        if not open_:
+            continue
+        described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
+        for each in described.transaction_states:
+            if not code_of(each.error_code) and _is_open(each.transaction_state):
+                found[str(each.transactional_id)] = frozenset(str(topic.topic) for topic in each.topics)
+    return found
 
 
 async def _begun(
@@ -138,5 +168,4 @@ async def _of_coordinator(
 
 
 def _is_open(state: str) -> bool:
-    """Also a transaction that is being ended still holds the stable end back."""
-    return str(state) in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+    return str(state) in _OPEN_STATES

@@ -4,7 +4,8 @@ Each step waits for facts and writes one record; nothing is remembered between s
 says, so a controller that dies is replaced by one that reads on. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
-B  The barrier is read after the drain: the source's log end (replica_id −2, V1). The producers are read after it, and
+B  The barrier is read after the drain, and after the markers of routed transactions: the source's log end (replica_id
+   −2, V1). The producers are read after it, and
    the end must be the same once more after that (C), so that no mark is newer than the barrier.
 C  The flip needs the word of each partition's owner that it stopped exactly at the barrier of this fence, and the
    target's log end equal to it (where offsets are mapped: to what the barrier is there), and the source's log end and
@@ -45,6 +46,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
+from kmigrate.workflow.transactions import wait_for_ends
 
 __all__ = ["TopicPromotion"]
 
@@ -173,6 +175,7 @@ class TopicPromotion:
             raise Refused(
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
+        await wait_for_ends(self.log.state, self.source, record, deadline)
         ends, granted = await _together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
@@ -189,7 +192,7 @@ class TopicPromotion:
             if ack is None or ack.epoch != record.fence_epoch:
                 return f"router {router.name} on {router.host} has not acknowledged the fence"
             if ack.in_flight:
-                return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source"
+                return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source or transaction(s)"
         return None
 
     async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:

@@ -1,0 +1,42 @@
+"""What a promote must know of transactions that routers carry: whether they have ended, and what they couple."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.transactions import open_topics
+from kmigrate.errors import Refused
+from kmigrate.model.records import TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+
+__all__ = ["wait_for_ends"]
+
+_PAUSE_S = 0.005
+
+
+async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> None:
+    """Until no routed transaction is open at a topic's source, also none that its router has forgotten.
+
+    A coordinator answers an EndTxn before it has written the markers, and a barrier must lie behind them.
+    """
+    routed = {t.source_id: t.name for t in state.transactions(record.link) if record.topic in t.topics}
+    while routed:
+        names = await _open(source, record, routed.values())
+        keys = [(record.topic, partition) for partition in range(record.partitions)]
+        for _, producers in (await source.describe_producers(keys)).values():
+            ids = {p.producer_id for p in producers if p.txn_start_offset >= 0}
+            names |= {name for source_id, name in routed.items() if source_id in ids}
+        if not names:
+            return
+        if monotonic() > deadline:
+            raise Refused(
+                "open-transaction", f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
+            )
+        await sleep(_PAUSE_S)
+
+
+async def _open(source: ClusterClient, record: TopicRecord, names: Collection[str]) -> set[str]:
+    open_ = await open_topics(source, names) or {}
+    return {name for name, topics in open_.items() if record.topic in topics}
