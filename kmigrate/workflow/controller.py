@@ -46,6 +46,7 @@ class Controller:
         self._instance = instance
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._ready: set[tuple[str, str]] = set()
         self._tasks = TaskOwner()
         self._started = monotonic()
         self.trouble: KmigrateError | None = None
@@ -124,6 +125,7 @@ class Controller:
                 self._estate.target,
                 self._estate.target_admin,
                 self._settings.straggler_window_s,
+                self._ready,
             ).run()
         except KmigrateError as error:
             self.trouble = error  # the intent stays in the state log and is taken up again

@@ -14,13 +14,15 @@ D  Any deadline or guard before the flip un-fences; after the flip there is no w
 E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
    record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
+F  Topics that transactions couple are fenced only when all of them are to be promoted, and flipped only when all stand
+   at their barriers: their records follow each other at once, and no transaction begins in between (`router`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kmigrate.cluster.admin import Admin
@@ -46,7 +48,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.transactions import wait_for_ends
+from kmigrate.workflow.transactions import coupled_records, not_asked_for, wait_for_ends, wait_for_unit
 
 __all__ = ["TopicPromotion"]
 
@@ -65,6 +67,8 @@ class TopicPromotion:
     target: ClusterClient
     target_admin: Admin
     straggler_window_s: float = 5.0
+    ready: set[tuple[str, str]] = field(default_factory=set)
+    """Topics that only wait for the others of their unit, by link; shared by all promotes of a controller (F)."""
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
@@ -83,6 +87,8 @@ class TopicPromotion:
                         return
         except KmigrateError as error:
             await self._unfence(error)
+        finally:
+            self.ready.discard((self.link, self.topic))
 
     # facts
 
@@ -141,7 +147,7 @@ class TopicPromotion:
                 return f"partition {partition} has stopped: {seen.problem}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
-        return self._not_upkept(record) or self._silent_router()
+        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router()
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """The mirror must have compared partitions, configs and rules since this promote was asked for."""
@@ -268,6 +274,10 @@ class TopicPromotion:
         rules = put_in_force(record, self.target, self.target_admin, deadline)
         await _together(arrival(), _together(self._write_marks(record), rules))
         ends = await self._prove(record, deadline)
+        if coupled_records(self.log.state, record):
+            self.ready.add((self.link, self.topic))
+            await wait_for_unit(self.log, record, self.ready, deadline)
+            ends = await self._prove(record, deadline)
         flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
         await self._advance(record, TopicEvent.FLIP, flipped)
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from tests.integration.migration import Migration, wait_until
+from tests.integration.router_world import ends, link_between, quietly, router
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -65,8 +72,7 @@ def test_transactional_producers_of_two_families_are_promoted_live(migration: Mi
     traffic.roll("producers", run.routers)
     traffic.roll("transactional", run.routers)
     with java_transactions(run.routers, "java", "java-tx") as java:
-        committed = wait_until(lambda: len(list(read_topic(run.target.bootstrap, "java"))) > 300, 30, "committed records")
-        assert committed
+        wait_until(lambda: len(list(read_topic(run.target.bootstrap, "java"))) > 300, 30, "committed records")
         time.sleep(2)
         told = run.does("promote", "payments", "java", "--yes")
         print(told)
@@ -83,3 +89,93 @@ def test_transactional_producers_of_two_families_are_promoted_live(migration: Mi
     verdict = run.judge("payments")
     assert verdict.acked > 500
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def transaction(producer: Producer, topic: str, *values: bytes) -> None:
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    producer.commit_transaction(30)
+
+
+def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
+    """What a reader of committed records sees."""
+    return [record.value for record in read_topic(cluster.bootstrap, topic)]
+
+
+def test_of_two_holders_of_an_id_the_older_is_fenced_before_and_after_the_flip(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic, name = unique_name("holders"), unique_name("x")
+    for cluster in (source, target):
+        make_topic(cluster, topic)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            with router("r1", target) as one, router("r2", target) as two:
+                await world.routers_apply(2)
+                made = [
+                    Producer({"bootstrap.servers": where.bootstrap, "transactional.id": name}, logger=None)
+                    for where in (one, two, one)
+                ]
+                await quietly(made[0].init_transactions, 30)
+                made[0].begin_transaction()
+                made[0].produce(topic, b"lost with its holder", partition=0)
+                await quietly(made[0].flush, 20)
+                await quietly(made[1].init_transactions, 30)
+                with pytest.raises(KafkaException) as fenced:
+                    await quietly(made[0].commit_transaction, 20)
+                assert fenced.value.args[0].fatal(), fenced.value
+                await quietly(transaction, made[1], topic, b"second")
+                record = await world.fence(topic)
+                acks = await world.drained(topic, record.fence_epoch, 2)
+                await world.flip(topic, record.fence_epoch, acks)
+                await world.routers_apply(2)
+                await quietly(transaction, made[1], topic, b"second, promoted")
+                await quietly(made[2].init_transactions, 30)
+                with pytest.raises(KafkaException) as fenced:
+                    await quietly(transaction, made[1], topic, b"never")
+                assert fenced.value.args[0].fatal(), fenced.value
+                await quietly(transaction, made[2], topic, b"third")
+
+    asyncio.run(scenario())
+    assert stored(source, topic) == [b"second"]
+    assert stored(target, topic) == [b"second, promoted", b"third"]
+
+
+def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("lost")
+    for cluster in (source, target):
+        make_topic(cluster, topic)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            with router("r1", target) as first:
+                port = int(first.bootstrap.rsplit(":", 1)[1])
+                producer = Producer(
+                    {"bootstrap.servers": first.bootstrap, "transactional.id": unique_name("x")}, logger=None
+                )
+                await quietly(producer.init_transactions, 30)
+                producer.begin_transaction()
+                producer.produce(topic, b"one", partition=0)
+                await quietly(producer.flush, 20)
+                source.pause(1)
+                committing = asyncio.create_task(quietly(producer.commit_transaction, 60))
+                await asyncio.sleep(0.5)  # the EndTxn has left the router by then, or the client sends it again
+                first.kill()
+            source.resume(1)
+            await quietly(wait_until, lambda: ends(source.bootstrap, topic, 1) == [2], 15, "the source's marker")
+            record = await world.fence(topic)
+            await world.flip(topic, record.fence_epoch, [])
+            with router("r1", target, port):
+                async with asyncio.timeout(60):
+                    await committing
+                    await quietly(transaction, producer, topic, b"two")
+
+    asyncio.run(scenario())
+    assert stored(source, topic) == [b"one"]
+    assert stored(target, topic) == [b"two"]

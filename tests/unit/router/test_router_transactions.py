@@ -107,8 +107,8 @@ class Desk:
                 transaction_start_time=dt.datetime.fromtimestamp(1, dt.UTC),
             )
             return blank(kind, transaction_states=(state,))
-        holder = {"target": T, "source": S}[where]
-        return blank(kind, error_code=code, node_id=2, host="h", port=1, producer_id=holder[0], producer_epoch=holder[1])
+        number, epoch = {"target": T, "source": S}[where]
+        return blank(kind, error_code=code, node_id=2, host="h", port=1, producer_id=number, producer_epoch=epoch)
 
     def init(self, **values: Any) -> int:
         answer = self.says(INIT, transactional_id=NAME, producer_id=-1, producer_epoch=-1, **values)
