@@ -13,11 +13,15 @@ from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient, code_of, millis_of
 from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.net.clock import now_ms
 from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, row
 
-__all__ = ["OpenTransaction", "open_topics", "open_transactions"]
+__all__ = ["OpenTransaction", "begin_and_abort", "last_begun", "open_topics", "open_transactions"]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
+_OF_TRANSACTIONS = 1
+_NOBODYS_GROUP = "__kmigrate_nobody"
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 """One that is being ended is open, too, until all its partitions have its marker."""
 
@@ -106,6 +110,39 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
             if not code_of(each.error_code) and _is_open(each.transaction_state):
                 found[str(each.transactional_id)] = frozenset(str(topic.topic) for topic in each.topics)
     return found
+
+
+async def last_begun(client: ClusterClient, name: str) -> int | None:
+    """When a transactional id began its last transaction, ms since the epoch; None where the cluster knows no such id.
+
+    −1 for never, also where it cannot be told (before Kafka 3.0); of an open transaction the moment of the call.
+    """
+    if _DESCRIBE_TRANSACTIONS not in await _apis(client):
+        return -1
+    describing = entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    state = (await client.call(describing(transactional_ids=(name,)), node)).transaction_states[0]
+    code = code_of(state.error_code)
+    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(state.transaction_state) == "Dead"):
+        return None
+    if code:
+        raise Unreachable("transactions-unknown", f"{name}: DescribeTransactions answered {row(code).name}")
+    return now_ms() if _is_open(state.transaction_state) else millis_of(state.transaction_start_time)
+
+
+async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int, int]) -> int:
+    """An empty transaction: its id counts as used, and nobody sees it; the broker's error code.
+
+    It names a group that nobody has and not a topic, so its marker stands in no topic but that of group offsets.
+    """
+    await client.find_coordinator(_NOBODYS_GROUP)  # which makes that topic where it is missing
+    node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    add, end = entity(25, 3, "request"), entity(26, 3, "request")
+    holder = {"transactional_id": name, "producer_id": producer[0], "producer_epoch": producer[1]}
+    added = await client.call(add(**holder, group_id=_NOBODYS_GROUP), node)
+    if code := code_of(added.error_code):
+        return code
+    return code_of((await client.call(end(**holder, committed=False), node)).error_code)
 
 
 async def _begun(

@@ -19,6 +19,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import hand_over
+from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 
@@ -48,6 +49,8 @@ class Controller:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._ready: set[tuple[str, str]] = set()
         self._tasks = TaskOwner()
+        self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
+        self._keeping: asyncio.Task[None] | None = None
         self._started = monotonic()
         self.trouble: KmigrateError | None = None
         """The newest error of an act that is tried again, None when all is well."""
@@ -61,6 +64,7 @@ class Controller:
                 if monotonic() - announced >= self._settings.interval_s:
                     await self._announce(active)
                     announced = monotonic()
+                self._keep(active)
                 if active:
                     self._act()
                 await self._log.changed(self._settings.interval_s)
@@ -98,6 +102,14 @@ class Controller:
         if known is None:
             return monotonic() - self._started < self._settings.lease_s
         return monotonic() - known[1] < self._settings.lease_s
+
+    def _keep(self, active: bool) -> None:
+        """Whoever leads keeps the transactional ids alive."""
+        if active and self._keeping is None:
+            self._keeping = self._tasks.start(self._keeper.run(), "keep ids alive")
+        elif not active and self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
 
     def _act(self) -> None:
         """Start a task for every intent that has none."""

@@ -48,7 +48,13 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.transactions import coupled_records, not_asked_for, wait_for_ends, wait_for_unit
+from kmigrate.workflow.transactions import (
+    coupled_records,
+    not_asked_for,
+    refuse_lost_ids,
+    wait_for_ends,
+    wait_for_unit,
+)
 
 __all__ = ["TopicPromotion"]
 
@@ -135,6 +141,7 @@ class TopicPromotion:
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
             raise Refused("direct-writers", "; ".join(found))
+        await refuse_lost_ids(self.log.state, self.source, self.target, record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
 
     def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.transactions import open_topics
+from kmigrate.cluster.transactions import last_begun, open_topics
 from kmigrate.errors import Refused
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.lifecycle import PROMOTING, TopicPhase
@@ -14,7 +14,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
-__all__ = ["coupled_records", "not_asked_for", "wait_for_ends", "wait_for_unit"]
+__all__ = ["coupled_records", "not_asked_for", "refuse_lost_ids", "wait_for_ends", "wait_for_unit"]
 
 _PAUSE_S = 0.005
 
@@ -70,6 +70,21 @@ async def wait_for_unit(
         if monotonic() > deadline:
             raise Refused("coupled-topics", f"{', '.join(waits)} did not reach its barrier in time")
         await sleep(_PAUSE_S)
+
+
+async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterClient, record: TopicRecord) -> None:
+    """A holder whose id the target has forgotten would die at the flip; one that both have forgotten is gone itself."""
+    for transaction in state.transactions(record.link):
+        name = transaction.name
+        if record.topic not in transaction.topics or await last_begun(target, name) is not None:
+            continue
+        if await last_begun(source, name) is None:
+            continue
+        raise Refused(
+            "transactional-id-lost",
+            f"the target has forgotten transactional id {name}: no controller ran for too long to keep it",
+            next_step="restart its producer with the router's address: it is given a new identity",
+        )
 
 
 async def _open(source: ClusterClient, record: TopicRecord, names: Collection[str]) -> set[str]:

@@ -165,7 +165,7 @@ def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(
                 await quietly(producer.flush, 20)
                 source.pause(1)
                 committing = asyncio.create_task(quietly(producer.commit_transaction, 60))
-                await asyncio.sleep(0.5)  # the EndTxn has left the router by then, or the client sends it again
+                await asyncio.sleep(2)  # the EndTxn has left the router by then, or the client sends it again
                 first.kill()
             source.resume(1)
             await quietly(wait_until, lambda: ends(source.bootstrap, topic, 1) == [2], 15, "the source's marker")
