@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
@@ -142,6 +142,66 @@ def test_of_two_holders_of_an_id_the_older_is_fenced_before_and_after_the_flip(
     asyncio.run(scenario())
     assert stored(source, topic) == [b"second"]
     assert stored(target, topic) == [b"second, promoted", b"third"]
+
+
+def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promoted(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    read, written, group = unique_name("read"), unique_name("written"), unique_name("g")
+    for cluster in (source, target):
+        make_topic(cluster, read)
+        make_topic(cluster, written)
+
+    def process(consumer: Consumer, producer: Producer, count: int) -> None:
+        """Reads so many records and writes each on, with its position, in a transaction of its own."""
+        deadline = time.monotonic() + 30
+        while count:
+            assert time.monotonic() < deadline
+            message = consumer.poll(0.5)
+            if message is None or message.error() is not None:
+                continue
+            producer.begin_transaction()
+            producer.produce(written, b"seen " + message.value(), partition=0)
+            positions = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 20)
+            producer.commit_transaction(30)
+            count -= 1
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            for topic in (read, written):
+                await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            with router("r1", target) as running:
+                await world.routers_apply()
+                ours = {"bootstrap.servers": running.bootstrap}
+                filler = Producer({"bootstrap.servers": target.bootstrap})  # in the mirror's place
+                for number in range(4):
+                    filler.produce(read, b"%d" % number, partition=0)
+                assert await quietly(filler.flush, 20) == 0
+                config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+                consumer = Consumer({**ours, **config}, logger=None)
+                consumer.subscribe([read])
+                producer = Producer({**ours, "transactional.id": unique_name("x")}, logger=None)
+                await quietly(producer.init_transactions, 30)
+                with pytest.raises(KafkaException) as refused:
+                    await quietly(process, consumer, producer, 1)
+                assert refused.value.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+                assert refused.value.args[0].txn_requires_abort(), refused.value
+                await quietly(producer.abort_transaction, 30)
+                record = await world.fence(written)
+                acks = await world.drained(written, record.fence_epoch)
+                await world.flip(written, record.fence_epoch, acks)
+                await world.routers_apply()
+                await quietly(process, consumer, producer, 2)
+                await quietly(consumer.close)
+                consumer = Consumer({**ours, **config}, logger=None)
+                consumer.subscribe([read])
+                await quietly(process, consumer, producer, 1)
+                await quietly(consumer.close)
+
+    asyncio.run(scenario())
+    assert stored(source, written) == []
+    assert stored(target, written) == [b"seen 1", b"seen 2", b"seen 3"]
 
 
 def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(
