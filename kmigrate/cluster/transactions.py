@@ -11,13 +11,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient, code_of, millis_of
-from kmigrate.errors import KmigrateError
+from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, row
 
-__all__ = ["OpenTransaction", "open_transactions"]
+__all__ = ["OpenTransaction", "begin_and_abort", "last_begun", "open_topics", "open_transactions"]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
+_OF_TRANSACTIONS = 1
+_NOBODYS_GROUP = "__kmigrate_nobody"
+_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""One that is being ended is open, too, until all its partitions have its marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,67 @@ async def open_transactions(
     return out
 
 
+async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str, frozenset[str]] | None:
+    """Of these transactional ids those that have a transaction open, each with its topics whose marker is not written.
+
+    Asked of every broker: each knows the ids that it coordinates. None before Kafka 3.0; Unreachable where a broker
+    cannot tell now.
+    """
+    if not names:
+        return {}
+    if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+        return None
+    if not client.metadata.brokers:
+        await client.refresh([])
+    found: dict[str, frozenset[str]] = {}
+    listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    for node in sorted(client.metadata.brokers):
+        listed = await client.call(listing(state_filters=_OPEN_STATES, producer_id_filters=()), node)
+        if code_of(listed.error_code):
+            raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
+        open_ = {str(each.transactional_id) for each in listed.transaction_states} & set(names)
+        if not open_:
+            continue
+        described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
+        for each in described.transaction_states:
+            if not code_of(each.error_code) and _is_open(each.transaction_state):
+                found[str(each.transactional_id)] = frozenset(str(topic.topic) for topic in each.topics)
+    return found
+
+
+async def last_begun(client: ClusterClient, name: str) -> int | None:
+    """When a transactional id began its last transaction, ms since the epoch; None where the cluster knows no such id.
+
+    −1 for never, also where it cannot be told (before Kafka 3.0); of an open transaction the moment of the call.
+    """
+    if _DESCRIBE_TRANSACTIONS not in await _apis(client):
+        return -1
+    describing = entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    state = (await client.call(describing(transactional_ids=(name,)), node)).transaction_states[0]
+    code = code_of(state.error_code)
+    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(state.transaction_state) == "Dead"):
+        return None
+    if code:
+        raise Unreachable("transactions-unknown", f"{name}: DescribeTransactions answered {row(code).name}")
+    return now_ms() if _is_open(state.transaction_state) else millis_of(state.transaction_start_time)
+
+
+async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int, int]) -> int:
+    """An empty transaction: its id counts as used, and nobody sees it; the broker's error code.
+
+    It names a group that nobody has and not a topic, so its marker stands in no topic but that of group offsets.
+    """
+    await client.find_coordinator(_NOBODYS_GROUP)  # which makes that topic where it is missing
+    node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    add, end = entity(25, 3, "request"), entity(26, 3, "request")
+    holder = {"transactional_id": name, "producer_id": producer[0], "producer_epoch": producer[1]}
+    added = await client.call(add(**holder, group_id=_NOBODYS_GROUP), node)
+    if code := code_of(added.error_code):
+        return code
+    return code_of((await client.call(end(**holder, committed=False), node)).error_code)
+
+
 async def _begun(
     client: ClusterClient, keys: Collection[tuple[str, int]]
 ) -> dict[tuple[str, int], OpenTransaction]:
@@ -134,5 +201,4 @@ async def _of_coordinator(
 
 
 def _is_open(state: str) -> bool:
-    """Also a transaction that is being ended still holds the stable end back."""
-    return str(state) in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+    return str(state) in _OPEN_STATES

@@ -214,5 +214,6 @@ def _converted(runs: list[Run], form: Form = Form.REWRITTEN) -> list[Append]:
 
 
 def _note_direct(reading: Reading, batch: Batch) -> None:
-    if batch.producer_id < DIRECT_LIMIT:
+    """A transactional batch has an id of the source's also when it was routed: the source tells who writes those."""
+    if batch.producer_id < DIRECT_LIMIT and not batch.is_transactional:
         reading.direct = (batch.producer_id, batch.base_offset)

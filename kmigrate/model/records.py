@@ -3,7 +3,8 @@
 State log (`__kmigrate_state`, compare-and-set, one partition): what was decided. Keys:
 
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
-    verified/<link>/<topic>   router/<name>   lease/<what>   assignment/<link>
+    verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>   lease/<what>
+    assignment/<link>
 
 Presence log (`__kmigrate_presence`, plain appends): what a running process says of itself. A presence record
 names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
@@ -55,6 +56,7 @@ __all__ = [
     "RouterPresence",
     "RouterRecord",
     "TopicRecord",
+    "TransactionRecord",
     "Upkept",
     "VerifiedRange",
     "VerifiedRecord",
@@ -63,6 +65,7 @@ __all__ = [
     "group_key",
     "link_key",
     "topic_key",
+    "transaction_key",
     "verified_key",
 ]
 
@@ -84,6 +87,10 @@ def group_key(link: str, group: str) -> str:
 
 def verified_key(link: str, topic: str) -> str:
     return f"verified/{link}/{topic}"
+
+
+def transaction_key(link: str, name: str) -> str:
+    return f"transaction/{link}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +310,37 @@ class VerifiedRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """A transactional id that routed producers use: whom the target takes its holder for, and whom the source does.
+
+    Both clusters raise their epoch at each InitProducerId, so the newest of the one belongs to the newest of the other.
+    """
+
+    link: str
+    name: str
+    """The transactional id, the same on both clusters."""
+    producer_id: int
+    epoch: int
+    """As the target gave them, and as the client knows them."""
+    source_id: int
+    source_epoch: int
+    topics: tuple[str, ...] = ()
+    """Mirrored topics that were written under this id: they are coupled, and promoted together."""
+
+    @property
+    def key(self) -> str:
+        return transaction_key(self.link, self.name)
+
+    def merged(self, newer: TransactionRecord) -> TransactionRecord:
+        """What stands once two routers have told the same id's identities, in whichever order."""
+        topics = tuple(sorted({*self.topics, *newer.topics}))
+        if (self.producer_id, self.source_id) != (newer.producer_id, newer.source_id):
+            return dataclasses.replace(newer, topics=topics)
+        epoch, source_epoch = max(self.epoch, newer.epoch), max(self.source_epoch, newer.source_epoch)
+        return dataclasses.replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics)
+
+
+@dataclass(frozen=True, slots=True)
 class RouterRecord:
     """A router that must acknowledge every fence; a restart under the same name replaces its instance."""
 
@@ -461,6 +499,7 @@ Record = (
     | GroupRecord
     | BarrierRecord
     | VerifiedRecord
+    | TransactionRecord
     | RouterRecord
     | LeaseRecord
     | AssignmentRecord
@@ -477,6 +516,7 @@ KINDS: dict[str, type[Record]] = {
         GroupRecord,
         BarrierRecord,
         VerifiedRecord,
+        TransactionRecord,
         RouterRecord,
         LeaseRecord,
         AssignmentRecord,

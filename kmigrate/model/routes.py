@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import LinkRecord, ProducerMark, TopicRecord
+from kmigrate.model.records import LinkRecord, ProducerMark, TopicRecord, TransactionRecord
 from kmigrate.model.state import State
 
 __all__ = [
@@ -87,6 +87,10 @@ class RoutingTable:
     topics: Mapping[str, TopicRoute]
     held_groups: frozenset[str]
     """Groups whose members wait: mirrored and not promoted (AL-30)."""
+    transactions: Mapping[str, Mapping[str, TransactionRecord]] = field(default_factory=dict)
+    """By transactional id and link: who its holder is on each side."""
+    mirroring: tuple[str, ...] = ()
+    """Links that have a topic which is not promoted."""
 
 
 def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
@@ -117,4 +121,8 @@ def routing_table(state: State) -> RoutingTable:
         if link is not None:
             topics[record.topic] = _route(state, link, record)
     held = frozenset(r.group for r in state.groups() if r.phase is not GroupPhase.PROMOTED)
-    return RoutingTable(state.epoch, topics, held)
+    transactions: dict[str, dict[str, TransactionRecord]] = {}
+    for transaction in state.transactions():
+        transactions.setdefault(transaction.name, {})[transaction.link] = transaction
+    mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})
+    return RoutingTable(state.epoch, topics, held, transactions, tuple(mirroring))

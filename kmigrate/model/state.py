@@ -15,10 +15,12 @@ from kmigrate.model.records import (
     Record,
     RouterRecord,
     TopicRecord,
+    TransactionRecord,
     VerifiedRecord,
     group_key,
     link_key,
     topic_key,
+    transaction_key,
     verified_key,
 )
 
@@ -75,6 +77,16 @@ class State:
     def verified(self, link: str, topic: str) -> VerifiedRecord | None:
         found = self.records.get(verified_key(link, topic))
         return found if isinstance(found, VerifiedRecord) else None
+
+    def transactions(self, link: str | None = None) -> list[TransactionRecord]:
+        return sorted(
+            (r for r in self.records.values() if isinstance(r, TransactionRecord) and link in (None, r.link)),
+            key=lambda r: (r.link, r.name),
+        )
+
+    def transaction(self, link: str, name: str) -> TransactionRecord | None:
+        found = self.records.get(transaction_key(link, name))
+        return found if isinstance(found, TransactionRecord) else None
 
     def routers(self) -> list[RouterRecord]:
         return sorted((r for r in self.records.values() if isinstance(r, RouterRecord)), key=lambda r: r.name)

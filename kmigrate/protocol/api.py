@@ -30,6 +30,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.described import read_described
 
 __all__ = [
     "API_NAMES",
@@ -78,13 +79,15 @@ def known_versions(api_key: int) -> tuple[int, int] | None:
     return versions[0], versions[-1]
 
 
+_DESCRIBE_TRANSACTIONS = 65
 _READERS: dict[type[Any], Callable[[bytes, int], tuple[Any, int]]] = {}
 _WRITERS: dict[type[Any], Callable[[io.BytesIO, Any], None]] = {}
 
 
 def _reader(kind: type[Any]) -> Callable[[bytes, int], tuple[Any, int]]:
     if kind not in _READERS:
-        _READERS[kind] = entity_reader(kind)
+        by_hand = int(kind.__api_key__) == _DESCRIBE_TRANSACTIONS and "Response" in kind.__name__
+        _READERS[kind] = read_described if by_hand else entity_reader(kind)
     return _READERS[kind]
 
 

@@ -74,6 +74,7 @@ class Code(IntEnum):
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
+    TRANSACTIONAL_ID_NOT_FOUND = 105
 
 
 @dataclass(frozen=True, slots=True)

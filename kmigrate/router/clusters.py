@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.finder import find_batch
+from kmigrate.cluster.transactions import open_topics
 from kmigrate.errors import KmigrateError, Unreachable
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import RoutingTable, Serve
@@ -21,6 +22,7 @@ from kmigrate.router.core import StoredBatch
 __all__ = ["Clusters"]
 
 _log = logging.getLogger("kmigrate.router")
+_DESCRIBE_TRANSACTIONS = 65
 _REFRESH_PAUSE_S = 0.05
 """Between two metadata reads of one source: a moved leader makes every client ask at once."""
 
@@ -32,6 +34,7 @@ class _Source:
         self.link = link
         self.client = client
         self.produce_version = -1
+        self.tells_transactions = False
         self.wanted: set[str] = set()
         self.refreshing = False
 
@@ -40,9 +43,15 @@ class _Source:
         topics, self.wanted = self.wanted, set()
         await self.client.refresh(topics)
         if self.produce_version < 0:
-            answer = await self.client.call(entity(18, 0, "request")())
-            spans = {int(key.api_key): int(key.max_version) for key in answer.api_keys}
+            spans = await _spans(self.client)
+            self.tells_transactions = _DESCRIBE_TRANSACTIONS in spans
             self.produce_version = spans[PRODUCE]
+
+
+async def _spans(client: ClusterClient) -> dict[int, int]:
+    """The highest version of each API of a cluster's brokers."""
+    answer = await client.call(entity(18, 0, "request")())
+    return {int(key.api_key): int(key.max_version) for key in answer.api_keys}
 
 
 class Clusters:
@@ -63,6 +72,11 @@ class Clusters:
         self._on_drained = on_drained
         self._sources: dict[str, _Source] = {}
         self._refreshing_target = False
+        self._target_tells = False
+
+    async def learn_target(self) -> None:
+        """What the target can be asked."""
+        self._target_tells = _DESCRIBE_TRANSACTIONS in await _spans(self.target)
 
     def follow(self, state: State, table: RoutingTable) -> None:
         """Open the sources of all links, and learn the leaders of what is forwarded or will be."""
@@ -112,6 +126,29 @@ class Clusters:
             return -1, -1
         node = source.client.leader(topic, partition)
         return (node if node in source.client.metadata.brokers else -1), source.produce_version
+
+    def source_node(self, link: str) -> int:
+        source = self._sources.get(link)
+        brokers = source.client.metadata.brokers if source is not None else {}
+        return next(iter(brokers), -1)
+
+    def tells_transactions(self, link: str) -> bool:
+        if not link:
+            return self._target_tells
+        source = self._sources.get(link)
+        return source is not None and source.tells_transactions
+
+    async def open_at_source(self, link: str, names: Collection[str]) -> Collection[str]:
+        """Of these transactional ids those that the source calls open: all of them where it cannot tell."""
+        source = self._sources.get(link)
+        if source is None or not source.tells_transactions:
+            return names
+        try:
+            found = await open_topics(source.client, names)
+            return names if found is None else found
+        except KmigrateError as error:
+            _log.warning("open transactions of link %s: %s", link, error.what)
+            return names
 
     def refresh_source(self, link: str, topic: str) -> None:
         source = self._sources.get(link)

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kmigrate.model.door import Identity
+from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.router.begun import Begun
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
 
-__all__ = ["Buffer", "Core", "Edge", "Outcome", "Outside", "Waiting"]
+__all__ = ["Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -85,6 +87,12 @@ class Outside(Protocol):
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         """Node id of the known leader (−1: unknown) and the highest Produce version the source speaks."""
 
+    def source_node(self, link: str) -> int:
+        """Node id of any broker of a source, −1 while none is known."""
+
+    def tells_transactions(self, link: str) -> bool:
+        """Whether a link's source, or the target where `link` is '', answers DescribeTransactions (Kafka ≥ 3.0)."""
+
     def refresh_source(self, link: str, topic: str) -> None: ...
 
     def refresh_target(self) -> None: ...
@@ -110,6 +118,16 @@ class Outside(Protocol):
         """One log line on what only somebody who runs the router can mend."""
 
 
+class Memory(Protocol):
+    """What all routers must agree on, in the state log. Calls never block; by `then` the table has it already."""
+
+    def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        """Write down a transactional id's identities, merged with what stands; False where it could not be written."""
+
+    def catch_up(self, then: Callable[[], None]) -> None:
+        """Read what other routers have written up to now."""
+
+
 class Waiting(Protocol):
     """A session whose head request waits for something; `advance` looks again."""
 
@@ -124,18 +142,27 @@ class Core:
     table: RoutingTable
     book: AddressBook
     outside: Outside
+    memory: Memory
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
+    begun: Begun = field(init=False)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""
     requests: Counter[int] = field(default_factory=Counter)
     """Clients' requests by API key."""
+
+    def __post_init__(self) -> None:
+        self.begun = Begun(self.forwards)
 
     def swap(self, table: RoutingTable) -> None:
         """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""
         self.table = table
         self.gate.load(table)
         self.forwards.follow(table)
+        for (link, name), entry in list(self.begun.entries.items()):
+            known = table.transactions.get(name, {}).get(link)
+            if known is None or known.epoch > entry.epoch:
+                self.ended(link, name)  # another router has asked for the next epoch, which ended it
 
     def wake(self) -> None:
         """Let every held session look again, first held first."""
@@ -148,6 +175,11 @@ class Core:
     def mirrored(self) -> frozenset[str]:
         """Topics that are mirrored and not promoted."""
         return frozenset(t for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL)
+
+    def ended(self, link: str, name: str) -> None:
+        """A transaction at a source is over."""
+        for key in self.begun.end(link, name):
+            self.resolved(key)
 
     def resolved(self, key: str, count: int = 1) -> None:
         """Forwards of a topic are resolved; the last one under a fence is announced."""

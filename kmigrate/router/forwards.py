@@ -37,8 +37,12 @@ class Forwards:
     _epochs: dict[str, int] = field(default_factory=dict)
 
     def leave(self, key: str) -> None:
-        self.in_flight[key] = self.in_flight.get(key, 0) + 1
+        self.enter(key)
         self.total += 1
+
+    def enter(self, key: str) -> None:
+        """Something of a topic is not resolved from now on: a forward, or a transaction that is open there."""
+        self.in_flight[key] = self.in_flight.get(key, 0) + 1
 
     def resolved(self, key: str) -> bool:
         """One forward's fate is known; whether it was the topic's last in flight."""

@@ -8,7 +8,8 @@ its connection's order (B9).
 What one partition can meet:
   not mirrored     → target, as it came
   forward          → source leader, producer id translated (design of producer identity)
-  hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6)
+  hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6);
+                     a batch of a transaction that is open at the source goes there, so that it can end
   promoted         → the gate for first writes, then target
 Never 8, 45, 59 or −1 of our own making (B5, B6).
 """
@@ -24,7 +25,6 @@ from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, skip_tags
 from kmigrate.records.batch import Batch, check_crc, stamp, walk
 from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart, ProduceRequest, parse_request
-from kmigrate.router.apis.transactions import transaction_text
 from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
 from kmigrate.router.identities import OwnProducer, StopRule
@@ -56,6 +56,9 @@ class Plan:
     message: str | None = None
     epoch: int = -1
     last_sequence: int = -1
+    transactional_id: str = ""
+    source_holder: tuple[int, int] | None = None
+    """Producer id and epoch at the source, of a transactional batch."""
     base_offset: int = -1
     """Where a duplicate's first copy stands, −1 where that is not known."""
 
@@ -124,15 +127,35 @@ class ProduceJudge:
             return Plan(part, Move.ANSWER, route=route, error=Code.INVALID_RECORD)
         if route.serve is Serve.LOCAL:
             return self._local(part, batch, route, held)
-        if batch.is_transactional or request.transactional_id is not None:
-            refused = Code.TOPIC_AUTHORIZATION_FAILED
-            text = transaction_text(part.topic)
-            return Plan(part, Move.ANSWER, batch, route, error=refused, message=text)
         plan = Plan(part, Move.WAIT, batch, route)
+        if batch.is_transactional:
+            return self._transactional(plan, batch, route, request.transactional_id)
         behind = batch.producer_id >= 0 and self.stops.blocks(part.topic, part.partition, batch)
         if behind or route.serve is Serve.HIDDEN:
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
         elif route.serve is Serve.FORWARD:
+            self._forward(plan, batch, route)
+        return plan
+
+    def _transactional(self, plan: Plan, batch: Batch, route: TopicRoute, name: str | None) -> Plan:
+        """To the source in its holder's name there; under a fence only what belongs to an open transaction."""
+        if name is None:
+            plan.move, plan.error = Move.ANSWER, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # as a broker does (A10)
+            return plan
+        known = self._core.table.transactions.get(name, {}).get(route.link)
+        held = (known.producer_id, known.epoch) if known is not None else (-1, -1)
+        plan.transactional_id = name
+        if held[0] == batch.producer_id and batch.producer_epoch < held[1]:
+            plan.move, plan.error = Move.ANSWER, Code.INVALID_PRODUCER_EPOCH
+        elif (
+            known is None
+            or held != (batch.producer_id, batch.producer_epoch)
+            or self.stops.blocks(plan.part.topic, plan.part.partition, batch)
+            or route.serve is Serve.HIDDEN
+        ):
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        elif route.serve is Serve.FORWARD or self._core.begun.is_open(route.link, name):
+            plan.source_holder = (known.source_id, known.source_epoch)
             self._forward(plan, batch, route)
         return plan
 
@@ -173,16 +196,18 @@ class ProduceJudge:
             plan.move, plan.error = Move.ANSWER, Code.CORRUPT_MESSAGE
             return
         epoch, sequence = batch.producer_epoch, batch.base_sequence
-        producer_id = batch.producer_id
+        producer_id = batch.producer_id + route.shift
         if plan.own:
             assert self.own is not None
-            producer_id = self.own.producer_id
+            producer_id = self.own.producer_id + route.shift
             epoch, sequence = self.own.stamp_for(plan.part.topic, plan.part.partition, batch.last_offset_delta + 1)
         else:
             self.stops.passed(plan.part.topic, plan.part.partition, batch)
+            if plan.source_holder is not None:
+                producer_id, epoch = plan.source_holder
         plan.epoch = epoch
         plan.last_sequence = (sequence + batch.last_offset_delta) & 0x7FFFFFFF
-        stamp(batch.view, producer_id=producer_id + route.shift, epoch=epoch, sequence=sequence, base_offset=None)
+        stamp(batch.view, producer_id=producer_id, epoch=epoch, sequence=sequence, base_offset=None)
 
     def not_appended(self, plan: Plan) -> None:
         """A batch surely did not reach its log: what stands behind it must wait for it to come again."""
@@ -194,7 +219,8 @@ class ProduceJudge:
         assert plan.batch is not None and plan.route is not None
         topic, partition, error = answer.topic, answer.partition, answer.error
         if not error:
-            if not plan.own:  # an id of the router's own never reaches the target, so no gate asks for it
+            # The router's own ids never reach the target, and no transaction outlives the flip: no gate asks for them.
+            if not plan.own and plan.source_holder is None:
                 self._core.forwards.acknowledged(
                     plan.route.key, partition, plan.batch.producer_id, plan.epoch, plan.last_sequence
                 )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.records import LinkRecord, RouterPresence, RouterRecord
-from kmigrate.model.routes import routing_table
+from kmigrate.model.routes import Serve, routing_table
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
@@ -24,6 +24,7 @@ from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
 from kmigrate.router.listeners import ClientConnection
+from kmigrate.router.memory import StateMemory
 from kmigrate.router.metrics import show_router
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
@@ -33,6 +34,7 @@ __all__ = ["Router"]
 
 _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
+_LOOK_AT_TRANSACTIONS_S = 0.25
 _BACKLOG = 1024
 _TLS_FAREWELL_S = 3.0
 """How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
@@ -61,6 +63,7 @@ class Router:
             routing_table(log.state),
             AddressBook(settings.node_id_offset),
             self._clusters,
+            StateMemory(log, self._tasks, self._swap_if_newer),
         )
         self._servers: dict[int | None, asyncio.Server] = {}
         self._connections: set[ClientConnection] = set()
@@ -80,6 +83,7 @@ class Router:
         """Bind, register, follow; returns when clients are taken."""
         self._failed = asyncio.get_running_loop().create_future()
         await self._target.refresh([])
+        await self._clusters.learn_target()
         await self._listen(None)
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
@@ -92,6 +96,7 @@ class Router:
         self._tasks.start(self._follow(), "router-follow")
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
+        self._tasks.start(self._watch_transactions(), "router-transactions")
 
     async def run(self) -> None:
         """Wait until something that cannot be survived has happened, and raise it."""
@@ -217,6 +222,21 @@ class Router:
         except KmigrateError as error:
             _log.warning("the listeners keep their certificate: %s", error.what)
 
+    async def _watch_transactions(self) -> None:
+        """Under a fence, ask what became of open transactions: their clients may be gone, or at another router."""
+        while True:
+            await sleep(_LOOK_AT_TRANSACTIONS_S)
+            core = self._core
+            fenced = {route.key for route in core.table.topics.values() if route.serve is Serve.HOLD}
+            seen = {(link, name): entry for link, name, entry in core.begun.at_any(fenced) if not entry.asking}
+            for link in {link for link, _ in seen}:
+                names = {name for each, name in seen if each == link}
+                ended = names.difference(await self._clusters.open_at_source(link, names))
+                for name in ended:
+                    entry = core.begun.entries.get((link, name))
+                    if entry is seen[link, name] and not entry.asking:
+                        core.ended(link, name)
+
     # the state log
 
     async def _register(self) -> None:
@@ -247,11 +267,14 @@ class Router:
 
     async def _follow(self) -> None:
         while True:
-            if self._state_log.state.epoch != self._core.table.epoch:
-                if self._own_record(self._state_log.state) is None:
-                    self._replaced()
-                self._swap()
+            self._swap_if_newer()
             await self._state_log.changed(1.0)
+
+    def _swap_if_newer(self) -> None:
+        if self._state_log.state.epoch != self._core.table.epoch:
+            if self._own_record(self._state_log.state) is None:
+                self._replaced()
+            self._swap()
 
     def _swap(self) -> None:
         state = self._state_log.state

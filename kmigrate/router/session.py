@@ -29,17 +29,19 @@ from kmigrate.router.apis.offered import (
 )
 from kmigrate.router.apis.produce import PRODUCE, ProduceRequest
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
-from kmigrate.router.apis.transactions import TRANSACTION_APIS, TransactionGuard
+from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.exchange import Exchange
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.login import SASL_APIS, ClientLogin
 from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
 from kmigrate.router.sequencer import Sequencer, Slot
+from kmigrate.router.transactions import TransactionDesk
 
 __all__ = ["Session"]
 
 _LONGEST_HOLD_S = 5.0
+_OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 
 
 class Session:
@@ -52,7 +54,7 @@ class Session:
         self._inbound_bytes = 0
         self._order = Sequencer()
         self._judge = ProduceJudge(core)
-        self._transactions = TransactionGuard()
+        self._transactions = TransactionDesk(core, edge)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._held: Held | None = None
         self._arrived = 0.0
@@ -86,6 +88,7 @@ class Session:
             return
         self._advancing = True
         try:
+            self._transactions.advance()
             while self._inbound:
                 head, frame, self._arrived = self._inbound[0]
                 if not self._take(head, frame):
@@ -105,6 +108,7 @@ class Session:
     def closed(self) -> None:
         """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
         self.gone = True
+        self._transactions.closed()
         for exchange in list(self._exchanges):
             exchange.lost()
         if self._exchanges:
@@ -154,9 +158,9 @@ class Session:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
             self._sasl(head, frame)
-        elif key == INIT_PRODUCER_ID and self._core.mirrored():
-            self._producer_id(head, frame)
-        elif key in TRANSACTION_APIS or key in ADMIN_APIS:
+        elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
+            self._of_producer(head, frame)
+        elif key in ADMIN_APIS:
             self._guarded(head, frame)
         else:
             self._pass(head, frame)
@@ -185,12 +189,21 @@ class Session:
             return
         self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
+    def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
+        """A producer's own word: with a transactional id to the desk, without one it asks for a producer id."""
+        request = decode_request(frame, self._decodable(head, frame))
+        if head.api_key == INIT_PRODUCER_ID and request.transactional_id is None:
+            self._producer_id(head, frame)
+            return
+        slot = self._order.take(len(frame))
+        self._transactions.take(head, frame, request, lambda answer: self._fill(slot, answer))
+
     def _producer_id(self, head: RequestHead, frame: bytearray) -> None:
         """To the target; one that it refuses to a writer of the source is asked for by the router itself."""
         slot = self._order.take(len(frame))
 
         def answered(answer: bytearray) -> None:
-            if is_refused_id(head, frame, answer):
+            if self._core.mirrored() and is_refused_id(head, frame, answer):
                 self._core.outside.new_producer_id(
                     lambda own: self._fill(slot, given_id(head, own) if own >= 0 else answer)
                 )
@@ -232,22 +245,18 @@ class Session:
         return encode_request(frame, full, dataclasses.replace(message, allow_auto_topic_creation=False))
 
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
-        """Transactions and admin work: refused where a mirrored topic or a held group is touched."""
+        """Admin work: refused where a mirrored topic is touched."""
         core = self._core
-        mirrored = core.mirrored()
         full = self._decodable(head, frame)
         request = decode_request(frame, full)
-        if head.api_key in TRANSACTION_APIS:
-            refusal = self._transactions.answer(head, request, mirrored, core.table.held_groups)
-        else:
-            refusal = refuse_admin(head, request, mirrored)
+        refusal = refuse_admin(head, request, core.mirrored())
         if refusal is not None:
             answer, text = refusal
             if text:
                 core.outside.say(f"{head.client_id or 'a client'}: {text}")
             self._answer(frame, answer)
             return
-        changed = make_nodes_real(request, core.book) if head.api_key in ADMIN_APIS else None
+        changed = make_nodes_real(request, core.book)
         self._pass(head, frame if changed is None else encode_request(frame, full, changed))
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
@@ -309,6 +318,9 @@ class Session:
         assert plan.route is not None and plan.batch is not None
         if plan.route.serve is Serve.HOLD:
             held.fenced.setdefault((key, plan.part.partition), now)
+            if plan.transactional_id and plan.key not in held.asked:
+                held.asked.add(plan.key)
+                self._transactions.look(plan.transactional_id, self.advance)
         elif plan.route.serve is Serve.FORWARD:
             self._ask_own_id()
         elif plan.key not in held.asked and plan.key not in self._core.gate.priming:

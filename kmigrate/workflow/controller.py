@@ -19,6 +19,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import hand_over
+from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 
@@ -46,7 +47,10 @@ class Controller:
         self._instance = instance
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._ready: set[tuple[str, str]] = set()
         self._tasks = TaskOwner()
+        self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
+        self._keeping: asyncio.Task[None] | None = None
         self._started = monotonic()
         self.trouble: KmigrateError | None = None
         """The newest error of an act that is tried again, None when all is well."""
@@ -60,6 +64,7 @@ class Controller:
                 if monotonic() - announced >= self._settings.interval_s:
                     await self._announce(active)
                     announced = monotonic()
+                self._keep(active)
                 if active:
                     self._act()
                 await self._log.changed(self._settings.interval_s)
@@ -98,6 +103,14 @@ class Controller:
             return monotonic() - self._started < self._settings.lease_s
         return monotonic() - known[1] < self._settings.lease_s
 
+    def _keep(self, active: bool) -> None:
+        """Whoever leads keeps the transactional ids alive."""
+        if active and self._keeping is None:
+            self._keeping = self._tasks.start(self._keeper.run(), "keep ids alive")
+        elif not active and self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+
     def _act(self) -> None:
         """Start a task for every intent that has none."""
         for key in [k for k, task in self._busy.items() if task.done()]:
@@ -124,6 +137,7 @@ class Controller:
                 self._estate.target,
                 self._estate.target_admin,
                 self._settings.straggler_window_s,
+                self._ready,
             ).run()
         except KmigrateError as error:
             self.trouble = error  # the intent stays in the state log and is taken up again

@@ -4,7 +4,8 @@ Each step waits for facts and writes one record; nothing is remembered between s
 says, so a controller that dies is replaced by one that reads on. Lettered rules:
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
-B  The barrier is read after the drain: the source's log end (replica_id −2, V1). The producers are read after it, and
+B  The barrier is read after the drain, and after the markers of routed transactions: the source's log end (replica_id
+   −2, V1). The producers are read after it, and
    the end must be the same once more after that (C), so that no mark is newer than the barrier.
 C  The flip needs the word of each partition's owner that it stopped exactly at the barrier of this fence, and the
    target's log end equal to it (where offsets are mapped: to what the barrier is there), and the source's log end and
@@ -13,12 +14,14 @@ D  Any deadline or guard before the flip un-fences; after the flip there is no w
 E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
    record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
+F  Topics that transactions couple are fenced only when all of them are to be promoted, and flipped only when all stand
+   at their barriers: their records follow each other at once, and no transaction begins in between (`router`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from kmigrate.cluster.admin import Admin
@@ -45,6 +48,13 @@ from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
+from kmigrate.workflow.transactions import (
+    coupled_records,
+    not_asked_for,
+    refuse_lost_ids,
+    wait_for_ends,
+    wait_for_unit,
+)
 
 __all__ = ["TopicPromotion"]
 
@@ -63,6 +73,8 @@ class TopicPromotion:
     target: ClusterClient
     target_admin: Admin
     straggler_window_s: float = 5.0
+    ready: set[tuple[str, str]] = field(default_factory=set)
+    """Topics that only wait for the others of their unit, by link; shared by all promotes of a controller (F)."""
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
@@ -81,6 +93,8 @@ class TopicPromotion:
                         return
         except KmigrateError as error:
             await self._unfence(error)
+        finally:
+            self.ready.discard((self.link, self.topic))
 
     # facts
 
@@ -127,6 +141,7 @@ class TopicPromotion:
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
             raise Refused("direct-writers", "; ".join(found))
+        await refuse_lost_ids(self.log.state, self.source, self.target, record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
 
     def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
@@ -139,7 +154,7 @@ class TopicPromotion:
                 return f"partition {partition} has stopped: {seen.problem}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
-        return self._not_upkept(record) or self._silent_router()
+        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router()
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """The mirror must have compared partitions, configs and rules since this promote was asked for."""
@@ -173,6 +188,7 @@ class TopicPromotion:
             raise Refused(
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
+        await wait_for_ends(self.log.state, self.source, record, deadline)
         ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
@@ -189,7 +205,7 @@ class TopicPromotion:
             if ack is None or ack.epoch != record.fence_epoch:
                 return f"router {router.name} on {router.host} has not acknowledged the fence"
             if ack.in_flight:
-                return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source"
+                return f"router {router.name} still waits for {ack.in_flight} answer(s) of the source or transaction(s)"
         return None
 
     async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:
@@ -265,6 +281,10 @@ class TopicPromotion:
         rules = put_in_force(record, self.target, self.target_admin, deadline)
         await together(arrival(), together(self._write_marks(record), rules))
         ends = await self._prove(record, deadline)
+        if coupled_records(self.log.state, record):
+            self.ready.add((self.link, self.topic))
+            await wait_for_unit(self.log, record, self.ready, deadline)
+            ends = await self._prove(record, deadline)
         flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
         await self._advance(record, TopicEvent.FLIP, flipped)
 

@@ -1,6 +1,7 @@
 """Who still writes to the source without a router: found in three places, named in one sentence each.
 
-1. DescribeProducers on the source: an active id below 2^40 was handed out by the source itself (design of ids).
+1. DescribeProducers on the source: an active id below 2^40 was handed out by the source itself (design of ids), and
+   came directly unless it is a transactional id's that a router has asked for.
 2. The mirrors see every batch header: a batch without a translated id came directly, also one without any id. The
    word of a process that has handed the partition over counts, too.
 3. The source's log end moves while all routers are drained (seen by the promote itself).
@@ -21,11 +22,14 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
     """Sentences about direct writes within the window; empty where there are none."""
     since = now_ms() - int(window_s * 1000)
     keys = [(record.topic, p) for p in range(record.partitions)]
+    routed = {transaction.source_id for transaction in log.state.transactions(record.link)}
     out: list[str] = []
     for (topic, partition), (error, producers) in sorted((await source.describe_producers(keys)).items()):
         if error:
             continue
         for producer in producers:
+            if producer.producer_id in routed:
+                continue
             if producer.producer_id < DIRECT_LIMIT and producer.last_timestamp >= since:
                 ago = max(0, now_ms() - producer.last_timestamp) / 1000
                 open_txn = " in an open transaction" if producer.txn_start_offset >= 0 else ""

@@ -99,16 +99,18 @@ def test_members_of_a_held_group_wait_in_silence_and_start_when_it_opens(
     asyncio.run(scenario())
 
 
-def test_a_transaction_on_a_mirrored_topic_is_refused_and_possible_after_its_promote(
+def test_a_transaction_on_both_clusters_is_refused_and_possible_after_the_promote(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    topic = unique_name("txn")
+    topic, free = unique_name("txn"), unique_name("free")
     for cluster in (source, target):
         make_topic(cluster, topic)
+    make_topic(target, free)
 
-    def transaction(producer: Producer) -> None:
+    def transaction(producer: Producer, *topics: str) -> None:
         producer.begin_transaction()
-        producer.produce(topic, b"t", partition=0)
+        for name in topics:
+            producer.produce(name, b"t", partition=0)
         producer.commit_transaction(20)
 
     async def scenario() -> None:
@@ -118,18 +120,23 @@ def test_a_transaction_on_a_mirrored_topic_is_refused_and_possible_after_its_pro
                 producer = Producer({"bootstrap.servers": running.bootstrap, "transactional.id": unique_name("x")})
                 await quietly(producer.init_transactions, 20)
                 with pytest.raises(KafkaException) as refused:
-                    await quietly(transaction, producer)
+                    await quietly(transaction, producer, topic, free)
                 assert refused.value.args[0].txn_requires_abort(), refused.value
                 assert not refused.value.args[0].fatal()
                 await quietly(producer.abort_transaction, 20)
+                await quietly(transaction, producer, topic)
+                await quietly(transaction, producer, free)
                 record = await world.fence(topic)
+                await world.drained(topic, record.fence_epoch)
                 await world.flip(topic, record.fence_epoch, [])
                 await world.routers_apply()
-                await quietly(transaction, producer)
-                reader = _Reader(running.bootstrap, topic, unique_name("g"))
-                await quietly(reader.poll, 10.0, 1)
-                await quietly(reader.close)
-        assert reader.read == [b"t"]
+                await quietly(transaction, producer, topic, free)
+                readers = [_Reader(where, topic, unique_name("g")) for where in (source.bootstrap, running.bootstrap)]
+                readers.append(_Reader(running.bootstrap, free, unique_name("g")))
+                for reader, enough in zip(readers, (1, 1, 2), strict=True):
+                    await quietly(reader.poll, 20.0, enough)
+                    await quietly(reader.close)
+        assert [reader.read for reader in readers] == [[b"t"], [b"t"], [b"t", b"t"]]
 
     asyncio.run(scenario())
 

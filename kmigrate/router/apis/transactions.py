@@ -1,107 +1,128 @@
-"""Transactions that touch a mirrored topic before its promote, refused with one named error.
+"""The transaction APIs' messages: who a request speaks for, and answers of the router's own in the client's version.
 
-Authorization errors are what clients take as the end of this transaction and not of the producer (abortable);
-the same requests succeed after the promote. Everything else about transactions belongs to the target.
+InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit. What is decided about them is in
+`router.transactions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead
+from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible, response_type
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead, encode_request_head, response_body_offset
 from kmigrate.router.apis.blank import blank, element, frame_answer
 
-__all__ = ["TRANSACTION_APIS", "TransactionGuard", "transaction_text"]
+__all__ = [
+    "ADD_OFFSETS",
+    "ADD_PARTITIONS",
+    "END_TXN",
+    "INIT_PRODUCER_ID",
+    "TRANSACTION_APIS",
+    "TXN_OFFSET_COMMIT",
+    "error_answer",
+    "fenced_code",
+    "frame_request",
+    "holder_of",
+    "partition_codes",
+    "partitions_answer",
+    "partitions_of",
+    "read_answer",
+]
 
-ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
+INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
 TRANSACTION_APIS = frozenset({ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT})
+_FIRST_WITH_FENCED = {INIT_PRODUCER_ID: 4, ADD_PARTITIONS: 2, ADD_OFFSETS: 2, END_TXN: 2}
 _NOT_ATTEMPTED = 55
 
 
-def transaction_text(topic: str) -> str:
-    return f"kmigrate: transactional writes to mirrored topic {topic} are possible after its promote"
+def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
+    """Transactional id, producer id and epoch of a request; −1 where it has none."""
+    prefix = "v3_and_below_" if head.api_key == ADD_PARTITIONS else ""
+    name = str(getattr(request, prefix + "transactional_id"))
+    producer_id, epoch = (int(getattr(request, prefix + field, -1)) for field in ("producer_id", "producer_epoch"))
+    return name, producer_id, epoch
 
 
-@dataclass(slots=True)
-class TransactionGuard:
-    """One client connection's transactions: refuses what touches a mirror, and ends what never began.
-
-    A transaction whose first step was refused does not exist at the target, and a coordinator answers the
-    client's abort of it with INVALID_TXN_STATE, which librdkafka takes as the end of the producer. So the abort
-    of a transaction of which nothing but refusals was seen is answered here.
-    """
-
-    _refused: set[str] = field(default_factory=set)
-    _begun: set[str] = field(default_factory=set)
-
-    def answer(
-        self, head: RequestHead, request: Any, mirrored: Collection[str], held: Collection[str]
-    ) -> tuple[bytes, str] | None:
-        """The router's answer and what to log ('': nothing), or None where the request passes to the target."""
-        kind = entity(head.api_key, head.version, "response")
-        if head.api_key == END_TXN:
-            nothing = self._ended(str(request.transactional_id)) and not request.committed
-            return (frame_answer(blank(kind), head.correlation_id), "") if nothing else None
-        if head.api_key == ADD_PARTITIONS:
-            name = str(request.v3_and_below_transactional_id)
-            refusal = _refuse_partitions(kind, request, mirrored)
-        else:
-            name = str(request.transactional_id)
-            refusal = _refuse_group(kind, head.api_key, request, held)
-        if refusal is None:
-            self._begun.add(name)
-            return None
-        self._refused.add(name)
-        return frame_answer(refusal[0], head.correlation_id), refusal[1]
-
-    def _ended(self, name: str) -> bool:
-        """Whether only refusals were seen of the transaction that ends now."""
-        nothing = name in self._refused and name not in self._begun
-        self._refused.discard(name)
-        self._begun.discard(name)
-        return nothing
+def partitions_of(request: Any) -> dict[str, tuple[int, ...]]:
+    """The partitions that an AddPartitionsToTxn request names, by topic."""
+    return {str(topic.name): tuple(map(int, topic.partitions)) for topic in request.v3_and_below_topics}
 
 
-def _refuse_partitions(kind: type[Any], request: Any, mirrored: Collection[str]) -> tuple[Any, str] | None:
-    refused = sorted({str(topic.name) for topic in request.v3_and_below_topics} & set(mirrored))
-    if not refused:
-        return None
-    return _partitions(kind, request, refused), transaction_text(", ".join(refused))
+def fenced_code(head: RequestHead) -> int:
+    """What a version of an API calls a holder of an older epoch."""
+    new = head.version >= _FIRST_WITH_FENCED.get(head.api_key, 1 << 15)
+    return Code.PRODUCER_FENCED if new else Code.INVALID_PRODUCER_EPOCH
 
 
-def _refuse_group(kind: type[Any], api_key: int, request: Any, held: Collection[str]) -> tuple[Any, str] | None:
-    group = str(request.group_id)
-    if group not in held:
-        return None
-    text = f"kmigrate: transactional commits of mirrored group {group} are possible after its promote"
-    if api_key == ADD_OFFSETS:
-        return blank(kind, error_code=Code.GROUP_AUTHORIZATION_FAILED), text
-    return _commits(kind, request), text
+def error_answer(head: RequestHead, request: Any, code: int) -> bytes:
+    """An answer that says one code of everything in the request; 0 is a plain success."""
+    if code == Code.PRODUCER_FENCED:
+        code = fenced_code(head)
+    kind = entity(head.api_key, head.version, "response")
+    if head.api_key == ADD_PARTITIONS:
+        return partitions_answer(head, request, {}, code)
+    if head.api_key == TXN_OFFSET_COMMIT:
+        return frame_answer(_commits(kind, request, code), head.correlation_id)
+    empty = {"producer_id": -1, "producer_epoch": -1} if code and head.api_key == INIT_PRODUCER_ID else {}
+    return frame_answer(blank(kind, error_code=code, **empty), head.correlation_id)
 
 
-def _partitions(kind: type[Any], request: Any, refused: list[str]) -> Any:
+def partitions_answer(
+    head: RequestHead, request: Any, codes: Mapping[tuple[str, int], int], other: int = _NOT_ATTEMPTED
+) -> bytes:
+    """An AddPartitionsToTxn answer: the given codes, and `other` for partitions without one."""
+    kind = entity(head.api_key, head.version, "response")
     topic_type = element(kind, "results_by_topic_v3_and_below")
     part_type = element(topic_type, "results_by_partition")
     topics = []
-    for topic in request.v3_and_below_topics:
-        code = Code.TOPIC_AUTHORIZATION_FAILED if str(topic.name) in refused else _NOT_ATTEMPTED
-        parts = tuple(blank(part_type, partition_index=index, partition_error_code=code) for index in topic.partitions)
-        topics.append(blank(topic_type, name=topic.name, results_by_partition=parts))
-    return blank(kind, results_by_topic_v3_and_below=tuple(topics))
+    for name, partitions in partitions_of(request).items():
+        told = {index: codes.get((name, index), other) for index in partitions}
+        parts = tuple(
+            blank(
+                part_type,
+                partition_index=index,
+                partition_error_code=fenced_code(head) if code == Code.PRODUCER_FENCED else code,
+            )
+            for index, code in told.items()
+        )
+        topics.append(blank(topic_type, name=name, results_by_partition=parts))
+    return frame_answer(blank(kind, results_by_topic_v3_and_below=tuple(topics)), head.correlation_id)
 
 
-def _commits(kind: type[Any], request: Any) -> Any:
+def partition_codes(answer: Any) -> dict[tuple[str, int], int]:
+    """The error codes of an AddPartitionsToTxn answer."""
+    return {
+        (str(topic.name), int(part.partition_index)): code_of(part.partition_error_code)
+        for topic in answer.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+    }
+
+
+def _commits(kind: type[Any], request: Any, code: int) -> Any:
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
     topics = []
     for topic in request.topics:
         parts = tuple(
-            blank(part_type, partition_index=part.partition_index, error_code=Code.GROUP_AUTHORIZATION_FAILED)
-            for part in topic.partitions
+            blank(part_type, partition_index=part.partition_index, error_code=code) for part in topic.partitions
         )
         topics.append(blank(topic_type, name=topic.name, partitions=parts))
     return blank(kind, topics=tuple(topics))
+
+
+def frame_request(message: Any, correlation: int, client_id: str | None) -> bytes:
+    """A request of the router's own on a client's connection, as a whole frame."""
+    kind = type(message)
+    key, version = int(kind.__api_key__), int(kind.__version__)
+    head = encode_request_head(key, version, correlation, (client_id or "").encode(), is_flexible(key, version))
+    body = encode_body(message)
+    return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+
+def read_answer(kind: type[Any], frame: bytearray) -> Any:
+    """The answer to a request of class `kind`."""
+    answer = response_type(kind)
+    return decode_body(answer, frame, response_body_offset(frame, answer.__flexible__))
+

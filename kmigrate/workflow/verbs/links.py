@@ -152,7 +152,7 @@ async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
 
 def _link_keys(state: State, link: str) -> list[str]:
     """Keys of a link, the link itself last, so that a crash in between leaves a link to delete again."""
-    kinds = ("topic", "group", "barrier", "verified", "assignment")
+    kinds = ("topic", "group", "barrier", "verified", "transaction", "assignment")
     parts = [key for key in sorted(state.records) if key.split("/")[1:2] == [link] and key.split("/")[0] in kinds]
     return [*parts, f"link/{link}"]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Refused, UsageError
+from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import GroupPhase, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
@@ -208,6 +209,7 @@ async def _promote_topics(
             found.append(against)
         elif record is not None:
             new.append(record)
+    found += _coupled(estate.log.state, link, [record.topic for record in new])
     found += await _reading_groups(estate, link, source_admin, [record.topic for record in new])
     for record in new:
         found += [
@@ -257,6 +259,25 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
             stop.way_on(topic, partition),
         )
     return None
+
+
+def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Finding]:
+    """Topics that are written in transactions together with these, and are asked for by nobody."""
+    found: list[Finding] = []
+    for topic, name in sorted(coupled_topics(state.transactions(link.name), topics).items()):
+        record = state.topic(link.name, topic)
+        if record is None or record.phase in (TopicPhase.PROMOTED, *_UNDER_WAY):
+            continue
+        others = " ".join(sorted({*topics, topic}))
+        found.append(
+            Finding(
+                "refuse",
+                "coupled-topics",
+                f"{topic} is written in the same transactions (transactional id {name})",
+                f"promote them together: kmigrate promote {others}",
+            )
+        )
+    return found
 
 
 async def _reading_groups(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kmigrate.model.door import OPEN_DOOR, Door, Identity
-from kmigrate.model.records import ProducerMark
+from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.apis.produce import (
@@ -37,8 +37,12 @@ def route(
     return TopicRoute(f"topic/l/{topic}", "l", topic, serve, SHIFT, fence_epoch, 2, gate or {})
 
 
-def table(*routes: TopicRoute, epoch: int = 1, held: Sequence[str] = ()) -> RoutingTable:
-    return RoutingTable(epoch, {one.topic: one for one in routes}, frozenset(held))
+def table(
+    *routes: TopicRoute, epoch: int = 1, held: Sequence[str] = (), ids: Sequence[TransactionRecord] = ()
+) -> RoutingTable:
+    named = {one.name: {one.link: one} for one in ids}
+    mirroring = tuple(sorted({one.link for one in routes if one.serve is not Serve.LOCAL}))
+    return RoutingTable(epoch, {one.topic: one for one in routes}, frozenset(held), named, mirroring)
 
 
 @dataclass
@@ -124,9 +128,16 @@ class FakeOutside:
     stands_at: int = -1
     drains: int = 0
     said: list[str] = field(default_factory=list)
+    tells: bool = False
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         return self.leaders.get((topic, partition), 1), self.produce_version
+
+    def source_node(self, link: str) -> int:
+        return 7
+
+    def tells_transactions(self, link: str) -> bool:
+        return self.tells
 
     def refresh_source(self, link: str, topic: str) -> None:
         self.refreshed.append(topic)
@@ -156,21 +167,48 @@ class FakeOutside:
         self.said.append(line)
 
 
+@dataclass
+class FakeMemory:
+    """A state log that answers at once; `records` is what it holds, `reach` whether it can be reached."""
+
+    changed: Callable[[], None] = lambda: None
+    records: dict[tuple[str, str], TransactionRecord] = field(default_factory=dict)
+    reach: bool = True
+
+    def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        if self.reach:
+            key = (record.link, record.name)
+            self.records[key] = self.records[key].merged(record) if key in self.records else record
+            self.changed()
+        then(self.reach)
+
+    def catch_up(self, then: Callable[[], None]) -> None:
+        self.changed()
+        then()
+
+
 class Stage:
     """One client connection on a core: the test writes Produce requests and plays every broker."""
 
     def __init__(self, *routes: TopicRoute, held: Sequence[str] = (), door: Door = OPEN_DOOR) -> None:
         self.outside = FakeOutside()
         book = AddressBook(1_000_000, {1: ("router", 9001)})
-        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside)
+        self.memory = FakeMemory(self._follow)
+        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory)
+        self._routes, self._held = routes, held
         self.core.swap(table(*routes, held=held))
         self.edge = FakeEdge()
         self.session = Session(self.core, self.edge)
         self._correlation = 0
 
     def swap(self, *routes: TopicRoute) -> None:
-        self.core.swap(table(*routes, epoch=self.core.table.epoch + 1))
+        self._routes, self._held = routes, ()
+        self._follow()
         self.core.wake()
+
+    def _follow(self) -> None:
+        ids = tuple(self.memory.records.values())
+        self.core.swap(table(*self._routes, epoch=self.core.table.epoch + 1, held=self._held, ids=ids))
 
     def produce(
         self, *batches: tuple[str, int, bytearray], version: int = 9, acks: int = -1, timeout_ms: int = 30_000

@@ -20,7 +20,6 @@ from kmigrate.router.apis.fetch import rewrite_fetch
 from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
 from kmigrate.router.apis.offered import OFFERED, filter_api_versions, unsupported_api_versions
 from kmigrate.router.apis.produce import parse_answer, parse_request
-from kmigrate.router.apis.transactions import TransactionGuard
 from kmigrate.router.nodeids import AddressBook
 
 BOOK = AddressBook(1_000_000, {1: ("router", 9001), 2: ("router", 9002)})
@@ -119,25 +118,6 @@ def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
     again = bytearray(encode_request(frame, head, changed))
     read = decode_request(again, peek_request(again, flexible=True))
     assert tuple(read.topics[0].assignments[0].broker_ids) == (2, 1)
-
-
-@pytest.mark.parametrize("version", range(4))
-def test_a_refused_transaction_can_be_aborted_though_it_never_began(version: int) -> None:
-    guard = TransactionGuard()
-    add = entity(24, version, "request")
-    topic_type = element(add, "v3_and_below_topics")
-    topics = tuple(blank(topic_type, name=n, partitions=(0,)) for n in ("t", "free"))
-    frame, head = _frame(blank(add, v3_and_below_transactional_id="x", v3_and_below_topics=topics))
-    refusal = guard.answer(head, decode_request(frame, head), {"t"}, ())
-    assert refusal is not None
-    told = repr(_read(24, version, refusal[0]))
-    assert "topic_authorization_failed" in told and "operation_not_attempted" in told
-    assert "after its promote" in refusal[1]
-
-    end = entity(26, version, "request")
-    for passes in (False, True):
-        frame, head = _frame(blank(end, transactional_id="x", committed=False))
-        assert (guard.answer(head, decode_request(frame, head), {"t"}, ()) is None) is passes
 
 
 # addresses

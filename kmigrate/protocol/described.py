@@ -1,0 +1,77 @@
+"""DescribeTransactions answers, read by hand: kio takes no start time of −1, and a transaction that ended has none.
+
+    throttle i32 | [ error i16, transactional id, state, timeout i32, start i64, producer id i64, epoch i16,
+                 |   [ topic, [ partition i32 ] ] ]                          (version 0: compact, with tags)
+
+The attributes have kio's names, so that who asks need not know.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from kmigrate.protocol.frames import skip_tags
+from kmigrate.protocol.primitives import read_compact_string, read_uvarint
+
+__all__ = ["DescribedTopic", "DescribedTransaction", "DescribedTransactions", "read_described"]
+
+_THROTTLE = struct.Struct(">i")
+_ERROR = struct.Struct(">h")
+_NUMBERS = struct.Struct(">iqqh")
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopic:
+    """A topic that a transaction writes."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """What a coordinator says of one transactional id."""
+
+    error_code: int
+    transactional_id: str
+    transaction_state: str
+    transaction_start_time: int
+    """ms since the epoch, −1 for none."""
+    producer_id: int
+    producer_epoch: int
+    topics: tuple[DescribedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransactions:
+    """The whole answer."""
+
+    transaction_states: tuple[DescribedTransaction, ...]
+
+
+def read_described(data: bytes, at: int) -> tuple[DescribedTransactions, int]:
+    """Read an answer's body from `at` on; the value, and where it ends."""
+    count, at = read_uvarint(data, at + _THROTTLE.size)
+    states = []
+    for _ in range(count - 1):
+        state, at = _read_state(data, at)
+        states.append(state)
+    return DescribedTransactions(tuple(states)), skip_tags(memoryview(data), at)
+
+
+def _read_state(data: bytes, at: int) -> tuple[DescribedTransaction, int]:
+    (error,) = _ERROR.unpack_from(data, at)
+    name, at = read_compact_string(data, at + _ERROR.size)
+    state, at = read_compact_string(data, at)
+    _, start, producer, epoch = _NUMBERS.unpack_from(data, at)
+    count, at = read_uvarint(data, at + _NUMBERS.size)
+    topics = []
+    for _ in range(count - 1):
+        topic, at = read_compact_string(data, at)
+        number, at = read_uvarint(data, at)
+        partitions = struct.unpack_from(f">{max(0, number - 1)}i", data, at)
+        topics.append(DescribedTopic(topic or "", partitions))
+        at = skip_tags(memoryview(data), at + 4 * len(partitions))
+    described = DescribedTransaction(error, name or "", state or "", start, producer, epoch, tuple(topics))
+    return described, skip_tags(memoryview(data), at)

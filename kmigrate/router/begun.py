@@ -1,0 +1,59 @@
+"""Transactions that routed producers have open at a source: forwards that are in flight until they end.
+
+An open transaction counts at each of its topics as one forward that is not resolved (`forwards`), so a fence is
+complete only when all of them have ended. It is entered before its AddPartitionsToTxn leaves, and ends when the
+source has answered its EndTxn, or an InitProducerId that ended it, or says that it is not open any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from kmigrate.router.forwards import Forwards
+
+__all__ = ["Begun", "Entry"]
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One open transaction: its holder's epoch as the client knows it, the topic keys it may write, what is asked."""
+
+    epoch: int
+    keys: set[str] = field(default_factory=set)
+    asking: int = 0
+    """Requests to the source on their way: while there are any, what the source says is open may be old."""
+
+
+@dataclass(slots=True)
+class Begun:
+    """One router's open transactions, by link and transactional id."""
+
+    forwards: Forwards
+    entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
+
+    def enter(self, link: str, name: str, epoch: int, keys: Collection[str]) -> Entry:
+        entry = self.entries.setdefault((link, name), Entry(epoch))
+        entry.epoch = max(entry.epoch, epoch)
+        for key in set(keys) - entry.keys:
+            entry.keys.add(key)
+            self.forwards.enter(key)
+        return entry
+
+    def is_open(self, link: str, name: str) -> bool:
+        return (link, name) in self.entries
+
+    def where(self, name: str) -> str | None:
+        """The link at whose source a transactional id has a transaction open, None for no link."""
+        return next((link for link, each in self.entries if each == name), None)
+
+    def end(self, link: str, name: str) -> set[str]:
+        """The transaction is over; the keys at which it counted, to be resolved."""
+        entry = self.entries.pop((link, name), None)
+        return set() if entry is None else entry.keys
+
+    def at_any(self, keys: Collection[str]) -> Iterator[tuple[str, str, Entry]]:
+        """Open transactions that touch any of the topic keys."""
+        for (link, name), entry in self.entries.items():
+            if not entry.keys.isdisjoint(keys):
+                yield link, name, entry

@@ -1,0 +1,56 @@
+"""What routers tell each other through the state log about transactional ids, as one router writes and reads it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kmigrate.errors import KmigrateError
+from kmigrate.model.records import TransactionRecord
+from kmigrate.model.state import State
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.state.log import StateLog
+
+__all__ = ["StateMemory"]
+
+_log = logging.getLogger("kmigrate.router")
+_PATIENCE_S = 5.0
+"""Less than clients wait for an answer: they are told to come again while the state log is away."""
+
+
+class StateMemory:
+    """Implements `Memory`: writes as tasks; `follow` puts what was read into the routing table."""
+
+    def __init__(self, log: StateLog, tasks: TaskOwner, follow: Callable[[], None]) -> None:
+        self._state_log = log
+        self._tasks = tasks
+        self._follow = follow
+
+    def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        self._tasks.start(self._remember(record, then))
+
+    async def _remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        def decide(state: State) -> TransactionRecord | None:
+            standing = state.transaction(record.link, record.name)
+            wanted = record if standing is None else standing.merged(record)
+            return None if wanted == standing else wanted
+
+        try:
+            await self._state_log.append(decide, timeout=_PATIENCE_S)
+        except KmigrateError as error:
+            _log.warning("transactional id %s: %s", record.name, error.what)
+            then(False)
+            return
+        self._follow()
+        then(True)
+
+    def catch_up(self, then: Callable[[], None]) -> None:
+        self._tasks.start(self._catch_up(then))
+
+    async def _catch_up(self, then: Callable[[], None]) -> None:
+        try:
+            await self._state_log.read_to_end(timeout=_PATIENCE_S)
+        except KmigrateError as error:
+            _log.warning("the state log: %s", error.what)
+        self._follow()
+        then()

@@ -1,0 +1,533 @@
+"""Transactions of one client connection: each meets one cluster, and the router knows which.
+
+The same transactional.id lives on both clusters: at the target the id alone, while its topics are mirrored; at the
+source the transactions themselves. A client knows the producer id and epoch of the target (T, te); what goes to the
+source carries the source's (S, se). Lettered rules, `docs/decisions/0007` says why:
+
+A  InitProducerId goes to the target, then to the source of every link that still mirrors, and is answered once the
+   pair is in the state log. Both clusters raise their epochs, so of two holders the older is known by its te.
+B  A transaction is where its first topics are. Topics of two clusters in one transaction are refused, and so are
+   offsets of a group in a transaction at a source: errors that end the transaction and not the producer.
+C  Under a fence a transaction may not begin where any topic of its transactional id is fenced; one that is open may go
+   on and end. It counts as in flight until then (`begun`).
+D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
+E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
+   one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
+   that has never seen one, the source.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kmigrate.model.records import TransactionRecord
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.codes import Code, code_of, row
+from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.router.apis.blank import element
+from kmigrate.router.apis.transactions import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
+    error_answer,
+    frame_request,
+    holder_of,
+    partition_codes,
+    partitions_answer,
+    partitions_of,
+    read_answer,
+)
+from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.source_talk import SourceTalk
+
+__all__ = ["TransactionDesk"]
+
+_TARGET = ""
+"""Where a transaction is that is at no link's source."""
+_INIT = entity(22, 4, "request")
+_ADD = entity(24, 3, "request")
+_END = entity(26, 3, "request")
+_DESCRIBE = entity(65, 0, "request")
+_OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+_USUAL_TIMEOUT = dt.timedelta(seconds=60)
+"""Clients' default of transaction.timeout.ms, for an id that was asked for before there was a mirrored topic."""
+
+
+@dataclass(slots=True, eq=False)
+class _Errand:
+    """One request on its way through the rules."""
+
+    head: RequestHead
+    frame: bytearray
+    request: Any
+    reply: Callable[[Buffer], None]
+    name: str
+    producer_id: int
+    epoch: int
+    deadline: float | None = None
+    caught_up: bool = False
+
+    def fail(self, code: int) -> None:
+        self.reply(error_answer(self.head, self.request, code))
+
+
+class TransactionDesk:
+    """Takes the transaction requests of one connection; answers may come later, in any order."""
+
+    def __init__(self, core: Core, edge: Edge) -> None:
+        self._core = core
+        self._edge = edge
+        self._talk = SourceTalk(core, edge)
+        self._asked: set[str] = set()
+        """Transactional ids of which this connection knows where they have a transaction open."""
+        self._at_target: set[str] = set()
+        self._refused: set[str] = set()
+        """Transactional ids of whose transaction nothing but refusals was seen."""
+        self._held: list[_Errand] = []
+        self._looking: set[str] = set()
+        self._gone = False
+
+    def take(self, head: RequestHead, frame: bytearray, request: Any, reply: Callable[[Buffer], None]) -> None:
+        """A client's request with a transactional id; `reply` is called with its answer."""
+        self._go(_Errand(head, frame, request, reply, *holder_of(head, request)))
+
+    def advance(self) -> None:
+        """Look again at what is held."""
+        held, self._held = self._held, []
+        self._core.waiting.pop(self, None)
+        for errand in held:
+            self._go(errand)
+
+    def closed(self) -> None:
+        self._gone = True
+        self._held.clear()
+        self._core.waiting.pop(self, None)
+
+    def look(self, name: str, then: Callable[[], None]) -> bool:
+        """Find out where a transactional id has a transaction open (rule D); False where that is known already."""
+        if name in self._asked:
+            return False
+        if name not in self._looking:
+            self._looking.add(name)
+
+            def looked(code: int) -> None:
+                self._looking.discard(name)
+                if not code:
+                    self._asked.add(name)
+                then()
+
+            self._look(name, None, self._mirrored_links(name), looked)
+        return True
+
+    # one request
+
+    def _go(self, errand: _Errand) -> None:
+        if self._gone:
+            return
+        key = errand.head.api_key
+        if key == INIT_PRODUCER_ID:
+            self._init(errand)
+        elif key == TXN_OFFSET_COMMIT:
+            self._commit_offsets(errand)
+        elif not self._core.table.mirroring:
+            self._at_target_alone(errand)
+        elif errand.name not in self._asked:
+            self._look_first(errand)
+        elif key == ADD_PARTITIONS:
+            self._add_partitions(errand)
+        elif key == ADD_OFFSETS:
+            self._add_offsets(errand)
+        else:
+            self._end(errand)
+
+    def _at_target_alone(self, errand: _Errand) -> None:
+        """Nothing is mirrored any more, or yet."""
+        if errand.head.api_key == END_TXN:
+            self._end(errand)
+        else:
+            self._at_target.add(errand.name)
+            self._pass(errand)
+
+    def _pass(self, errand: _Errand, heard: Callable[[int], None] | None = None) -> None:
+        """To the target as it came; `heard` is told the code of an answer that has one."""
+
+        def answered(frame: bytearray) -> None:
+            if heard is not None:
+                kind = entity(errand.head.api_key, errand.head.version, "response")
+                heard(code_of(decode_body(kind, frame, response_body_offset(frame, kind.__flexible__)).error_code))
+            errand.reply(frame)
+
+        self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
+
+    def _hold(self, errand: _Errand) -> None:
+        """Wait for a newer table, a moment; then the client is told to come again, which it does in silence."""
+        now = self._edge.now()
+        if errand.deadline is None:
+            errand.deadline = now + self._core.settings.group_hold_s
+            self._edge.wake_at(errand.deadline)
+        if now >= errand.deadline:
+            errand.fail(Code.CONCURRENT_TRANSACTIONS)
+            return
+        self._held.append(errand)
+        self._core.waiting.setdefault(self)
+
+    def _records(self, name: str) -> dict[str, TransactionRecord]:
+        return dict(self._core.table.transactions.get(name, {}))
+
+    def _mirrored_links(self, name: str) -> list[str]:
+        """Where a transaction may be open at a source: not where all is promoted."""
+        return [link for link in self._records(name) if link in self._core.table.mirroring]
+
+    def _open_at(self, name: str) -> str | None:
+        """Where a transaction is open, None for nowhere."""
+        link = self._core.begun.where(name)
+        return link if link is not None else _TARGET if name in self._at_target else None
+
+    # InitProducerId (rule A)
+
+    def _init(self, errand: _Errand) -> None:
+        links = self._core.table.mirroring
+
+        def answered(frame: bytearray) -> None:
+            kind = entity(errand.head.api_key, errand.head.version, "response")
+            told = decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+            if code_of(told.error_code):
+                errand.reply(frame)
+            else:
+                errand.producer_id, errand.epoch = int(told.producer_id), int(told.producer_epoch)
+                self._init_sources(errand, frame, list(links))
+
+        self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
+
+    def _init_sources(self, errand: _Errand, frame: bytearray, links: list[str]) -> None:
+        if not links:
+            self._asked.add(errand.name)
+            self._at_target.discard(errand.name)
+            self._refused.discard(errand.name)
+            errand.reply(frame)
+            return
+        link = links.pop(0)
+        known = self._records(errand.name).get(link)
+        resumed = int(getattr(errand.request, "producer_id", -1))
+        holder = (known.source_id, known.source_epoch) if known and known.producer_id == resumed else (-1, -1)
+
+        def identified(code: int) -> None:
+            if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED and known is None:
+                code = 0  # it has no rights there, and needs none for what is not mirrored
+            if code:
+                errand.fail(code)
+            else:
+                self._init_sources(errand, frame, links)
+
+        self._identify(errand, link, holder, errand.request.transaction_timeout, identified)
+
+    def _identify(
+        self, errand: _Errand, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
+    ) -> None:
+        """Have the source give the transactional id's new holder an identity, and write the pair down."""
+        message = _INIT(
+            transactional_id=errand.name,
+            transaction_timeout=timeout,
+            producer_id=holder[0],
+            producer_epoch=holder[1],
+        )
+
+        def told(answer: Any, code: int) -> None:
+            code = code_of(answer.error_code) if answer is not None else code
+            if code:
+                then(self._talk.elsewhere(link, errand.name, code))
+                return
+            self._core.ended(link, errand.name)
+            record = TransactionRecord(
+                link,
+                errand.name,
+                errand.producer_id,
+                errand.epoch,
+                int(answer.producer_id),
+                int(answer.producer_epoch),
+            )
+            self._core.memory.remember(
+                record, lambda kept: then(0 if kept else Code.COORDINATOR_LOAD_IN_PROGRESS)
+            )
+
+        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def _identity(self, errand: _Errand, link: str) -> TransactionRecord | None:
+        """The holder's identities; None where the errand was answered, or goes on when they are known."""
+        known = self._records(errand.name).get(link)
+        if known is not None and known.producer_id == errand.producer_id:
+            if known.epoch == errand.epoch:
+                return known
+            if known.epoch > errand.epoch:
+                errand.fail(Code.PRODUCER_FENCED)
+                return None
+        if not errand.caught_up:
+            errand.caught_up = True
+            self._core.memory.catch_up(lambda: self._go(errand))
+            return None
+
+        def identified(code: int) -> None:
+            if code:
+                errand.fail(code)
+            else:
+                self._go(errand)
+
+        self._identify(errand, link, (-1, -1), _USUAL_TIMEOUT, identified)
+        return None
+
+    # where a transaction is (rule D)
+
+    def _look_first(self, errand: _Errand) -> None:
+        def looked(code: int) -> None:
+            if code:
+                errand.fail(code)
+            else:
+                self._asked.add(errand.name)
+                self._go(errand)
+
+        self._look(errand.name, errand.head, self._mirrored_links(errand.name), looked)
+
+    def _look(self, name: str, head: RequestHead | None, links: list[str], then: Callable[[int], None]) -> None:
+        """Ask the sources, then the target where this connection leads to its coordinator (`head`)."""
+        if not links:
+            if head is None or not self._core.outside.tells_transactions(_TARGET):
+                then(0)
+            else:
+                self._look_at_target(name, head, then)
+            return
+        link = links.pop(0)
+        if self._core.begun.is_open(link, name) or not self._core.outside.tells_transactions(link):
+            self._look(name, head, links, then)
+            return
+
+        def told(answer: Any, code: int) -> None:
+            if answer is None:
+                then(code)
+                return
+            state = answer.transaction_states[0]
+            code = self._talk.elsewhere(link, name, code_of(state.error_code))
+            if code == Code.COORDINATOR_LOAD_IN_PROGRESS:
+                then(code)
+                return
+            if not code and str(state.transaction_state) in _OPEN_STATES:
+                self._enter(link, name, (str(topic.topic) for topic in state.topics))
+            self._look(name, head, links, then)
+
+        client_id = head.client_id if head is not None else "kmigrate-router"
+        self._talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
+
+    def _look_at_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
+        def told(frame: bytearray) -> None:
+            state = read_answer(_DESCRIBE, frame).transaction_states[0]
+            if not code_of(state.error_code) and str(state.transaction_state) in _OPEN_STATES:
+                self._at_target.add(name)
+            then(0)
+
+        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
+        self._edge.to_target([asked], head.correlation_id, told)
+
+    def _enter(self, link: str, name: str, topics: Any) -> None:
+        routes = self._core.table.topics
+        keys = {routes[topic].key for topic in topics if topic in routes and routes[topic].link == link}
+        known = self._records(name).get(link)
+        self._core.begun.enter(link, name, known.epoch if known is not None else -1, keys)
+
+    # AddPartitionsToTxn (rules B, C)
+
+    def _add_partitions(self, errand: _Errand) -> None:
+        routes = self._core.table.topics
+        homes: dict[str, str] = {}
+        for topic in partitions_of(errand.request):
+            route = routes.get(topic)
+            homes[topic] = _TARGET if route is None or route.serve is Serve.LOCAL else route.link
+        at = self._open_at(errand.name)
+        if self._waits(errand, at, homes):
+            self._hold(errand)
+            return
+        if at is None:
+            at = next(iter(homes.values())) if len(set(homes.values())) == 1 else _TARGET
+        strangers = sorted(topic for topic, home in homes.items() if home != at)
+        if strangers:
+            self._refuse(errand, strangers, at)
+        elif at == _TARGET:
+            self._at_target.add(errand.name)
+            self._pass(errand)
+        else:
+            self._add_at_source(errand, at)
+
+    def _waits(self, errand: _Errand, at: str | None, topics: Any) -> bool:
+        """Whether a topic of the request aligns, or a transaction would begin where any topic of its id is fenced."""
+        routes = self._core.table.topics
+        if any(topic in routes and routes[topic].serve is Serve.HIDDEN for topic in topics):
+            return True
+        coupled = {topic for record in self._records(errand.name).values() for topic in record.topics}
+        return at is None and any(
+            topic in routes and routes[topic].serve is Serve.HOLD for topic in coupled.union(topics)
+        )
+
+    def _refuse(self, errand: _Errand, strangers: list[str], at: str) -> None:
+        if self._open_at(errand.name) is None:
+            self._refused.add(errand.name)
+        there, here = ("on the target", "mirrored") if at != _TARGET else ("mirrored", "on the target")
+        self._core.outside.say(
+            f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot write to "
+            f"{', '.join(strangers)}, which is {there}, together with what is {here}: promote its topics together"
+        )
+        codes = {
+            (topic, index): int(Code.TOPIC_AUTHORIZATION_FAILED)
+            for topic in strangers
+            for index in partitions_of(errand.request)[topic]
+        }
+        errand.reply(partitions_answer(errand.head, errand.request, codes))
+
+    def _add_at_source(self, errand: _Errand, link: str) -> None:
+        record = self._identity(errand, link)
+        if record is None:
+            return
+        wanted = partitions_of(errand.request)
+        if not wanted.keys() <= set(record.topics):
+            self._couple(errand, record, wanted)
+            return
+        fresh = not self._core.begun.is_open(link, errand.name)
+        keys = {self._core.table.topics[topic].key for topic in wanted}
+        entry = self._core.begun.enter(link, errand.name, errand.epoch, keys)
+        entry.asking += 1
+        topic_type = element(_ADD, "v3_and_below_topics")
+        message = _ADD(
+            v3_and_below_transactional_id=errand.name,
+            v3_and_below_producer_id=record.source_id,
+            v3_and_below_producer_epoch=record.source_epoch,
+            v3_and_below_topics=tuple(topic_type(name=name, partitions=parts) for name, parts in wanted.items()),
+        )
+
+        def told(answer: Any, code: int) -> None:
+            entry.asking -= 1
+            if answer is None:
+                errand.fail(code)
+                return
+            codes = {
+                key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
+            }
+            if fresh and all(codes.values()):
+                self._core.ended(link, errand.name)
+            errand.reply(partitions_answer(errand.head, errand.request, codes))
+
+        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def _couple(self, errand: _Errand, record: TransactionRecord, topics: Any) -> None:
+        """The first write of a transactional id to a topic is known to all before it happens."""
+
+        def kept(known: bool) -> None:
+            if known:
+                self._go(errand)
+            else:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        self._core.memory.remember(replace(record, topics=tuple(sorted({*record.topics, *topics}))), kept)
+
+    # AddOffsetsToTxn, TxnOffsetCommit (rule B)
+
+    def _add_offsets(self, errand: _Errand) -> None:
+        group, at = str(errand.request.group_id), self._open_at(errand.name)
+        if group not in self._core.table.held_groups and self._waits(errand, at, ()):
+            self._hold(errand)
+            return
+        if group in self._core.table.held_groups or at not in (None, _TARGET):
+            if at is None:
+                self._refused.add(errand.name)
+            self._refuse_group(errand, group)
+            return
+        self._at_target.add(errand.name)
+        self._pass(errand)
+
+    def _commit_offsets(self, errand: _Errand) -> None:
+        group = str(errand.request.group_id)
+        if group in self._core.table.held_groups:
+            self._refuse_group(errand, group)
+        else:
+            self._pass(errand)
+
+    def _refuse_group(self, errand: _Errand, group: str) -> None:
+        why = "is mirrored" if group in self._core.table.held_groups else "is on the target, the transaction is not"
+        self._core.outside.say(
+            f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot commit offsets of "
+            f"group {group}, which {why}: possible after the promote of group and topics"
+        )
+        errand.fail(Code.GROUP_AUTHORIZATION_FAILED)
+
+    # EndTxn (rule E)
+
+    def _end(self, errand: _Errand) -> None:
+        at = self._open_at(errand.name)
+        if at is None and errand.name in self._refused and not errand.request.committed:
+            # A coordinator answers the abort of what never began with INVALID_TXN_STATE, the end of some clients.
+            self._refused.discard(errand.name)
+            errand.fail(0)
+            return
+        self._refused.discard(errand.name)
+        if at == _TARGET:
+            self._pass(errand, lambda code: None if row(code).retriable else self._at_target.discard(errand.name))
+        elif at is not None:
+            record = self._identity(errand, at)
+            if record is not None:
+                self._end_at_source(errand, record, errand.fail)
+        else:
+            self._end_again(errand)
+
+    def _end_at_source(self, errand: _Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
+        link = record.link
+        entry = self._core.begun.entries.get((link, errand.name))
+        if entry is not None:
+            entry.asking += 1
+        message = _END(
+            transactional_id=errand.name,
+            producer_id=record.source_id,
+            producer_epoch=record.source_epoch,
+            committed=errand.request.committed,
+        )
+
+        def told(answer: Any, code: int) -> None:
+            if entry is not None:
+                entry.asking -= 1
+            if answer is not None:
+                code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
+                if not row(code).retriable:
+                    self._core.ended(link, errand.name)
+            then(code)
+
+        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def _end_again(self, errand: _Errand) -> None:
+        """The answer to an EndTxn was lost: ask where the transaction was."""
+        records = self._records(errand.name).values()
+        held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
+        if not held:
+            self._pass(errand)
+            return
+        record = held[0]
+        if record.link in self._core.table.mirroring:
+
+            def at_source(code: int) -> None:
+                if code == Code.INVALID_TXN_STATE:
+                    self._pass(errand)
+                else:
+                    errand.fail(code)
+
+            self._end_at_source(errand, record, at_source)
+            return
+
+        def at_target(frame: bytearray) -> None:
+            kind = entity(errand.head.api_key, errand.head.version, "response")
+            told = decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+            if code_of(told.error_code) == Code.INVALID_TXN_STATE:
+                self._end_at_source(errand, record, errand.fail)
+            else:
+                errand.reply(frame)
+
+        self._edge.to_target([errand.frame], errand.head.correlation_id, at_target)

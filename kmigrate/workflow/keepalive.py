@@ -1,0 +1,93 @@
+"""Keeps transactional ids alive on the target while all their transactions are at the source (V8).
+
+A coordinator forgets an id that is not used for `transactional.id.expiration.ms`, seven days by default, and the
+client that holds it would die at its promote. So the controller ends an empty transaction in an id's name when a
+quarter of that time has passed without one. It does so only while every topic of the id is mirrored and none is being
+promoted: from the flip on the id is its client's alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.transactions import begin_and_abort, last_begun
+from kmigrate.errors import Failed, KmigrateError
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import TransactionRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.protocol.codes import row
+from kmigrate.state.log import StateLog
+
+__all__ = ["IdKeeper"]
+
+_log = logging.getLogger("kmigrate.controller")
+_EXPIRATION = "transactional.id.expiration.ms"
+_USUAL_EXPIRATION_MS = 7 * 24 * 3600 * 1000
+_SHARE = 4
+_LEAST_S, _MOST_S = 1.0, 3600.0
+
+
+@dataclass(slots=True)
+class IdKeeper:
+    """One controller's; `look` goes once over all ids."""
+
+    log: StateLog
+    target: ClusterClient
+    admin: Admin
+    _since: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    """Since when (monotonic) each holder of an id is known here: who has just come will begin by himself."""
+
+    async def run(self) -> None:
+        """Look again and again, often enough, until cancelled."""
+        while True:
+            pause = _LEAST_S
+            try:
+                idle_s = await self._idle_s()
+                pause = max(_LEAST_S, min(_MOST_S, idle_s / _SHARE))
+                await self.look(idle_s)
+            except KmigrateError as error:
+                _log.warning("transactional ids of routed producers: %s", error.what)
+            await sleep(pause)
+
+    async def _idle_s(self) -> float:
+        """After how long without a transaction an id is used."""
+        if not self.target.metadata.brokers:
+            await self.target.refresh([])
+        told = await self.admin.broker_config(min(self.target.metadata.brokers), _EXPIRATION)
+        return int(told.value if told is not None and told.value else _USUAL_EXPIRATION_MS) / 1000 / _SHARE
+
+    async def look(self, idle_s: float) -> None:
+        """Use every id that was idle for so long."""
+        for transaction in _waiting(self.log.state):
+            holder = (transaction.key, transaction.producer_id, transaction.epoch)
+            since = self._since.setdefault(holder, monotonic())
+            if monotonic() - since < idle_s:
+                continue
+            try:
+                await self._use(transaction, idle_s)
+            except KmigrateError as error:
+                _log.warning("transactional id %s: %s", transaction.name, error.what)
+
+    async def _use(self, transaction: TransactionRecord, idle_s: float) -> None:
+        begun = await last_begun(self.target, transaction.name)
+        if begun is None or (begun >= 0 and now_ms() - begun < idle_s * 1000):
+            return  # gone for good, which the promote says, or in use
+        code = await begin_and_abort(self.target, transaction.name, (transaction.producer_id, transaction.epoch))
+        if code and not row(code).retriable:
+            raise Failed("id-not-kept", f"{transaction.name} cannot be kept alive on the target: {row(code).name}")
+
+
+def _waiting(state: State) -> list[TransactionRecord]:
+    """Ids whose topics are all mirrored and not being promoted."""
+    phases = {(topic.link, topic.topic): topic.phase for topic in state.topics()}
+    links = {link for (link, _), phase in phases.items() if phase is TopicPhase.MIRRORING}
+    return [
+        t
+        for t in state.transactions()
+        if t.link in links
+        and all(phases.get((t.link, topic), TopicPhase.MIRRORING) is TopicPhase.MIRRORING for topic in t.topics)
+    ]

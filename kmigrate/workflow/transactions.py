@@ -1,0 +1,92 @@
+"""What a promote must know of transactions that routers carry: whether they have ended, and what they couple."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.transactions import last_begun, open_topics
+from kmigrate.errors import Refused
+from kmigrate.model.coupling import coupled_topics
+from kmigrate.model.lifecycle import PROMOTING, TopicPhase
+from kmigrate.model.records import TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.state.log import StateLog
+
+__all__ = ["coupled_records", "not_asked_for", "refuse_lost_ids", "wait_for_ends", "wait_for_unit"]
+
+_PAUSE_S = 0.005
+
+
+async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord, deadline: float) -> None:
+    """Until no routed transaction is open at a topic's source, also none that its router has forgotten.
+
+    A coordinator answers an EndTxn before it has written the markers, and a barrier must lie behind them.
+    """
+    routed = {t.source_id: t.name for t in state.transactions(record.link) if record.topic in t.topics}
+    while routed:
+        names = await _open(source, record, routed.values())
+        keys = [(record.topic, partition) for partition in range(record.partitions)]
+        for _, producers in (await source.describe_producers(keys)).values():
+            ids = {p.producer_id for p in producers if p.txn_start_offset >= 0}
+            names |= {name for source_id, name in routed.items() if source_id in ids}
+        if not names:
+            return
+        if monotonic() > deadline:
+            raise Refused(
+                "open-transaction", f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
+            )
+        await sleep(_PAUSE_S)
+
+
+def coupled_records(state: State, record: TopicRecord) -> list[TopicRecord]:
+    """The other topics of a topic's unit that this link mirrors."""
+    names = coupled_topics(state.transactions(record.link), [record.topic])
+    return [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
+
+
+def not_asked_for(state: State, record: TopicRecord) -> str | None:
+    """A coupled topic that is not being promoted, too."""
+    for other in coupled_records(state, record):
+        if other.phase not in PROMOTING and other.phase is not TopicPhase.PROMOTED:
+            why = f": {other.reason}" if other.reason else ""
+            return f"{other.topic}, which is written together with {record.topic}, is not being promoted{why}"
+    return None
+
+
+async def wait_for_unit(
+    log: StateLog, record: TopicRecord, ready: Collection[tuple[str, str]], deadline: float
+) -> None:
+    """Until every coupled topic is ready for its flip (`ready`), too: one that is given up takes the others back."""
+    while True:
+        against = not_asked_for(log.state, record)
+        if against is not None:
+            raise Refused("coupled-topics", against)
+        others = coupled_records(log.state, record)
+        waits = [o.topic for o in others if o.phase is not TopicPhase.PROMOTED and (o.link, o.topic) not in ready]
+        if not waits:
+            return
+        if monotonic() > deadline:
+            raise Refused("coupled-topics", f"{', '.join(waits)} did not reach its barrier in time")
+        await sleep(_PAUSE_S)
+
+
+async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterClient, record: TopicRecord) -> None:
+    """A holder whose id the target has forgotten would die at the flip; one that both have forgotten is gone itself."""
+    for transaction in state.transactions(record.link):
+        name = transaction.name
+        if record.topic not in transaction.topics or await last_begun(target, name) is not None:
+            continue
+        if await last_begun(source, name) is None:
+            continue
+        raise Refused(
+            "transactional-id-lost",
+            f"the target has forgotten transactional id {name}: no controller ran for too long to keep it",
+            next_step="restart its producer with the router's address: it is given a new identity",
+        )
+
+
+async def _open(source: ClusterClient, record: TopicRecord, names: Collection[str]) -> set[str]:
+    open_ = await open_topics(source, names) or {}
+    return {name for name, topics in open_.items() if record.topic in topics}

@@ -1,0 +1,241 @@
+"""Transactional producers behind the router, on real clusters: before, during and after the promote of their topics."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
+from kmigrate.sandbox.final_read import read_topic
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from tests.integration.migration import Migration, wait_until
+from tests.integration.router_world import ends, link_between, quietly, router
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
+
+pytestmark = pytest.mark.timeout(240)
+
+JAVA_RECORDS = 4_000
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
+    made = [
+        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
+        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
+    ]
+    for cluster in made:
+        cluster.start()
+    for cluster in made:
+        cluster.wait_ready()
+    run = Migration(made[0], made[1], tmp_path / "run", settings)
+    yield run
+    run.stop()
+    for cluster in made:
+        cluster.stop()
+
+
+def java_transactions(bootstrap: str, topic: str, name: str) -> subprocess.Popen[str]:
+    """Kafka's own producer, in transactions of 50 ms; its values count up."""
+    command = [
+        str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(JAVA_RECORDS),
+        "--payload-monotonic", "--throughput", "250", "--transactional-id", name, "--transaction-duration-ms", "50",
+        "--producer-props", f"bootstrap.servers={bootstrap}",
+    ]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_transactional_producers_of_two_families_are_promoted_live(migration: Migration) -> None:
+    run = migration
+    for topic in ("payments", "java"):
+        run.make_topic(topic, 2)
+    clients: list[ClientSpec] = [
+        TransactionalSpec("till", "payments", rate=200.0),
+        ProducerSpec("shop", "librdkafka", "payments", 100.0),
+    ]
+    traffic = run.run_clients(clients)
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", "payments", "java")
+    traffic.roll("producers", run.routers)
+    traffic.roll("transactional", run.routers)
+    with java_transactions(run.routers, "java", "java-tx") as java:
+        wait_until(lambda: len(list(read_topic(run.target.bootstrap, "java"))) > 300, 30, "committed records")
+        time.sleep(2)
+        told = run.does("promote", "payments", "java", "--yes")
+        print(told)
+        out, _ = java.communicate(timeout=60)
+    assert java.returncode == 0, out
+    assert "Exception" not in out, out
+    time.sleep(2)
+    values = [int(record.value or b"-1") for record in read_topic(run.target.bootstrap, "java")]
+    by_partition: dict[int, list[int]] = {0: [], 1: []}
+    for record in read_topic(run.target.bootstrap, "java"):
+        by_partition[record.partition].append(int(record.value or b"-1"))
+    assert sorted(values) == list(range(JAVA_RECORDS))
+    assert all(part == sorted(part) for part in by_partition.values())
+    verdict = run.judge("payments")
+    assert verdict.acked > 500
+    assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def transaction(producer: Producer, topic: str, *values: bytes) -> None:
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    producer.commit_transaction(30)
+
+
+def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
+    """What a reader of committed records sees."""
+    return [record.value for record in read_topic(cluster.bootstrap, topic)]
+
+
+def test_of_two_holders_of_an_id_the_older_is_fenced_before_and_after_the_flip(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic, name = unique_name("holders"), unique_name("x")
+    for cluster in (source, target):
+        make_topic(cluster, topic)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            with router("r1", target) as one, router("r2", target) as two:
+                await world.routers_apply(2)
+                made = [
+                    Producer({"bootstrap.servers": where.bootstrap, "transactional.id": name}, logger=None)
+                    for where in (one, two, one)
+                ]
+                await quietly(made[0].init_transactions, 30)
+                made[0].begin_transaction()
+                made[0].produce(topic, b"lost with its holder", partition=0)
+                await quietly(made[0].flush, 20)
+                await quietly(made[1].init_transactions, 30)
+                with pytest.raises(KafkaException) as fenced:
+                    await quietly(made[0].commit_transaction, 20)
+                assert fenced.value.args[0].fatal(), fenced.value
+                await quietly(transaction, made[1], topic, b"second")
+                record = await world.fence(topic)
+                acks = await world.drained(topic, record.fence_epoch, 2)
+                await world.flip(topic, record.fence_epoch, acks)
+                await world.routers_apply(2)
+                await quietly(transaction, made[1], topic, b"second, promoted")
+                await quietly(made[2].init_transactions, 30)
+                with pytest.raises(KafkaException) as fenced:
+                    await quietly(transaction, made[1], topic, b"never")
+                assert fenced.value.args[0].fatal(), fenced.value
+                await quietly(transaction, made[2], topic, b"third")
+
+    asyncio.run(scenario())
+    assert stored(source, topic) == [b"second"]
+    assert stored(target, topic) == [b"second, promoted", b"third"]
+
+
+def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promoted(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    read, written, group = unique_name("read"), unique_name("written"), unique_name("g")
+    for cluster in (source, target):
+        make_topic(cluster, read)
+        make_topic(cluster, written)
+
+    def process(consumer: Consumer, producer: Producer, count: int) -> None:
+        """Reads so many records and writes each on, with its position, in a transaction of its own."""
+        deadline = time.monotonic() + 30
+        while count:
+            assert time.monotonic() < deadline
+            message = consumer.poll(0.5)
+            if message is None or message.error() is not None:
+                continue
+            producer.begin_transaction()
+            producer.produce(written, b"seen " + message.value(), partition=0)
+            positions = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 20)
+            producer.commit_transaction(30)
+            count -= 1
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            for topic in (read, written):
+                await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            with router("r1", target) as running:
+                await world.routers_apply()
+                ours = {"bootstrap.servers": running.bootstrap}
+                filler = Producer({"bootstrap.servers": target.bootstrap})  # in the mirror's place
+                for number in range(4):
+                    filler.produce(read, b"%d" % number, partition=0)
+                assert await quietly(filler.flush, 20) == 0
+                config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+                consumer = Consumer({**ours, **config}, logger=None)
+                consumer.subscribe([read])
+                producer = Producer({**ours, "transactional.id": unique_name("x")}, logger=None)
+                await quietly(producer.init_transactions, 30)
+                with pytest.raises(KafkaException) as refused:
+                    await quietly(process, consumer, producer, 1)
+                assert refused.value.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+                assert refused.value.args[0].txn_requires_abort(), refused.value
+                await quietly(producer.abort_transaction, 30)
+                record = await world.fence(written)
+                acks = await world.drained(written, record.fence_epoch)
+                await world.flip(written, record.fence_epoch, acks)
+                await world.routers_apply()
+                await quietly(process, consumer, producer, 2)
+                await quietly(consumer.close)
+                consumer = Consumer({**ours, **config}, logger=None)
+                consumer.subscribe([read])
+                await quietly(process, consumer, producer, 1)
+                await quietly(consumer.close)
+
+    asyncio.run(scenario())
+    assert stored(source, written) == []
+    assert stored(target, written) == [b"seen 1", b"seen 2", b"seen 3"]
+
+
+def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("lost")
+    for cluster in (source, target):
+        make_topic(cluster, topic)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            with router("r1", target) as first:
+                port = int(first.bootstrap.rsplit(":", 1)[1])
+                producer = Producer(
+                    {"bootstrap.servers": first.bootstrap, "transactional.id": unique_name("x")}, logger=None
+                )
+                await quietly(producer.init_transactions, 30)
+                producer.begin_transaction()
+                producer.produce(topic, b"one", partition=0)
+                await quietly(producer.flush, 20)
+                source.pause(1)
+                committing = asyncio.create_task(quietly(producer.commit_transaction, 60))
+                await asyncio.sleep(2)  # the EndTxn has left the router by then, or the client sends it again
+                first.kill()
+            source.resume(1)
+            await quietly(wait_until, lambda: ends(source.bootstrap, topic, 1) == [2], 15, "the source's marker")
+            record = await world.fence(topic)
+            await world.flip(topic, record.fence_epoch, [])
+            with router("r1", target, port):
+                async with asyncio.timeout(60):
+                    await committing
+                    await quietly(transaction, producer, topic, b"two")
+
+    asyncio.run(scenario())
+    assert stored(source, topic) == [b"one"]
+    assert stored(target, topic) == [b"two"]

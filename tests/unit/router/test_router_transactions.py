@@ -1,0 +1,420 @@
+"""Transactions through one client connection: which cluster each meets, in whose name, and what a fence holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from kmigrate.model.records import TransactionRecord
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import decode_body, entity, is_flexible
+from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import peek_request, response_body_offset
+from kmigrate.records.batch import walk
+from kmigrate.records.build import one_record_batch
+from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
+from kmigrate.router.apis.transactions import frame_request
+from kmigrate.router.core import Outcome
+from tests.unit.router.router_fakes import Sent, Stage, route
+
+FIND, INIT, ADD, OFFSETS, END, COMMIT, DESCRIBE = 10, 22, 24, 25, 26, 28, 65
+T, S = (50, 3), (9, 8)
+"""The holder's producer id and epoch at the target, and at the source."""
+NAME = "till"
+_TRANSACTIONAL = 0x10
+
+
+class Desk:
+    """A client connection in transactions; `hears` answers every upstream request as two good clusters would."""
+
+    def __init__(self, *routes: Any, known: bool = True, topics: tuple[str, ...] = ("t",), tells: bool = False) -> None:
+        self.stage = Stage(*routes, held=("waiting",))
+        self.stage.outside.tells = tells
+        if known:
+            self.stage.memory.records[("l", NAME)] = TransactionRecord("l", NAME, *T, *S, topics)
+            self.stage.memory.changed()
+        self.codes: dict[tuple[str, int], int] = {}
+        """What clusters answer, by where and API key; 0 where nothing is said."""
+        self.open: dict[str, tuple[str, ...]] = {}
+        """Topics of the open transaction that DescribeTransactions tells, by where."""
+        self.lost: set[tuple[str, int]] = set()
+        self.passed: list[tuple[str, int, Any]] = []
+        self._correlation = 0
+
+    def says(self, key: int, version: int = -1, **values: Any) -> Any:
+        """Send one request and let the clusters answer; the client's answer, None while it waits."""
+        version = version if version >= 0 else {INIT: 4, ADD: 3, OFFSETS: 3, END: 3, COMMIT: 3}[key]
+        self._correlation += 1
+        message = blank(entity(key, version, "request"), **values)
+        before = len(self.stage.edge.replies)
+        self.stage.session.frame(bytearray(frame_request(message, self._correlation, "c")))
+        self.hears()
+        return self.read(key, version) if len(self.stage.edge.replies) > before else None
+
+    def read(self, key: int, version: int) -> Any:
+        frame = self.stage.edge.replies[-1]
+        kind = entity(key, version, "response")
+        return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+
+    def hears(self) -> None:
+        while self.stage.edge.sent:
+            self._answer(self.stage.edge.sent.pop(0))
+
+    def _answer(self, sent: Sent) -> None:
+        head = peek_request(sent.frame)
+        key, version = head.api_key, head.version
+        where = sent.where.split()[0]
+        head = peek_request(sent.frame, is_flexible(key, version))
+        request = decode_body(entity(key, version, "request"), sent.frame, head.body)
+        self.passed.append((where, key, request))
+        assert sent.done is not None
+        if (where, key) in self.lost:
+            sent.done(Outcome(None))
+            return
+        answer = self._told(where, key, version, request)
+        sent.done(Outcome(bytearray(frame_answer(answer, head.correlation_id))))
+
+    def _told(self, where: str, key: int, version: int, request: Any) -> Any:
+        kind, code = entity(key, version, "response"), self.codes.get((where, key), 0)
+        if key == ADD:
+            topic_type = element(kind, "results_by_topic_v3_and_below")
+            part_type = element(topic_type, "results_by_partition")
+            topics = tuple(
+                blank(
+                    topic_type,
+                    name=topic.name,
+                    results_by_partition=tuple(
+                        blank(part_type, partition_index=p, partition_error_code=code) for p in topic.partitions
+                    ),
+                )
+                for topic in request.v3_and_below_topics
+            )
+            return blank(kind, results_by_topic_v3_and_below=topics)
+        if key == DESCRIBE:
+            state_type = element(kind, "transaction_states")
+            topic_type = element(state_type, "topics")
+            topics = tuple(blank(topic_type, topic=topic, partitions=(0,)) for topic in self.open.get(where, ()))
+            state = blank(
+                state_type,
+                error_code=code,
+                transactional_id=NAME,
+                transaction_state="Ongoing" if where in self.open else "Empty",
+                topics=topics,
+                transaction_start_time=dt.datetime.fromtimestamp(1, dt.UTC),
+            )
+            return blank(kind, transaction_states=(state,))
+        number, epoch = {"target": T, "source": S}[where]
+        return blank(kind, error_code=code, node_id=2, host="h", port=1, producer_id=number, producer_epoch=epoch)
+
+    def init(self, **values: Any) -> int:
+        answer = self.says(INIT, transactional_id=NAME, producer_id=-1, producer_epoch=-1, **values)
+        return code_of(answer.error_code)
+
+    def add(self, *topics: str, epoch: int = T[1], version: int = 3) -> dict[str, int] | None:
+        kind = element(entity(ADD, version, "request"), "v3_and_below_topics")
+        answer = self.says(
+            ADD,
+            version,
+            v3_and_below_transactional_id=NAME,
+            v3_and_below_producer_id=T[0],
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=tuple(kind(name=topic, partitions=(0,)) for topic in topics),
+        )
+        return None if answer is None else self.codes_of(answer)
+
+    @staticmethod
+    def codes_of(answer: Any) -> dict[str, int]:
+        return {
+            str(topic.name): code_of(topic.results_by_partition[0].partition_error_code)
+            for topic in answer.results_by_topic_v3_and_below
+        }
+
+    def offsets(self, group: str) -> int | None:
+        answer = self.says(OFFSETS, transactional_id=NAME, producer_id=T[0], producer_epoch=T[1], group_id=group)
+        return None if answer is None else code_of(answer.error_code)
+
+    def end(self, committed: bool = True, epoch: int = T[1], version: int = 3) -> int:
+        answer = self.says(
+            END, version, transactional_id=NAME, producer_id=T[0], producer_epoch=epoch, committed=committed
+        )
+        return code_of(answer.error_code)
+
+    def produce(self, topic: str, epoch: int = T[1], sequence: int = 0) -> Sent | None:
+        """One transactional batch; what was sent of it, unanswered."""
+        self._correlation += 1
+        records = one_record_batch(b"k", b"v", timestamp=1, producer_id=T[0], epoch=epoch, sequence=sequence)
+        records[22] |= _TRANSACTIONAL
+        records[17:21] = crc32c(records[21:]).to_bytes(4, "big")
+        parts = (ProducePart(topic, 0, memoryview(records)),)
+        request = ProduceRequest(9, NAME, -1, 0, 30_000, parts)
+        frame = encode_request(request, parts, version=9, acks=-1, correlation=self._correlation, client_id="c")
+        self.stage.session.frame(bytearray(b"".join(frame)))
+        produced = [s for s in self.stage.edge.sent if peek_request(s.frame).api_key == 0]
+        return produced[0] if produced else None
+
+    def asked(self, *keys: int) -> list[tuple[str, int]]:
+        """Where requests of these APIs have gone so far, in order."""
+        return [(where, key) for where, key, _ in self.passed if key in keys]
+
+
+def forwarded(**values: Any) -> Desk:
+    return Desk(route("t", Serve.FORWARD), **values)
+
+
+def fenced(desk: Desk, *topics: str) -> None:
+    desk.stage.swap(*(route(topic, Serve.HOLD, fence_epoch=5) for topic in topics or ("t",)))
+
+
+def in_flight(desk: Desk, topic: str = "t") -> int:
+    return desk.stage.core.forwards.in_flight.get(f"topic/l/{topic}", 0)
+
+
+# identities
+
+
+def test_an_id_is_given_by_both_clusters_and_the_pair_is_written_down_before_the_client_hears_of_it() -> None:
+    desk = forwarded(known=False)
+    assert desk.init() == 0
+    assert desk.asked(FIND, INIT) == [("target", INIT), ("source", FIND), ("source", INIT)]
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S)
+
+
+def test_no_id_is_given_while_the_state_log_is_away() -> None:
+    desk = forwarded(known=False)
+    desk.stage.memory.reach = False
+    assert desk.init() == 14
+
+
+@pytest.mark.parametrize(("code", "told"), [(51, 51), (16, 14), (15, 14), (50, 50)])
+def test_what_keeps_the_source_from_giving_an_id_is_told_and_its_coordinator_looked_for_again(
+    code: int, told: int
+) -> None:
+    desk = forwarded(known=False)
+    desk.codes["source", INIT] = code
+    assert desk.init() == told
+    assert desk.stage.memory.records == {}
+    desk.codes.clear()
+    assert desk.init() == 0
+    assert desk.asked(FIND).count(("source", FIND)) == (2 if code in (15, 16) else 1)
+
+
+def test_a_client_without_rights_at_the_source_may_still_write_what_is_not_mirrored() -> None:
+    desk = forwarded(known=False)
+    desk.codes["source", INIT] = 53
+    assert desk.init() == 0
+    assert desk.add("free") == {"free": 0}
+    assert desk.asked(ADD) == [("target", ADD)]
+
+
+def test_a_transaction_goes_to_the_source_in_the_sources_name() -> None:
+    desk = forwarded()
+    assert desk.add("t") == {"t": 0}
+    where, _, request = desk.passed[-1]
+    assert where == "source"
+    assert (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch) == S
+    sent = desk.produce("t", sequence=7)
+    assert sent is not None
+    batch = next(iter(walk(sent.request.parts[0].records)))
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (*S, 7, True)
+    sent.answer()
+    desk.stage.edge.sent.clear()
+    assert desk.end() == 0
+    where, _, request = desk.passed[-1]
+    assert (where, request.producer_id, request.producer_epoch, request.committed) == ("source", *S, True)
+    assert desk.stage.core.forwards.fences(desk.stage.core.table) == {}
+    assert in_flight(desk) == 0
+
+
+def test_the_first_write_of_an_id_to_a_topic_is_written_down_before_it_happens() -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    desk.stage.memory.reach = False
+    assert desk.add("u") == {"u": 14}
+    assert ("source", ADD) not in desk.asked(ADD)
+    desk.stage.memory.reach = True
+    assert desk.add("u") == {"u": 0}
+    assert desk.stage.memory.records[("l", NAME)].topics == ("t", "u")
+
+
+@pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (3, 90)])
+def test_an_older_holder_is_fenced_without_asking_the_source(version: int, code: int) -> None:
+    desk = forwarded()
+    assert desk.add("t", epoch=T[1] - 1, version=version) == {"t": code}
+    desk.add("t")
+    assert desk.end(epoch=T[1] - 1, version=version) == code
+    assert desk.asked(END) == []
+    assert desk.produce("t", epoch=T[1] - 1) is None
+    assert parse_answer(desk.stage.edge.replies[-1], 9)[0][0].error == 47
+
+
+def test_a_holder_that_the_source_does_not_know_yet_is_made_known_there() -> None:
+    desk = forwarded(known=False)
+    assert desk.add("t") == {"t": 0}
+    assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD)]
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
+
+
+def test_identities_that_two_routers_tell_in_any_order_end_as_the_newest_of_both_clusters() -> None:
+    one, other = TransactionRecord("l", NAME, 50, 1, 9, 2, ("a",)), TransactionRecord("l", NAME, 50, 2, 9, 1, ("b",))
+    assert one.merged(other) == other.merged(one) == TransactionRecord("l", NAME, 50, 2, 9, 2, ("a", "b"))
+    assert one.merged(TransactionRecord("l", NAME, 60, 0, 9, 3)) == TransactionRecord("l", NAME, 60, 0, 9, 3, ("a",))
+
+
+# one cluster at a time
+
+
+def test_a_transaction_on_two_clusters_is_refused_and_can_be_aborted() -> None:
+    desk = forwarded()
+    assert desk.add("t", "free") == {"t": 29, "free": 55}
+    assert "promote its topics together" in desk.stage.outside.said[-1]
+    assert desk.end(committed=False) == 0
+    assert desk.asked(ADD, END) == []
+    assert desk.add("t") == {"t": 0}
+    assert desk.add("free") == {"free": 29}
+    assert desk.end(committed=False) == 0
+    assert desk.asked(ADD, END) == [("source", ADD), ("source", END)]
+    assert desk.add("free") == {"free": 0}
+    assert desk.add("t") == {"t": 29}
+    assert desk.end() == 0
+    assert desk.asked(ADD, END)[2:] == [("target", ADD), ("target", END)]
+
+
+def test_offsets_are_committed_where_the_transaction_is() -> None:
+    desk = forwarded()
+    assert desk.offsets("waiting") == 30
+    assert desk.offsets("free") == 0
+    assert desk.end() == 0
+    assert desk.asked(OFFSETS, END) == [("target", OFFSETS), ("target", END)]
+    desk.add("t")
+    assert desk.offsets("free") == 30
+
+
+def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None:
+    desk = forwarded(tells=True)
+    desk.open["source"] = ("t", "not mirrored")
+    assert desk.end() == 0
+    assert desk.asked(DESCRIBE, END) == [("source", DESCRIBE), ("target", DESCRIBE), ("source", END)]
+    other = forwarded(tells=True)
+    other.open["target"] = ("free",)
+    assert other.add("t") == {"t": 29}
+    assert other.end() == 0
+    assert other.asked(END) == [("target", END)]
+
+
+# a fence
+
+
+def test_a_fence_holds_what_begins_and_lets_what_is_open_end() -> None:
+    desk = forwarded()
+    desk.add("t")
+    fenced(desk)
+    ack = desk.stage.core.forwards.fences(desk.stage.core.table)["topic/l/t"]
+    assert (ack.epoch, ack.in_flight) == (5, 1)
+    sent = desk.produce("t")
+    assert sent is not None and sent.where.startswith("source")
+    sent.answer()
+    desk.stage.edge.sent.clear()
+    assert desk.end() == 0
+    assert (in_flight(desk), desk.stage.outside.drains) == (0, 1)
+    assert desk.add("t") is None, "it waits"
+    desk.stage.swap(route("t", Serve.LOCAL))
+    desk.hears()
+    assert desk.codes_of(desk.read(ADD, 3)) == {"t": 0}
+    assert desk.asked(ADD) == [("source", ADD), ("target", ADD)]
+
+
+def test_what_a_fence_holds_too_long_is_told_to_come_again() -> None:
+    desk = forwarded()
+    fenced(desk)
+    assert desk.add("t") is None
+    desk.stage.edge.clock = desk.stage.edge.wakes[-1]
+    desk.stage.session.advance()
+    assert desk.codes_of(desk.read(ADD, 3)) == {"t": 51}
+    assert desk.stage.core.waiting == {}
+
+
+def test_no_transaction_begins_while_any_topic_of_its_id_is_fenced() -> None:
+    desk = Desk(route("t", Serve.LOCAL), route("u", Serve.HOLD, fence_epoch=5), topics=("t", "u"))
+    assert desk.add("t") is None
+    assert desk.offsets("free") is None
+    desk.stage.swap(route("t", Serve.LOCAL), route("u", Serve.LOCAL))
+    desk.hears()
+    assert sorted(desk.asked(ADD, OFFSETS)) == [("target", ADD), ("target", OFFSETS)]
+
+
+def test_a_batch_under_a_fence_goes_on_only_where_its_transaction_is_open() -> None:
+    desk = forwarded(tells=True)
+    fenced(desk)
+    assert desk.produce("t") is None
+    desk.hears()
+    assert desk.asked(DESCRIBE) == [("source", DESCRIBE)]
+    assert desk.produce("t") is None
+    other = forwarded(tells=True)
+    other.open["source"] = ("t",)
+    fenced(other)
+    assert other.produce("t") is None
+    sent = other.stage.edge.sent.pop(0)
+    other._answer(sent)
+    other._answer(other.stage.edge.sent.pop(0))
+    assert [peek_request(s.frame).api_key for s in other.stage.edge.sent] == [0]
+    assert in_flight(other) == 2, "the transaction and its batch"
+
+
+def test_a_lost_answer_leaves_the_transaction_open_until_it_is_known_to_have_ended() -> None:
+    desk = forwarded()
+    desk.lost.add(("source", ADD))
+    assert desk.add("t") == {"t": 14}
+    assert in_flight(desk) == 1
+    desk.lost.clear()
+    assert desk.add("t") == {"t": 0}
+    desk.lost.add(("source", END))
+    assert desk.end() == 14
+    assert in_flight(desk) == 1
+    desk.lost.clear()
+    assert desk.end() == 0
+    assert in_flight(desk) == 0
+
+
+def test_a_transaction_that_did_not_begin_is_not_waited_for() -> None:
+    desk = forwarded()
+    desk.codes["source", ADD] = 51
+    assert desk.add("t") == {"t": 51}
+    assert in_flight(desk) == 0
+
+
+def test_a_newer_holder_at_another_router_ends_what_is_open_here() -> None:
+    desk = forwarded()
+    desk.add("t")
+    desk.stage.memory.records[("l", NAME)] = TransactionRecord("l", NAME, T[0], T[1] + 1, S[0], S[1] + 1, ("t",))
+    desk.stage.memory.changed()
+    assert in_flight(desk) == 0
+    assert desk.add("t") == {"t": 90}
+
+
+# an EndTxn whose answer was lost
+
+
+@pytest.mark.parametrize(
+    ("serve", "order"), [(Serve.FORWARD, ["source", "target"]), (Serve.LOCAL, ["target", "source"])]
+)
+def test_a_repeated_end_is_answered_by_the_cluster_where_the_transaction_was(serve: Serve, order: list[str]) -> None:
+    desk = Desk(route("t", serve))
+    first, second = order
+    assert desk.end() == 0
+    assert desk.asked(END) == [(first, END)]
+    desk.codes[first, END] = 48
+    assert desk.end() == 0
+    assert desk.asked(END)[1:] == [(first, END), (second, END)]
+    desk.codes[second, END] = 48
+    assert desk.end() == 48
+
+
+def test_after_the_promote_of_everything_the_source_is_not_asked_for_anything_else() -> None:
+    desk = Desk(route("t", Serve.LOCAL), tells=True)
+    assert desk.init() == 0
+    assert desk.add("t") == {"t": 0}
+    assert desk.end() == 0
+    assert {where for where, _, _ in desk.passed} == {"target"}

@@ -1,0 +1,95 @@
+"""Transactional ids whose transactions are all at the source do not expire on the target."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kmigrate.errors import Refused
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import Record, TransactionRecord
+from kmigrate.workflow import keepalive, transactions
+from kmigrate.workflow.keepalive import IdKeeper
+from kmigrate.workflow.transactions import refuse_lost_ids
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.test_promote import LINK, PENDING
+
+TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",))
+MIRRORING = replace(PENDING, phase=TopicPhase.MIRRORING)
+
+
+@dataclass
+class Target:
+    """When each id began its last transaction there, and the empty ones that were begun."""
+
+    begun: dict[str, int | None] = field(default_factory=lambda: {"till": -1})
+    used: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
+    code: int = 0
+
+    async def last_begun(self, cluster: Any, name: str) -> int | None:
+        return self.begun[name]
+
+    async def begin_and_abort(self, _: Any, name: str, producer: tuple[int, int]) -> int:
+        self.used.append((name, producer))
+        return self.code
+
+
+def look(monkeypatch: pytest.MonkeyPatch, target: Target, *records: Record, idle_s: float = 0.0) -> Target:
+    monkeypatch.setattr(keepalive, "last_begun", target.last_begun)
+    monkeypatch.setattr(keepalive, "begin_and_abort", target.begin_and_abort)
+    log = MemoryLog(LINK, *records)
+    asyncio.run(IdKeeper(log, target, target).look(idle_s))  # type: ignore[arg-type]
+    return target
+
+
+def test_an_idle_id_is_used_in_its_holders_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look(monkeypatch, Target(), MIRRORING, TILL).used == [("till", (50, 3))]
+    assert look(monkeypatch, Target({"till": 1000}), MIRRORING, TILL).used == [("till", (50, 3))]
+
+
+@pytest.mark.parametrize("begun", [1 << 60, None])
+def test_an_id_in_use_and_one_that_is_gone_are_left_alone(monkeypatch: pytest.MonkeyPatch, begun: int | None) -> None:
+    assert look(monkeypatch, Target({"till": begun}), MIRRORING, TILL).used == []
+
+
+def test_who_has_just_come_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look(monkeypatch, Target(), MIRRORING, TILL, idle_s=60.0).used == []
+
+
+@pytest.mark.parametrize(
+    "phase", [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED, TopicPhase.PROMOTED]
+)
+def test_from_its_promote_on_an_id_is_its_clients_alone(monkeypatch: pytest.MonkeyPatch, phase: TopicPhase) -> None:
+    others = replace(MIRRORING, topic="u")
+    assert look(monkeypatch, Target(), replace(PENDING, phase=phase), others, TILL).used == []
+
+
+def test_what_cannot_be_kept_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kmigrate.controller"):
+        look(monkeypatch, Target(code=51), MIRRORING, TILL)
+        assert caplog.messages == []
+        look(monkeypatch, Target(code=47), MIRRORING, TILL)
+    assert caplog.messages == [
+        "transactional id till: till cannot be kept alive on the target: INVALID_PRODUCER_EPOCH"
+    ]
+
+
+def lost(monkeypatch: pytest.MonkeyPatch, source: int | None, target: int | None) -> None:
+    told = {"source": source, "target": target}
+
+    async def last_begun(cluster: Any, _: str) -> int | None:
+        return told[cluster]
+
+    monkeypatch.setattr(transactions, "last_begun", last_begun)
+    asyncio.run(refuse_lost_ids(MemoryLog(LINK, TILL).state, "source", "target", PENDING))  # type: ignore[arg-type]
+
+
+def test_a_promote_is_refused_that_a_live_holder_would_not_survive(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match="the target has forgotten transactional id till"):
+        lost(monkeypatch, 1000, None)
+    lost(monkeypatch, None, None)
+    lost(monkeypatch, -1, -1)
