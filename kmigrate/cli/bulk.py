@@ -150,7 +150,7 @@ async def copy_by_spark(
 ) -> tuple[dict[str, Any], RenderableType, Exit]:
     """Give the topics to Spark, copy until little is left, and hand them to the mirror processes."""
     # PySpark takes a second to import: only this command pays for it.
-    from kmigrate.cli.engines import mirror_settings
+    from kmigrate.cli.engine_settings import mirror_settings
     from kmigrate.mirror.bulk import BulkJob
     from kmigrate.spark.rounds import BulkProgress, BulkRun
 

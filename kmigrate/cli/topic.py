@@ -13,13 +13,13 @@ from rich.console import Group
 from kmigrate.cli.amounts import byte_rate, offset_range
 from kmigrate.cli.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.call import Call, command
+from kmigrate.cli.checks import MASTER
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics
 from kmigrate.cli.output import Answer
 from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.times import start_position
-from kmigrate.cli.verify import MASTER
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
