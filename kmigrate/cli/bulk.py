@@ -20,9 +20,7 @@ from kmigrate.cli.views.bulk import progress_text, ranges_view, rounds_view
 from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.errors import Refused, UsageError
 from kmigrate.mirror.activation import remembers_long, request_limit
-from kmigrate.mirror.lane import Key
 from kmigrate.mirror.ranges import Choice, CopyRange, cautions, choose
-from kmigrate.mirror.survey import left_to_copy
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
@@ -33,6 +31,7 @@ from kmigrate.workflow.estate import Estate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kmigrate.mirror.lane import Key
     from kmigrate.spark.rounds import Round
 
 __all__ = ["BulkOptions", "BulkPlan", "copy_by_spark", "look_at_bulk"]
@@ -111,6 +110,8 @@ async def look_at_bulk(
     estate: Estate, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
 ) -> BulkPlan:
     """What is left of these topics, mirrored already or not, and who is to copy it."""
+    from kmigrate.mirror.survey import left_to_copy  # it reads batches, with what few commands load
+
     source, _ = await estate.source(link)
     records = [record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None]
     aligned = {record.topic: record for record in records if record.starts}

@@ -12,6 +12,7 @@ from kmigrate.mirror.lane import Key
 from kmigrate.mirror.ranges import Caution, CopyRange
 from kmigrate.mirror.settings import OLD_MS
 from kmigrate.net.clock import now_ms
+from kmigrate.net.tasks import together
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import Batch
 from kmigrate.records.old_messages import OldMessages, walk_all
@@ -54,10 +55,9 @@ async def left_to_copy(
             caution = Caution.OLD_RECORDS
         found[key] = CopyRange(*key, start, end, int(size * (end - start)), caution)
 
-    async with asyncio.TaskGroup() as group:
-        for key, told in ends.items():
-            if not told.error and told.offset > at[key]:
-                group.create_task(look(key, at[key], told.offset))
+    await together(
+        *(look(key, at[key], told.offset) for key, told in ends.items() if not told.error and told.offset > at[key])
+    )
     return [found[key] for key in sorted(found)]
 
 
