@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,9 +13,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from kmigrate.cli.app import app
 from kmigrate.sandbox.kafka import KafkaCluster
-from tests.integration.migration import Migration, wait_until
+from tests.integration.migration import Cli, Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, transactions
 
 pytestmark = pytest.mark.timeout(200)
@@ -36,6 +40,23 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
         assert process.wait(15) == 0
 
 
+@pytest.fixture
+def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cli]:
+    """A verb in this process, whose checks use the Spark that is there already."""
+
+    @contextmanager
+    def session(choice: object, waiting: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr("kmigrate.cli.verify.session", session)
+
+    def call(run: Migration, *words: str) -> Cli:
+        done = CliRunner().invoke(app, [*words, "--config", str(run.config), "--json"])
+        return Cli(done.exit_code, json.loads(done.stdout), done.stderr)
+
+    return call
+
+
 def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:
     return [row for row in told["by_partition"] if row["topic"] == topic]
 
@@ -54,6 +75,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     target: KafkaCluster,
     make_topic: Callable[..., None],
     unique_name: Callable[[str], str],
+    warm: Callable[..., Cli],
 ) -> None:
     run = Migration(source, target, tmp_path / "run")
     link, plain, mapped = unique_name("link"), unique_name("plain"), unique_name("mapped")
@@ -86,7 +108,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
 
     findings = tmp_path / "findings"
-    told = run.cli("verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
+    told = warm(run, "verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
 
     assert told.code == 4
     assert told.told["files"] == {"junit": str(junit), "parquet": str(findings)}
@@ -120,7 +142,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     again = run.does("verify", plain, "--link", link)
     assert (again["records"], again["verified_before"]) == (0, told_before), "nothing new, so nothing was started"
     assert again["seconds"] == {"total": 0.0}
-    refused = run.cli("promote", mapped, "--link", link, "--verify", "--no-wait", "--yes")
+    refused = warm(run, "promote", mapped, "--link", link, "--verify", "--no-wait", "--yes")
     assert (refused.code, refused.told["topics"], refused.told["parity"]["mismatches"]) == (4, [], 3)
     assert topics_of(run)[mapped]["phase"] == "mirroring", "nothing was promoted"
 
