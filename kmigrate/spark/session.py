@@ -67,9 +67,10 @@ def spark_session(
     jars: Sequence[Path] = (),
     java_home: Path | None = None,
     conf: Mapping[str, str] | None = None,
+    connector: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session for the time of a with block; jars or conf name the Kafka connector, else Ivy resolves it."""
-    settings = session_settings(master, jars, conf or {})
+    """A session for the time of a with block; jars or conf name the connector, else Ivy resolves it, if it is needed."""
+    settings = session_settings(master, jars, conf or {}, connector=connector)
     config = SparkConf(loadDefaults=False).setMaster(master).setAppName("kmigrate")
     config.setAll(list(settings.items()))
     with tempfile.TemporaryDirectory(prefix="kmigrate-spark-") as folder:
@@ -83,11 +84,13 @@ def spark_session(
             _stop(context)
 
 
-def session_settings(master: str, jars: Sequence[Path], conf: Mapping[str, str]) -> dict[str, str]:
+def session_settings(
+    master: str, jars: Sequence[Path], conf: Mapping[str, str], *, connector: bool = True
+) -> dict[str, str]:
     """What the session is started with: ours, and before it what the caller says."""
     here = ON_THIS_MACHINE if re.match(r"local|spark://(127\.|localhost)", master) else {}
-    connector = {} if brings_connector(conf) else _connector(jars, master)
-    return {**DEFAULTS, **here, **connector, **conf}
+    ours = _connector(jars, master) if connector and not brings_connector(conf) else {}
+    return {**DEFAULTS, **here, **ours, **conf}
 
 
 @contextmanager
