@@ -69,7 +69,7 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     connector: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session for the time of a with block; jars or conf name the connector, else Ivy resolves it, if it is needed."""
+    """A session for the time of a with block; a connector that is needed and not named is resolved by Ivy."""
     settings = session_settings(master, jars, conf or {}, connector=connector)
     config = SparkConf(loadDefaults=False).setMaster(master).setAppName("kmigrate")
     config.setAll(list(settings.items()))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.spark.session import spark_session
 from tests.integration.secure_world import SecurePair, secure_pair
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +26,25 @@ def pair() -> Iterator[SecurePair]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark for all tests that look at a check itself; the command line always starts its own."""
+    from kmigrate.spark.session import spark_session
+
     with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
         yield session
+
+@pytest.fixture(autouse=True)
+def who_waits_for_what(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Shortly before a test is ended for taking too long, say where each of its tasks stands."""
+    marker = request.node.get_closest_marker("timeout")
+    seconds = float(marker.args[0] if marker else request.config.getini("timeout"))
+
+    def say() -> None:
+        # Of every thread's loop, which asyncio keeps under a name of its own in each version.
+        for task in [*getattr(asyncio.tasks, "_all_tasks", ()), *getattr(asyncio.tasks, "_scheduled_tasks", ())]:
+            if not task.done():
+                task.print_stack(limit=6)
+
+    timer = threading.Timer(max(1.0, seconds - 3), say)
+    timer.daemon = True
+    timer.start()
+    yield
+    timer.cancel()

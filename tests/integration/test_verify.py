@@ -17,9 +17,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from kmigrate.cli.app import app
+from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.migration import Cli, Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, transactions
+from tests.integration.spark_cluster import spark_cluster
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -158,3 +160,31 @@ def write_again(source: KafkaCluster, target: KafkaCluster, topic: str, count: i
         written = b"another" if number == changed else value
         producer.produce(topic, written, key, 0, timestamp=stamp, headers=headers)  # type: ignore[arg-type]
     assert producer.flush(20) == 0
+
+
+@pytest.mark.soak
+def test_a_cluster_of_two_workers_says_the_same_with_jars_of_its_own(
+    tmp_path: Path,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    make_topic: Callable[..., None],
+    unique_name: Callable[[str], str],
+) -> None:
+    run = Migration(source, target, tmp_path / "run")
+    link, topic = unique_name("link"), unique_name("topic")
+    make_topic(source, topic, 4)
+    produce(source.bootstrap, topic, 4_000, partitions=4)
+    run.does("link", "create", link, "--source", "source", "--target", "target")
+    with mirror_of(run, link):
+        run.does("topic", "mirror", topic, "--link", link)
+        wait_until(lambda: bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic), 60, "the copy")
+    with spark_cluster(tmp_path / "spark", workers=2, cores=1) as cluster:
+        jars = "spark.jars=" + ",".join(map(str, ensure_spark_kafka_jars()))
+        spark = ("--master", cluster.master, "--conf", jars, "--conf", "spark.executor.memory=512m")
+        told = run.does("verify", "--link", link, *spark)
+        assert (told["equal"], told["records"]) == (True, 4_000)
+        produce(source.bootstrap, topic, 20, first=4_000)
+        write_again(source, target, topic, 20, 7)
+        code = run.cli("verify", "--link", link, *spark)
+        assert (code.code, code.told["anomalies"]["altered"], code.told["records"]) == (4, 1, 20)
+        assert all(cluster.says(f"worker{number}", "Asked to launch executor") for number in range(2))
