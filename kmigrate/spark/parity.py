@@ -17,6 +17,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 
@@ -145,15 +146,17 @@ class _Check:
 
     def digest(self, ranges: Sequence[TopicRange]) -> tuple[Digests, Digests]:
         sides: tuple[Digests, Digests] = ({}, {})
-        rows = self.both(ranges)
-        if rows is None:
+        # Each side by itself: what is read is hashed in the same generated loop, and only sums are put together.
+        tables = [
+            rows.groupBy("side", *BucketKey._fields).agg(
+                F.count("*"), F.min("at"), F.max("at"), *digests(), size(), since()
+            )
+            for rows in self.each(ranges)
+        ]
+        if not tables:
             return sides
-        first, second = digests()
-        table = rows.groupBy("side", "topic", "partition", "bucket").agg(
-            F.count("*"), F.min("at"), F.max("at"), first, second, size(), since()
-        )
         with watched(self.spark, "digest", self.on_progress):
-            for side, topic, partition, bucket, *digest in table.collect():
+            for side, topic, partition, bucket, *digest in reduce(DataFrame.unionAll, tables).collect():
                 sides[side][BucketKey(topic, partition, bucket)] = BucketDigest(*digest)
         return sides
 
@@ -175,11 +178,11 @@ class _Check:
     def drill(self, buckets: Sequence[BucketKey], ranges: Iterable[TopicRange]) -> list[Drilled]:
         """Both sides' records of the buckets, as hashes in offset order."""
         hulls = hulls_of(buckets, ranges, self.size)
-        rows = self.both(list(hulls.values()))
+        sides = self.each(list(hulls.values()))
         found: Sides[list[Fingerprint]] = (defaultdict(list), defaultdict(list))
-        if rows is not None:
+        if sides:
             wanted = self.spark.createDataFrame(list(buckets), "topic string, partition int, bucket bigint")
-            chosen = rows.join(F.broadcast(wanted), list(BucketKey._fields), "left_semi")
+            chosen = reduce(DataFrame.unionAll, sides).join(F.broadcast(wanted), list(BucketKey._fields), "left_semi")
             table = fingerprints(chosen).select("side", *PartitionKey._fields, *FINGERPRINT)
             with watched(self.spark, "drill", self.on_progress):
                 for side, topic, partition, *record in table.collect():
@@ -212,19 +215,19 @@ class _Check:
         origin = each.start if each.verified_from is None else each.verified_from
         return each.at_source._replace(start=max(origin, min(each.start, self.at_source[each.key].start)))
 
-    def both(self, ranges: Sequence[TopicRange]) -> DataFrame | None:
-        """Both sides' rows of the ranges, told apart by `side`; None where every range is empty."""
+    def each(self, ranges: Sequence[TopicRange]) -> list[DataFrame]:
+        """Each side's rows of the ranges, told apart by `side`; a side that has none is left out."""
         filled = [each for each in ranges if each.offsets]
         if not filled:
-            return None
-        left = read_ranges(self.spark, self.source, [each.at_source for each in filled], size=self.size)
-        both = left.withColumn("side", F.lit(0))
+            return []
+        source = read_ranges(self.spark, self.source, [each.at_source for each in filled], size=self.size)
+        both = [source.withColumn("side", F.lit(0))]
         held = within(filled, self.at_target)
-        if not held:
-            return both
-        maps = {each.key: each.map for each in filled if each.map is not None}
-        right = read_ranges(self.spark, self.target, held, size=self.size, target=True, maps=maps)
-        return both.unionAll(right.withColumn("side", F.lit(1)))
+        if held:
+            maps = {each.key: each.map for each in filled if each.map is not None}
+            target = read_ranges(self.spark, self.target, held, size=self.size, target=True, maps=maps)
+            both.append(target.withColumn("side", F.lit(1)))
+        return both
 
 
 def _explained(error: Exception) -> Failed:

@@ -69,7 +69,7 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     connector: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session for the time of a with block; jars or conf name the Kafka connector, else Ivy resolves it if needed."""
+    """A session for the time of a with block; a connector that is needed and not named is resolved by Ivy."""
     settings = session_settings(master, jars, conf or {}, connector=connector)
     config = SparkConf(loadDefaults=False).setMaster(master).setAppName("kmigrate")
     config.setAll(list(settings.items()))
@@ -89,8 +89,8 @@ def session_settings(
 ) -> dict[str, str]:
     """What the session is started with: ours, and before it what the caller says."""
     here = ON_THIS_MACHINE if re.match(r"local|spark://(127\.|localhost)", master) else {}
-    kafka = _connector(jars, master) if connector and not brings_connector(conf) else {}
-    return {**DEFAULTS, **here, **kafka, **conf}
+    ours = _connector(jars, master) if connector and not brings_connector(conf) else {}
+    return {**DEFAULTS, **here, **ours, **conf}
 
 
 @contextmanager

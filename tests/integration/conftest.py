@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.spark.session import spark_session
 from tests.integration.secure_world import SecurePair, secure_pair
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +22,14 @@ def pair() -> Iterator[SecurePair]:
     """A secure source and target (`secure_world`)."""
     yield from secure_pair()
 
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for all tests that look at a check itself; the command line always starts its own."""
+    from kmigrate.spark.session import spark_session
+
+    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
+        yield session
 
 @pytest.fixture(autouse=True)
 def who_waits_for_what(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -38,10 +48,3 @@ def who_waits_for_what(request: pytest.FixtureRequest) -> Iterator[None]:
     timer.start()
     yield
     timer.cancel()
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One Spark for all tests that look at a check itself; the command line always starts its own."""
-    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
-        yield session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,10 +13,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from kmigrate.cli.app import app
+from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.kafka import KafkaCluster
-from tests.integration.migration import Migration, wait_until
+from tests.integration.migration import Cli, Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, transactions
+from tests.integration.spark_cluster import spark_cluster
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -36,6 +42,23 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
         assert process.wait(15) == 0
 
 
+@pytest.fixture
+def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cli]:
+    """A verb in this process, whose checks use the Spark that is there already."""
+
+    @contextmanager
+    def session(choice: object, waiting: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr("kmigrate.cli.verify.session", session)
+
+    def call(run: Migration, *words: str) -> Cli:
+        done = CliRunner().invoke(app, [*words, "--config", str(run.config), "--json"])
+        return Cli(done.exit_code, json.loads(done.stdout), done.stderr)
+
+    return call
+
+
 def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:
     return [row for row in told["by_partition"] if row["topic"] == topic]
 
@@ -54,6 +77,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     target: KafkaCluster,
     make_topic: Callable[..., None],
     unique_name: Callable[[str], str],
+    warm: Callable[..., Cli],
 ) -> None:
     run = Migration(source, target, tmp_path / "run")
     link, plain, mapped = unique_name("link"), unique_name("plain"), unique_name("mapped")
@@ -86,7 +110,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
 
     findings = tmp_path / "findings"
-    told = run.cli("verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
+    told = warm(run, "verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
 
     assert told.code == 4
     assert told.told["files"] == {"junit": str(junit), "parquet": str(findings)}
@@ -120,7 +144,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     again = run.does("verify", plain, "--link", link)
     assert (again["records"], again["verified_before"]) == (0, told_before), "nothing new, so nothing was started"
     assert again["seconds"] == {"total": 0.0}
-    refused = run.cli("promote", mapped, "--link", link, "--verify", "--no-wait", "--yes")
+    refused = warm(run, "promote", mapped, "--link", link, "--verify", "--no-wait", "--yes")
     assert (refused.code, refused.told["topics"], refused.told["parity"]["mismatches"]) == (4, [], 3)
     assert topics_of(run)[mapped]["phase"] == "mirroring", "nothing was promoted"
 
@@ -136,3 +160,31 @@ def write_again(source: KafkaCluster, target: KafkaCluster, topic: str, count: i
         written = b"another" if number == changed else value
         producer.produce(topic, written, key, 0, timestamp=stamp, headers=headers)  # type: ignore[arg-type]
     assert producer.flush(20) == 0
+
+
+@pytest.mark.soak
+def test_a_cluster_of_two_workers_says_the_same_with_jars_of_its_own(
+    tmp_path: Path,
+    source: KafkaCluster,
+    target: KafkaCluster,
+    make_topic: Callable[..., None],
+    unique_name: Callable[[str], str],
+) -> None:
+    run = Migration(source, target, tmp_path / "run")
+    link, topic = unique_name("link"), unique_name("topic")
+    make_topic(source, topic, 4)
+    produce(source.bootstrap, topic, 4_000, partitions=4)
+    run.does("link", "create", link, "--source", "source", "--target", "target")
+    with mirror_of(run, link):
+        run.does("topic", "mirror", topic, "--link", link)
+        wait_until(lambda: bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic), 60, "the copy")
+    with spark_cluster(tmp_path / "spark", workers=2, cores=1) as cluster:
+        jars = "spark.jars=" + ",".join(map(str, ensure_spark_kafka_jars()))
+        spark = ("--master", cluster.master, "--conf", jars, "--conf", "spark.executor.memory=512m")
+        told = run.does("verify", "--link", link, *spark)
+        assert (told["equal"], told["records"]) == (True, 4_000)
+        produce(source.bootstrap, topic, 20, first=4_000)
+        write_again(source, target, topic, 20, 7)
+        code = run.cli("verify", "--link", link, *spark)
+        assert (code.code, code.told["anomalies"]["altered"], code.told["records"]) == (4, 1, 20)
+        assert all(cluster.says(f"worker{number}", "Asked to launch executor") for number in range(2))

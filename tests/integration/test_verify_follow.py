@@ -95,20 +95,3 @@ def test_a_live_copy_is_verified_as_it_grows_and_a_difference_is_told_once(
     assert (code, last["equal"], last["differing"]) == (4, False, [{"topic": plain, "partition": 0}])
     verified = next(p["verified_to"] for p in topics_of(run)[plain]["partitions"])
     assert end <= verified <= end + 7, "up to where it was last equal"
-
-
-def test_a_call_that_found_nothing_wrong_ends_with_0(
-    tmp_path: Path,
-    source: KafkaCluster,
-    target: KafkaCluster,
-    unique_name: Callable[[str], str],
-) -> None:
-    run = Migration(source, target, tmp_path / "run")
-    link = unique_name("link")
-    run.does("link", "create", link, "--source", "source", "--target", "target")
-    with following(run, link) as check:
-        wait_until(lambda: check.told("following"), 60, "its first line")
-        assert check.end() == 0
-    assert check.lines[-1] == {
-        "event": "ended", "link": link, "equal": True, "rounds": 0, "records": 0, "mismatches": 0, "differing": [],
-    }  # fmt: skip

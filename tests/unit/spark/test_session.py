@@ -31,6 +31,10 @@ def test_without_jars_the_connector_is_resolved_by_its_name() -> None:
     assert session_settings("local[2]", (), {})["spark.jars.packages"] == CONNECTOR
 
 
+def test_a_session_that_reads_no_kafka_needs_no_connector() -> None:
+    assert not {each for each in session_settings("yarn", (), {}, connector=False) if "jars" in each}
+
+
 @pytest.mark.parametrize(
     ("master", "here"),
     [("local[*]", True), ("spark://127.0.0.1:7077", True), ("spark://spark-1:7077", False), ("yarn", False)],
