@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kmigrate.model.records import CopyEngine, MirrorPresence
 from kmigrate.model.state import State
@@ -70,6 +72,47 @@ def test_spark_copies_plain_old_and_transactional_partitions_to_the_same_offsets
                 "the daemon to have taken over",
             )
             assert read_all(target.bootstrap, topic) == read_all(source.bootstrap, topic)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_continuous_tasks_copy_a_live_topic_and_its_new_partitions_until_its_promote(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+) -> None:
+    run = Migration(source, target, tmp_path / "run", "[promote]\nstraggler_window_s = 0.0\n")
+    link, topic = unique_name("link"), unique_name("endless")
+    make_topic(source, topic, 2)
+    produce(source.bootstrap, topic, 2_000, partitions=2)
+    run.does("link", "create", link, "--source", "source", "--target", "target")
+    with mirror_of(run, link):
+        words = ("topic", "mirror", topic, "--link", link, "--engine", "spark", "--master", "local[2]", "--continuous")
+        with run.doing(*words):
+            equal = "the topic to be the same"
+            wait_until(lambda: same_ends(source, target, topic), 60, equal)
+            shown = run.does("topic", "show", topic)["status"]["partitions"]
+            assert [part["copied_by"].split("-")[0] for part in shown] == ["spark", "spark"]
+
+            admin = AdminClient({"bootstrap.servers": source.bootstrap})
+            for done in admin.create_partitions([NewPartitions(topic, 4)]).values():
+                done.result(20)
+            produce(source.bootstrap, topic, 2_000, partitions=4, first=2_000)
+            wait_until(lambda: same_ends(source, target, topic), 60, equal)
+            shown = run.does("topic", "show", topic)["status"]["partitions"]
+            assert [part["copied_by"].split("-")[0] for part in shown] == ["spark"] * 4
+
+            run.start("controller")
+            try:
+                run.does("promote", topic, "--link", link, "--yes")
+            finally:
+                run.stop()
+    assert read_all(target.bootstrap, topic) == read_all(source.bootstrap, topic)
+
+
+def same_ends(source: KafkaCluster, target: KafkaCluster, topic: str) -> bool:
+    try:
+        return bounds(target.bootstrap, topic) == bounds(source.bootstrap, topic)
+    except (KeyError, KafkaException):
+        return False  # it has just been made
 
 
 SPECULATION = (
