@@ -68,6 +68,13 @@ class BulkOptions:
                 still_true="nothing was changed",
                 next_step="leave out --no-wait, or copy by the mirror processes: --engine daemon",
             )
+        if engine == "daemon" and (conf or throttle or continuous):
+            raise UsageError(
+                "only-with-spark",
+                "--conf, --throttle and --continuous are about Spark's tasks",
+                still_true="nothing was changed",
+                next_step="add --engine spark; the mirror processes' limit is kmigrate link throttle",
+            )
         settings: dict[str, str] = {}
         for each in conf or ():
             key, equals, value = each.partition("=")
@@ -175,7 +182,11 @@ async def copy_by_spark(
             run = BulkRun(
                 spark, estate.log, source, estate.target, job, topics, throttle=options.throttle, on_progress=say
             )
-            rounds = await run.run(continuous=options.continuous)
+            try:
+                rounds = await run.run(continuous=options.continuous)
+            except asyncio.CancelledError:
+                call.out.note(f"{', '.join(topics)}: stays with Spark; repeat, or hand over with --engine daemon")
+                raise
             left = await run.left([r for r in _now(estate, link, topics) if by_spark(r)])
     await verbs.set_engine(estate, link.name, topics, CopyEngine.DAEMON)
     problems = [problem for each in rounds for problem in each.problems]

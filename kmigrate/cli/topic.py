@@ -95,13 +95,16 @@ async def mirror(
         if plan:
             record = verbs.resolve_link(estate.log.state, name)
             access = await verbs.access_findings(estate, record, topics)
-            made = dataclasses.replace(made, findings=(*made.findings, *access))
+            known = [r.topic for r in _records(estate, name, topics) if r is not None]
+            engined = await _engine(estate, name, known, engine, plan=True)
+            changes = (*made.changes, *engined)
+            made = dataclasses.replace(made, changes=changes, findings=(*made.findings, *access))
             if options.engine == "daemon":
                 return plan_answer(made)
             bulk = await look_at_bulk(estate, record, topics, options, start=start, offsets=offsets)
             return Answer({**made.as_json(), "bulk": bulk.as_json()}, Group(plan_view(made), bulk.view()))
-        if engine in ("daemon", "spark"):
-            await verbs.set_engine(estate, name, topics, CopyEngine(engine))
+        engined = await _engine(estate, name, topics, engine)
+        made = dataclasses.replace(made, changes=(*made.changes, *engined))
         if no_wait:
             return plan_answer(made)
         if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
@@ -112,6 +115,15 @@ async def mirror(
             return await _mirror_by(call, estate, name, topics, options, made)
         json = {**made.as_json(), "topics": [encode_record(record) for record in records]}
         return Answer(json, Group(plan_view(made), topics_table(records)))
+
+
+async def _engine(
+    estate: Estate, link: str, topics: list[str], engine: str | None, *, plan: bool = False
+) -> tuple[str, ...]:
+    """Write down the engine that was asked for by its name; the sentences of what changes."""
+    if engine not in ("daemon", "spark"):
+        return ()
+    return (await verbs.set_engine(estate, link, topics, CopyEngine(engine), plan=plan)).changes
 
 
 async def _mirror_by(

@@ -59,7 +59,7 @@ def run_tasks(context: SparkContext, job: BulkJob, tasks: Sequence[Ends], run: s
 
 
 def executor_settings(master: str) -> dict[str, str]:
-    """What lets executors on this machine find this very kmigrate; elsewhere it must be installed (docs/spark.md)."""
+    """What lets executors on this machine find this very kmigrate; elsewhere it must be installed (docs/bulk.md)."""
     here = str(Path(kmigrate.__file__).resolve().parents[1])
     return {"spark.executorEnv.PYTHONPATH": here} if _is_near(master) else {}
 
