@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.workflow.keepalive import IdKeeper
 from tests.integration.migration import Migration, wait_until
-from tests.integration.router_world import ends, link_between, quietly, router
+from tests.integration.router_world import ends, link_between, quietly, router, settings_of
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -284,3 +287,42 @@ def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(
     asyncio.run(scenario())
     assert stored(source, topic) == [b"one"]
     assert stored(target, topic) == [b"two"]
+
+
+@pytest.mark.soak
+def test_an_id_that_is_idle_on_the_target_for_longer_than_it_lives_there_survives_the_promote(
+    source: KafkaCluster, own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic, other = unique_name("idle"), unique_name("other")
+    checks = "transaction.remove.expired.transaction.cleanup.interval.ms"
+    target = own_cluster(config={"transactional.id.expiration.ms": "10000", checks: "500"})
+    for cluster in (source, target):
+        make_topic(cluster, topic)
+    make_topic(target, other)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            settings = settings_of("target", target.bootstrap)
+            async with ClusterClient(settings) as client:
+                keeping = asyncio.create_task(IdKeeper(world.log, client, Admin(settings)).run())
+                with router("r1", target) as running:
+                    forgotten = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": "f"}, logger=None)
+                    await quietly(forgotten.init_transactions, 30)
+                    kept = Producer(
+                        {"bootstrap.servers": running.bootstrap, "transactional.id": unique_name("x")}, logger=None
+                    )
+                    await quietly(kept.init_transactions, 30)
+                    await quietly(transaction, kept, topic, b"one")
+                    await asyncio.sleep(25)
+                    with pytest.raises(KafkaException):
+                        await quietly(transaction, forgotten, other, b"never")
+                    record = await world.fence(topic)
+                    acks = await world.drained(topic, record.fence_epoch)
+                    await world.flip(topic, record.fence_epoch, acks)
+                    await world.routers_apply()
+                    await quietly(transaction, kept, topic, b"two")
+                keeping.cancel()
+
+    asyncio.run(scenario())
+    assert (stored(source, topic), stored(target, topic)) == ([b"one"], [b"two"])
