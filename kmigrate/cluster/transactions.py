@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient, code_of, millis_of
-from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.protocol.api import entity
@@ -115,12 +115,18 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
 async def last_begun(client: ClusterClient, name: str) -> int | None:
     """When a transactional id began its last transaction, ms since the epoch; None where the cluster knows no such id.
 
-    −1 for never, also where it cannot be told (before Kafka 3.0); of an open transaction the moment of the call.
+    −1 for never, also where it cannot be told (before Kafka 3.0, or without DESCRIBE on the id); of an open transaction
+    the moment of the call.
     """
     if _DESCRIBE_TRANSACTIONS not in await _apis(client):
         return -1
     describing = entity(_DESCRIBE_TRANSACTIONS, 0, "request")
-    node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    try:
+        node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    except BrokerRefused as refused:
+        if refused.code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return -1
+        raise
     state = (await client.call(describing(transactional_ids=(name,)), node)).transaction_states[0]
     code = code_of(state.error_code)
     if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(state.transaction_state) == "Dead"):

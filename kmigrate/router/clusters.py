@@ -129,8 +129,11 @@ class Clusters:
 
     def source_node(self, link: str) -> int:
         source = self._sources.get(link)
-        brokers = source.client.metadata.brokers if source is not None else {}
-        return next(iter(brokers), -1)
+        if source is None:
+            return -1
+        if source.produce_version < 0:  # nothing of it is mirrored any more, so nobody has asked yet
+            self._refresh(source)
+        return next(iter(source.client.metadata.brokers), -1)
 
     def tells_transactions(self, link: str) -> bool:
         if not link:
@@ -155,13 +158,16 @@ class Clusters:
         if source is None:
             return
         source.wanted.add(topic)
+        self._refresh(source)
+
+    def _refresh(self, source: _Source) -> None:
         if not source.refreshing:
             source.refreshing = True
             self._tasks.start(self._refresh_source(source))
 
     async def _refresh_source(self, source: _Source) -> None:
         try:
-            while source.wanted:
+            while True:
                 wanted = set(source.wanted)
                 try:
                     await source.learn()
@@ -170,6 +176,8 @@ class Clusters:
                     _log.warning("source of link %s: %s", source.link.name, error.what)
                     await sleep(_REFRESH_PAUSE_S * 4)
                 await sleep(_REFRESH_PAUSE_S)
+                if not source.wanted:
+                    return
         finally:
             source.refreshing = False
 

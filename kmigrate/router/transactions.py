@@ -18,16 +18,15 @@ E  EndTxn of a transaction that is open nowhere is a repeated one whose answer w
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of, row
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import element
 from kmigrate.router.apis.transactions import (
     ADD_OFFSETS,
@@ -35,46 +34,21 @@ from kmigrate.router.apis.transactions import (
     END_TXN,
     INIT_PRODUCER_ID,
     TXN_OFFSET_COMMIT,
-    error_answer,
-    frame_request,
     holder_of,
     partition_codes,
     partitions_answer,
     partitions_of,
-    read_answer,
 )
 from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.errand import Errand
+from kmigrate.router.holders import Holders
 from kmigrate.router.source_talk import SourceTalk
+from kmigrate.router.whereabouts import TARGET, Whereabouts
 
 __all__ = ["TransactionDesk"]
 
-_TARGET = ""
-"""Where a transaction is that is at no link's source."""
-_INIT = entity(22, 4, "request")
 _ADD = entity(24, 3, "request")
 _END = entity(26, 3, "request")
-_DESCRIBE = entity(65, 0, "request")
-_OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
-_USUAL_TIMEOUT = dt.timedelta(seconds=60)
-"""Clients' default of transaction.timeout.ms, for an id that was asked for before there was a mirrored topic."""
-
-
-@dataclass(slots=True, eq=False)
-class _Errand:
-    """One request on its way through the rules."""
-
-    head: RequestHead
-    frame: bytearray
-    request: Any
-    reply: Callable[[Buffer], None]
-    name: str
-    producer_id: int
-    epoch: int
-    deadline: float | None = None
-    caught_up: bool = False
-
-    def fail(self, code: int) -> None:
-        self.reply(error_answer(self.head, self.request, code))
 
 
 class TransactionDesk:
@@ -84,18 +58,16 @@ class TransactionDesk:
         self._core = core
         self._edge = edge
         self._talk = SourceTalk(core, edge)
-        self._asked: set[str] = set()
-        """Transactional ids of which this connection knows where they have a transaction open."""
-        self._at_target: set[str] = set()
+        self._holders = Holders(core, self._talk)
+        self._places = Whereabouts(core, edge, self._holders)
         self._refused: set[str] = set()
         """Transactional ids of whose transaction nothing but refusals was seen."""
-        self._held: list[_Errand] = []
-        self._looking: set[str] = set()
+        self._held: list[Errand] = []
         self._gone = False
 
     def take(self, head: RequestHead, frame: bytearray, request: Any, reply: Callable[[Buffer], None]) -> None:
         """A client's request with a transactional id; `reply` is called with its answer."""
-        self._go(_Errand(head, frame, request, reply, *holder_of(head, request)))
+        self._go(Errand(head, frame, request, reply, *holder_of(head, request)))
 
     def advance(self) -> None:
         """Look again at what is held."""
@@ -109,25 +81,13 @@ class TransactionDesk:
         self._held.clear()
         self._core.waiting.pop(self, None)
 
-    def look(self, name: str, then: Callable[[], None]) -> bool:
-        """Find out where a transactional id has a transaction open (rule D); False where that is known already."""
-        if name in self._asked:
-            return False
-        if name not in self._looking:
-            self._looking.add(name)
-
-            def looked(code: int) -> None:
-                self._looking.discard(name)
-                if not code:
-                    self._asked.add(name)
-                then()
-
-            self._look(name, None, self._mirrored_links(name), looked)
-        return True
+    def look(self, name: str, then: Callable[[], None]) -> None:
+        """Find out whether a transactional id has a transaction open at a source (rule D)."""
+        self._places.look(name, then)
 
     # one request
 
-    def _go(self, errand: _Errand) -> None:
+    def _go(self, errand: Errand) -> None:
         if self._gone:
             return
         key = errand.head.api_key
@@ -137,7 +97,7 @@ class TransactionDesk:
             self._commit_offsets(errand)
         elif not self._core.table.mirroring:
             self._at_target_alone(errand)
-        elif errand.name not in self._asked:
+        elif errand.name not in self._places.known:
             self._look_first(errand)
         elif key == ADD_PARTITIONS:
             self._add_partitions(errand)
@@ -146,26 +106,25 @@ class TransactionDesk:
         else:
             self._end(errand)
 
-    def _at_target_alone(self, errand: _Errand) -> None:
+    def _at_target_alone(self, errand: Errand) -> None:
         """Nothing is mirrored any more, or yet."""
         if errand.head.api_key == END_TXN:
             self._end(errand)
         else:
-            self._at_target.add(errand.name)
+            self._places.at_target.add(errand.name)
             self._pass(errand)
 
-    def _pass(self, errand: _Errand, heard: Callable[[int], None] | None = None) -> None:
+    def _pass(self, errand: Errand, heard: Callable[[int], None] | None = None) -> None:
         """To the target as it came; `heard` is told the code of an answer that has one."""
 
         def answered(frame: bytearray) -> None:
             if heard is not None:
-                kind = entity(errand.head.api_key, errand.head.version, "response")
-                heard(code_of(decode_body(kind, frame, response_body_offset(frame, kind.__flexible__)).error_code))
+                heard(errand.code_in(frame))
             errand.reply(frame)
 
         self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
 
-    def _hold(self, errand: _Errand) -> None:
+    def _hold(self, errand: Errand) -> None:
         """Wait for a newer table, a moment; then the client is told to come again, which it does in silence."""
         now = self._edge.now()
         if errand.deadline is None:
@@ -177,26 +136,13 @@ class TransactionDesk:
         self._held.append(errand)
         self._core.waiting.setdefault(self)
 
-    def _records(self, name: str) -> dict[str, TransactionRecord]:
-        return dict(self._core.table.transactions.get(name, {}))
-
-    def _mirrored_links(self, name: str) -> list[str]:
-        """Where a transaction may be open at a source: not where all is promoted."""
-        return [link for link in self._records(name) if link in self._core.table.mirroring]
-
-    def _open_at(self, name: str) -> str | None:
-        """Where a transaction is open, None for nowhere."""
-        link = self._core.begun.where(name)
-        return link if link is not None else _TARGET if name in self._at_target else None
-
     # InitProducerId (rule A)
 
-    def _init(self, errand: _Errand) -> None:
+    def _init(self, errand: Errand) -> None:
         links = self._core.table.mirroring
 
         def answered(frame: bytearray) -> None:
-            kind = entity(errand.head.api_key, errand.head.version, "response")
-            told = decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+            told = errand.read(frame)
             if code_of(told.error_code):
                 errand.reply(frame)
             else:
@@ -205,15 +151,15 @@ class TransactionDesk:
 
         self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
 
-    def _init_sources(self, errand: _Errand, frame: bytearray, links: list[str]) -> None:
+    def _init_sources(self, errand: Errand, frame: bytearray, links: list[str]) -> None:
         if not links:
-            self._asked.add(errand.name)
-            self._at_target.discard(errand.name)
+            self._places.known.add(errand.name)
+            self._places.at_target.discard(errand.name)
             self._refused.discard(errand.name)
             errand.reply(frame)
             return
         link = links.pop(0)
-        known = self._records(errand.name).get(link)
+        known = self._holders.records(errand.name).get(link)
         resumed = int(getattr(errand.request, "producer_id", -1))
         holder = (known.source_id, known.source_epoch) if known and known.producer_id == resumed else (-1, -1)
 
@@ -225,156 +171,56 @@ class TransactionDesk:
             else:
                 self._init_sources(errand, frame, links)
 
-        self._identify(errand, link, holder, errand.request.transaction_timeout, identified)
+        self._holders.identify(errand, link, holder, errand.request.transaction_timeout, identified)
 
-    def _identify(
-        self, errand: _Errand, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
-    ) -> None:
-        """Have the source give the transactional id's new holder an identity, and write the pair down."""
-        message = _INIT(
-            transactional_id=errand.name,
-            transaction_timeout=timeout,
-            producer_id=holder[0],
-            producer_epoch=holder[1],
-        )
+    def _look_first(self, errand: Errand) -> None:
+        """Rule D."""
 
-        def told(answer: Any, code: int) -> None:
-            code = code_of(answer.error_code) if answer is not None else code
-            if code:
-                then(self._talk.elsewhere(link, errand.name, code))
-                return
-            self._core.ended(link, errand.name)
-            record = TransactionRecord(
-                link,
-                errand.name,
-                errand.producer_id,
-                errand.epoch,
-                int(answer.producer_id),
-                int(answer.producer_epoch),
-            )
-            self._core.memory.remember(
-                record, lambda kept: then(0 if kept else Code.COORDINATOR_LOAD_IN_PROGRESS)
-            )
-
-        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
-
-    def _identity(self, errand: _Errand, link: str) -> TransactionRecord | None:
-        """The holder's identities; None where the errand was answered, or goes on when they are known."""
-        known = self._records(errand.name).get(link)
-        if known is not None and known.producer_id == errand.producer_id:
-            if known.epoch == errand.epoch:
-                return known
-            if known.epoch > errand.epoch:
-                errand.fail(Code.PRODUCER_FENCED)
-                return None
-        if not errand.caught_up:
-            errand.caught_up = True
-            self._core.memory.catch_up(lambda: self._go(errand))
-            return None
-
-        def identified(code: int) -> None:
-            if code:
-                errand.fail(code)
-            else:
-                self._go(errand)
-
-        self._identify(errand, link, (-1, -1), _USUAL_TIMEOUT, identified)
-        return None
-
-    # where a transaction is (rule D)
-
-    def _look_first(self, errand: _Errand) -> None:
         def looked(code: int) -> None:
             if code:
                 errand.fail(code)
             else:
-                self._asked.add(errand.name)
                 self._go(errand)
 
-        self._look(errand.name, errand.head, self._mirrored_links(errand.name), looked)
-
-    def _look(self, name: str, head: RequestHead | None, links: list[str], then: Callable[[int], None]) -> None:
-        """Ask the sources, then the target where this connection leads to its coordinator (`head`)."""
-        if not links:
-            if head is None or not self._core.outside.tells_transactions(_TARGET):
-                then(0)
-            else:
-                self._look_at_target(name, head, then)
-            return
-        link = links.pop(0)
-        if self._core.begun.is_open(link, name) or not self._core.outside.tells_transactions(link):
-            self._look(name, head, links, then)
-            return
-
-        def told(answer: Any, code: int) -> None:
-            if answer is None:
-                then(code)
-                return
-            state = answer.transaction_states[0]
-            code = self._talk.elsewhere(link, name, code_of(state.error_code))
-            if code == Code.COORDINATOR_LOAD_IN_PROGRESS:
-                then(code)
-                return
-            if not code and str(state.transaction_state) in _OPEN_STATES:
-                self._enter(link, name, (str(topic.topic) for topic in state.topics))
-            self._look(name, head, links, then)
-
-        client_id = head.client_id if head is not None else "kmigrate-router"
-        self._talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
-
-    def _look_at_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        def told(frame: bytearray) -> None:
-            state = read_answer(_DESCRIBE, frame).transaction_states[0]
-            if not code_of(state.error_code) and str(state.transaction_state) in _OPEN_STATES:
-                self._at_target.add(name)
-            then(0)
-
-        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
-        self._edge.to_target([asked], head.correlation_id, told)
-
-    def _enter(self, link: str, name: str, topics: Any) -> None:
-        routes = self._core.table.topics
-        keys = {routes[topic].key for topic in topics if topic in routes and routes[topic].link == link}
-        known = self._records(name).get(link)
-        self._core.begun.enter(link, name, known.epoch if known is not None else -1, keys)
+        self._places.learn(errand.name, errand.head, looked)
 
     # AddPartitionsToTxn (rules B, C)
 
-    def _add_partitions(self, errand: _Errand) -> None:
+    def _add_partitions(self, errand: Errand) -> None:
         routes = self._core.table.topics
         homes: dict[str, str] = {}
         for topic in partitions_of(errand.request):
             route = routes.get(topic)
-            homes[topic] = _TARGET if route is None or route.serve is Serve.LOCAL else route.link
-        at = self._open_at(errand.name)
+            homes[topic] = TARGET if route is None or route.serve is Serve.LOCAL else route.link
+        at = self._places.open_at(errand.name)
         if self._waits(errand, at, homes):
             self._hold(errand)
             return
         if at is None:
-            at = next(iter(homes.values())) if len(set(homes.values())) == 1 else _TARGET
+            at = next(iter(homes.values())) if len(set(homes.values())) == 1 else TARGET
         strangers = sorted(topic for topic, home in homes.items() if home != at)
         if strangers:
             self._refuse(errand, strangers, at)
-        elif at == _TARGET:
-            self._at_target.add(errand.name)
+        elif at == TARGET:
+            self._places.at_target.add(errand.name)
             self._pass(errand)
         else:
             self._add_at_source(errand, at)
 
-    def _waits(self, errand: _Errand, at: str | None, topics: Any) -> bool:
+    def _waits(self, errand: Errand, at: str | None, topics: Any) -> bool:
         """Whether a topic of the request aligns, or a transaction would begin where any topic of its id is fenced."""
         routes = self._core.table.topics
         if any(topic in routes and routes[topic].serve is Serve.HIDDEN for topic in topics):
             return True
-        coupled = {topic for record in self._records(errand.name).values() for topic in record.topics}
+        coupled = {topic for record in self._holders.records(errand.name).values() for topic in record.topics}
         return at is None and any(
             topic in routes and routes[topic].serve is Serve.HOLD for topic in coupled.union(topics)
         )
 
-    def _refuse(self, errand: _Errand, strangers: list[str], at: str) -> None:
-        if self._open_at(errand.name) is None:
+    def _refuse(self, errand: Errand, strangers: list[str], at: str) -> None:
+        if self._places.open_at(errand.name) is None:
             self._refused.add(errand.name)
-        there, here = ("on the target", "mirrored") if at != _TARGET else ("mirrored", "on the target")
+        there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
         self._core.outside.say(
             f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot write to "
             f"{', '.join(strangers)}, which is {there}, together with what is {here}: promote its topics together"
@@ -386,8 +232,8 @@ class TransactionDesk:
         }
         errand.reply(partitions_answer(errand.head, errand.request, codes))
 
-    def _add_at_source(self, errand: _Errand, link: str) -> None:
-        record = self._identity(errand, link)
+    def _add_at_source(self, errand: Errand, link: str) -> None:
+        record = self._holders.identity(errand, link, self._go)
         if record is None:
             return
         wanted = partitions_of(errand.request)
@@ -420,7 +266,7 @@ class TransactionDesk:
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _couple(self, errand: _Errand, record: TransactionRecord, topics: Any) -> None:
+    def _couple(self, errand: Errand, record: TransactionRecord, topics: Any) -> None:
         """The first write of a transactional id to a topic is known to all before it happens."""
 
         def kept(known: bool) -> None:
@@ -433,27 +279,27 @@ class TransactionDesk:
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
-    def _add_offsets(self, errand: _Errand) -> None:
-        group, at = str(errand.request.group_id), self._open_at(errand.name)
+    def _add_offsets(self, errand: Errand) -> None:
+        group, at = str(errand.request.group_id), self._places.open_at(errand.name)
         if group not in self._core.table.held_groups and self._waits(errand, at, ()):
             self._hold(errand)
             return
-        if group in self._core.table.held_groups or at not in (None, _TARGET):
+        if group in self._core.table.held_groups or at not in (None, TARGET):
             if at is None:
                 self._refused.add(errand.name)
             self._refuse_group(errand, group)
             return
-        self._at_target.add(errand.name)
+        self._places.at_target.add(errand.name)
         self._pass(errand)
 
-    def _commit_offsets(self, errand: _Errand) -> None:
+    def _commit_offsets(self, errand: Errand) -> None:
         group = str(errand.request.group_id)
         if group in self._core.table.held_groups:
             self._refuse_group(errand, group)
         else:
             self._pass(errand)
 
-    def _refuse_group(self, errand: _Errand, group: str) -> None:
+    def _refuse_group(self, errand: Errand, group: str) -> None:
         why = "is mirrored" if group in self._core.table.held_groups else "is on the target, the transaction is not"
         self._core.outside.say(
             f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot commit offsets of "
@@ -463,24 +309,28 @@ class TransactionDesk:
 
     # EndTxn (rule E)
 
-    def _end(self, errand: _Errand) -> None:
-        at = self._open_at(errand.name)
+    def _end(self, errand: Errand) -> None:
+        at = self._places.open_at(errand.name)
         if at is None and errand.name in self._refused and not errand.request.committed:
             # A coordinator answers the abort of what never began with INVALID_TXN_STATE, the end of some clients.
             self._refused.discard(errand.name)
             errand.fail(0)
             return
         self._refused.discard(errand.name)
-        if at == _TARGET:
-            self._pass(errand, lambda code: None if row(code).retriable else self._at_target.discard(errand.name))
+        if at == TARGET:
+            self._pass(errand, lambda code: self._ended_at_target(errand.name, code))
         elif at is not None:
-            record = self._identity(errand, at)
+            record = self._holders.identity(errand, at, self._go)
             if record is not None:
                 self._end_at_source(errand, record, errand.fail)
         else:
             self._end_again(errand)
 
-    def _end_at_source(self, errand: _Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
+    def _ended_at_target(self, name: str, code: int) -> None:
+        if not row(code).retriable:
+            self._places.at_target.discard(name)
+
+    def _end_at_source(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
         link = record.link
         entry = self._core.begun.entries.get((link, errand.name))
         if entry is not None:
@@ -503,9 +353,9 @@ class TransactionDesk:
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _end_again(self, errand: _Errand) -> None:
+    def _end_again(self, errand: Errand) -> None:
         """The answer to an EndTxn was lost: ask where the transaction was."""
-        records = self._records(errand.name).values()
+        records = self._holders.records(errand.name).values()
         held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
         if not held:
             self._pass(errand)
@@ -523,9 +373,7 @@ class TransactionDesk:
             return
 
         def at_target(frame: bytearray) -> None:
-            kind = entity(errand.head.api_key, errand.head.version, "response")
-            told = decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
-            if code_of(told.error_code) == Code.INVALID_TXN_STATE:
+            if errand.code_in(frame) == Code.INVALID_TXN_STATE:
                 self._end_at_source(errand, record, errand.fail)
             else:
                 errand.reply(frame)

@@ -89,6 +89,7 @@ def permits(side: str) -> list[Permit]:
     """
     needed = [Permit("kmigrate", g.resource, g.operation, g.name) for g in GRANTS if g.side == side]
     needed.append(Permit("producers", "TRANSACTIONAL_ID", "WRITE"))
+    needed.append(Permit("kmigrate", "TRANSACTIONAL_ID", "DESCRIBE" if side == "source" else "WRITE"))
     if side != "source":
         return needed
     topics = sorted({topic for chosen in DEMO_GROUPS.values() for topic in chosen})

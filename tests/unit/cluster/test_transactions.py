@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, Metadata, ProducerState
-from kmigrate.cluster.transactions import OpenTransaction, open_transactions
+from kmigrate.cluster.transactions import (
+    OpenTransaction,
+    begin_and_abort,
+    last_begun,
+    open_topics,
+    open_transactions,
+)
 from kmigrate.errors import Unreachable
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.described import DescribedTopic, DescribedTransaction, DescribedTransactions
 
 KEY = ("t", 0)
 NOW = 1_000_000
@@ -92,3 +100,57 @@ def test_a_transaction_that_ended_while_we_asked_is_not_called_hanging(later: li
 def test_without_every_coordinators_word_nothing_is_called_hanging() -> None:
     found = ask(Cluster(ALL, [[(7, 30)]], {0: [], 1: Unreachable("connection-lost", "gone")}))
     assert found == {KEY: OpenTransaction(30, 7, 900_000)}
+
+
+class Coordinators(Cluster):
+    """The same, where every id is coordinated by broker 0 and told as `states` says."""
+
+    states: Mapping[str, tuple[int, str, int]] = {}
+    sent: Sequence[int] = ()
+
+    async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
+        return 0
+
+    async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
+        key = int(request.__api_key__)
+        if key in (25, 26):
+            self.sent = (*self.sent, key)
+            return SimpleNamespace(error_code=0)
+        if key != 65:
+            return await super().call(request, node, purpose=purpose)
+        states = []
+        for name in request.transactional_ids:
+            error, state, start = self.states[name]
+            topics = (DescribedTopic("t", (0,)),)
+            states.append(DescribedTransaction(error, name, state, start, 7, 0, topics))
+        return DescribedTransactions(tuple(states))
+
+
+def coordinators(apis: set[int] = ALL, **states: tuple[int, str, int]) -> Coordinators:
+    cluster = Coordinators(apis, [], {0: [(name, 7, state) for name, (_, state, _) in states.items()], 1: []})
+    cluster.states = states
+    return cluster
+
+
+def test_an_open_transaction_is_told_with_its_topics_until_its_last_marker_is_written() -> None:
+    cluster = coordinators(app=(0, "Ongoing", 1), ending=(0, "PrepareCommit", 1), ended=(0, "CompleteCommit", -1))
+    topics = frozenset({"t"})
+    assert asyncio.run(open_topics(cluster, ["app", "ending", "ended"])) == {"app": topics, "ending": topics}
+    assert asyncio.run(open_topics(cluster, ["ended"])) == {}
+    assert asyncio.run(open_topics(coordinators({61}), ["app"])) is None
+
+
+def test_the_last_use_of_an_id_is_told_and_that_a_cluster_has_forgotten_it() -> None:
+    used, new = (0, "CompleteAbort", 900), (0, "Empty", -1)
+    cluster = coordinators(used=used, new=new, gone=(105, "", -1), dead=(0, "Dead", 5))
+    assert [asyncio.run(last_begun(cluster, name)) for name in ("used", "new", "gone", "dead")] == [900, -1, None, None]
+    assert (asyncio.run(last_begun(coordinators(app=(0, "Ongoing", 900)), "app")) or 0) > 900, "it is in use"
+    assert asyncio.run(last_begun(coordinators({61}), "app")) == -1
+    with pytest.raises(Unreachable, match="NOT_COORDINATOR"):
+        asyncio.run(last_begun(coordinators(app=(16, "", -1)), "app"))
+
+
+def test_an_id_is_used_by_an_empty_transaction_that_names_no_topic() -> None:
+    cluster = coordinators()
+    assert asyncio.run(begin_and_abort(cluster, "app", (7, 0))) == 0
+    assert cluster.sent == (25, 26)

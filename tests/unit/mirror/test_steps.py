@@ -164,4 +164,5 @@ def test_the_newest_batch_that_came_through_no_router_is_noted() -> None:
     assert read(batch(0, 1, producer=9) + batch(1, 1, producer=routed), read_at=0).direct == (9, 0)
     assert read(batch(0, 1, producer=9) + batch(1, 1), read_at=0).direct == (-1, 1)
     assert read(batch(0, 1, producer=9, attributes=MARKER), read_at=0).direct is None
+    assert read(batch(0, 1) + batch(1, 1, producer=9, attributes=TXN), read_at=0).direct == (-1, 0), "it may be routed"
     assert isinstance(read(batch(0, 1), read_at=0).steps[0], Append)

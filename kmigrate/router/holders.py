@@ -1,0 +1,92 @@
+"""Who holds a transactional id, on both clusters: known from the routing table, or made known at the source.
+
+The pair of identities is written down before it is used. An older holder is known by its epoch at the target, and
+is fenced before the source is touched.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kmigrate.model.records import TransactionRecord
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.router.core import Core
+from kmigrate.router.errand import Errand
+from kmigrate.router.source_talk import SourceTalk
+
+__all__ = ["Holders"]
+
+_INIT = entity(22, 4, "request")
+_USUAL_TIMEOUT = dt.timedelta(seconds=60)
+"""Clients' default of transaction.timeout.ms, for an id that was asked for before there was a mirrored topic."""
+
+
+@dataclass(slots=True)
+class Holders:
+    """One client connection's view of them."""
+
+    core: Core
+    talk: SourceTalk
+
+    def records(self, name: str) -> Mapping[str, TransactionRecord]:
+        """The holder of a transactional id at each link's source that knows it."""
+        return self.core.table.transactions.get(name, {})
+
+    def identify(
+        self, errand: Errand, link: str, holder: tuple[int, int], timeout: Any, then: Callable[[int], None]
+    ) -> None:
+        """Have the source give the id's new holder an identity, and write the pair down; `then` is told the code.
+
+        `holder` is who he is at the source so far, where he only wants the next epoch; else (−1, −1).
+        """
+        message = _INIT(
+            transactional_id=errand.name,
+            transaction_timeout=timeout,
+            producer_id=holder[0],
+            producer_epoch=holder[1],
+        )
+
+        def told(answer: Any, code: int) -> None:
+            code = code_of(answer.error_code) if answer is not None else code
+            if code:
+                then(self.talk.elsewhere(link, errand.name, code))
+                return
+            self.core.ended(link, errand.name)
+            record = TransactionRecord(
+                link,
+                errand.name,
+                errand.producer_id,
+                errand.epoch,
+                int(answer.producer_id),
+                int(answer.producer_epoch),
+            )
+            self.core.memory.remember(record, lambda kept: then(0 if kept else Code.COORDINATOR_LOAD_IN_PROGRESS))
+
+        self.talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def identity(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> TransactionRecord | None:
+        """The holder's identities; None where the errand was answered, or goes on (`again`) when they are known."""
+        known = self.records(errand.name).get(link)
+        if known is not None and known.producer_id == errand.producer_id:
+            if known.epoch == errand.epoch:
+                return known
+            if known.epoch > errand.epoch:
+                errand.fail(Code.PRODUCER_FENCED)
+                return None
+        if not errand.caught_up:
+            errand.caught_up = True
+            self.core.memory.catch_up(lambda: again(errand))
+            return None
+
+        def identified(code: int) -> None:
+            if code:
+                errand.fail(code)
+            else:
+                again(errand)
+
+        self.identify(errand, link, (-1, -1), _USUAL_TIMEOUT, identified)
+        return None

@@ -1,0 +1,62 @@
+"""What a router writes down of transactional ids: merged with what other routers said, known here before it is used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kmigrate.errors import Unreachable
+from kmigrate.model.records import TransactionRecord
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.memory import StateMemory
+from tests.fakes.state_log import MemoryLog
+
+THEIRS = TransactionRecord("l", "till", 50, 2, 9, 1, ("a",))
+OURS = TransactionRecord("l", "till", 50, 1, 9, 2, ("b",))
+
+
+def scene(log: MemoryLog, *records: TransactionRecord) -> list[Any]:
+    """What happened, in order: the table followed the log, and the answers."""
+    heard: list[Any] = []
+
+    async def act() -> None:
+        tasks, done = TaskOwner(), asyncio.Event()
+
+        def answered(kept: Any = "caught up") -> None:
+            heard.append(kept)
+            done.set()
+
+        memory = StateMemory(log, tasks, lambda: heard.append("followed"))  # type: ignore[arg-type]
+        for record in records:
+            memory.remember(record, answered)
+        if not records:
+            memory.catch_up(answered)
+        async with asyncio.timeout(5):
+            await done.wait()
+        await tasks.close()
+
+    asyncio.run(act())
+    return heard
+
+
+def test_what_two_routers_say_is_merged_and_followed_before_the_answer() -> None:
+    log = MemoryLog(THEIRS)
+    assert scene(log, OURS) == ["followed", True]
+    assert log.state.transaction("l", "till") == TransactionRecord("l", "till", 50, 2, 9, 2, ("a", "b"))
+    before = len(log.history)
+    assert scene(log, OURS) == ["followed", True]
+    assert len(log.history) == before, "what stands is not written again"
+
+
+def test_a_state_log_that_is_away_is_told() -> None:
+    log = MemoryLog()
+
+    def away(_: Any) -> None:
+        raise Unreachable("away", "the state log is away")
+
+    log.on_append = away
+    assert scene(log, OURS) == [False]
+
+
+def test_catching_up_reads_before_it_is_said() -> None:
+    assert scene(MemoryLog(THEIRS)) == ["followed", "caught up"]
