@@ -36,6 +36,8 @@ STOP_SECONDS = 20
 
 DEFAULTS: Mapping[str, str] = {
     "spark.driver.memory": "2g",
+    # What is read is garbage at once: a young generation of fixed size takes it, or the heap would grow with the data.
+    "spark.driver.extraJavaOptions": "-Xmn256m",
     "spark.log.level": "ERROR",
     "spark.sql.adaptive.enabled": "false",  # a few thousand rows are shuffled: nothing to adapt
     "spark.sql.session.timeZone": "UTC",
