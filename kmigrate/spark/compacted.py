@@ -5,7 +5,7 @@ they do, the newest record of each key is compared instead, by its place and its
 
 - a superseded record, on whichever side it still is;
 - a key whose newest record stands beyond the range: what it had in the range may be gone by right;
-- a record without a value that one side has not: a cleaner takes those away, too, after a while.
+- a record without a value, where the other side has none of its key: a cleaner takes those away, too, after a while.
 """
 
 from __future__ import annotations
@@ -75,8 +75,10 @@ def newest_records(
 
 def _unexplained(source: Row | None, target: Row | None) -> tuple[Row | None, Row | None]:
     """What of a key's newest records is to be judged: the newer one alone, where they stand at different places."""
-    if source is not None and target is not None and source.at == target.at:
-        return source, target
-    if target is None or (source is not None and source.at > target.at):
-        return (None if source is None or source.value_hash is None else source), None
-    return None, (None if target.value_hash is None else target)
+    if source is not None and target is not None:
+        if source.at == target.at:
+            return source, target
+        # A cleaner that takes a record without a value has taken all before it: where one is left, it is lost.
+        return (source, None) if source.at > target.at else (None, target)
+    source, target = (None if each is None or each.value_hash is None else each for each in (source, target))
+    return source, target

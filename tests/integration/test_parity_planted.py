@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
@@ -109,9 +110,13 @@ def report(
     for partition in range(PARTITIONS):
         write(source.bootstrap, base, partition, plantings[SOUND].source(partition))
     batches = asyncio.run(batches_of(source.bootstrap, base))
-    for kind, planting in plantings.items():
-        asyncio.run(lay(target.bootstrap, topic_of(kind), batches, planting, target=True))
-        asyncio.run(lay(source.bootstrap, topic_of(kind), batches, planting, target=False))
+
+    def lay_both(kind: str) -> None:
+        asyncio.run(lay(target.bootstrap, topic_of(kind), batches, plantings[kind], target=True))
+        asyncio.run(lay(source.bootstrap, topic_of(kind), batches, plantings[kind], target=False))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lay_both, plantings))
     ranges = [
         TopicRange(topic_of(kind), partition, *ends)
         for kind in plantings
