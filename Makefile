@@ -35,6 +35,10 @@ bench-mirror: $(READY) ## the mirror against MirrorMaker 2 on the same data -> b
 bench-spark: $(READY) ## the parity check against a bare count() of the same topics -> build/bench/spark.json [ARGS="--rounds 2"]
 	$(BIN)/python -m tests.bench.spark $(ARGS)
 
+.PHONY: bench-router
+bench-router: $(READY) ## the router against no router, by Kafka's own tools -> build/bench/router.json [ARGS="--pairs 2 --skip forwarded"]
+	$(BIN)/python -m tests.bench.router $(ARGS)
+
 .PHONY: soak-tests
 soak-tests: $(READY) ## the tests that are too long for every day, each with a smaller version among the others
 	$(BIN)/python -m pytest -m soak --timeout 600 $(ARGS)
