@@ -42,7 +42,7 @@ from kmigrate.parity.plan import (
 from kmigrate.parity.report import ParityReport, report_of
 from kmigrate.parity.trail import DRILL_BUDGET, Trail
 from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge, settle
-from kmigrate.spark.bounds import Bounds, log_bounds, refuse_what_is_gone, within
+from kmigrate.spark.bounds import Bounds, both_bounds, refuse_what_is_gone, within
 from kmigrate.spark.compacted import compacted_topics, newest_records
 from kmigrate.spark.findings import write_findings
 from kmigrate.spark.session import Progress, spark_session, watched
@@ -154,8 +154,8 @@ class _Check:
 
     def bound(self) -> None:
         keys = [each.key for each in self.ranges]
-        self.at_source = log_bounds(self.spark, self.source.java(), keys)
-        self.at_target = log_bounds(self.spark, self.target.java(), keys)
+        sides = self.source.java(), self.target.java()
+        self.at_source, self.at_target = both_bounds(self.spark, sides, keys)
         refuse_what_is_gone(self.ranges, self.at_source, self.at_target)
 
     def digest(self, ranges: Sequence[TopicRange]) -> tuple[Digests, Digests]:
