@@ -20,7 +20,7 @@ from kmigrate.model.records import LinkRecord, TopicRecord, VerifiedRange, Verif
 
 __all__ = ["DIGEST", "Looked", "grown", "standing"]
 
-DIGEST = "xxhash64-pair/2"
+DIGEST = "xxhash64/2"
 """What is compared of a record, by name: a check that compares something else begins anew."""
 
 

@@ -83,6 +83,11 @@ class Anomaly:
     parts: tuple[str, ...] = ()  # altered: which ones
     records: int = 1  # shifted: how many moved
 
+    @property
+    def places(self) -> list[Place]:
+        """Where it is seen, on either side."""
+        return [place for place in (self.source, self.target) if place is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Drilled:

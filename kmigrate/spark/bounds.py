@@ -9,6 +9,7 @@ Spark's JVM: the witness stays independent of our wire code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 from kmigrate.errors import Failed
 from kmigrate.parity.plan import PartitionKey, Stretch, TopicRange
 
-__all__ = ["Bounds", "log_bounds", "refuse_what_is_gone", "within"]
+__all__ = ["Bounds", "both_bounds", "log_bounds", "refuse_what_is_gone", "within"]
 
 PATIENCE: Mapping[str, str] = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
 
@@ -46,11 +47,21 @@ def log_bounds(
             names.add(key.topic)
         admin.describeTopics(names).allTopicNames().get()
         specs = kafka.clients.admin.OffsetSpec
-        starts = _offsets(jvm, admin, places, specs.earliest())
-        ends = _offsets(jvm, admin, places, specs.latest())
+        asked = [_asked(jvm, admin, places, spec) for spec in (specs.earliest(), specs.latest())]
+        return {
+            key: Bounds(*(int(each.partitionResult(place).get().offset()) for each in asked))
+            for key, place in places.items()
+        }
     finally:
         admin.close()
-    return {key: Bounds(starts[key], ends[key]) for key in places}
+
+
+def both_bounds(
+    spark: SparkSession, sides: Sequence[Mapping[str, str]], keys: Sequence[PartitionKey]
+) -> list[dict[PartitionKey, Bounds]]:
+    """The bounds on each side, asked at once: what is asked one after the other is time in which nothing is read."""
+    with ThreadPoolExecutor(len(sides)) as threads:
+        return list(threads.map(lambda settings: log_bounds(spark, settings, keys), sides))
 
 
 def within(ranges: Iterable[TopicRange], bounds: Mapping[PartitionKey, Bounds]) -> list[Stretch]:
@@ -89,13 +100,11 @@ def refuse_what_is_gone(
             )
 
 
-def _offsets(
-    jvm: Any, admin: Any, places: Mapping[PartitionKey, Any], spec: Any
-) -> dict[PartitionKey, int]:
+def _asked(jvm: Any, admin: Any, places: Mapping[PartitionKey, Any], spec: Any) -> Any:
+    """The question for one kind of offset, on its way."""
     wanted = jvm.java.util.HashMap()
     for place in places.values():
         wanted.put(place, spec)
     committed = jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
     options = jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(committed)
-    found = admin.listOffsets(wanted, options)
-    return {key: int(found.partitionResult(place).get().offset()) for key, place in places.items()}
+    return admin.listOffsets(wanted, options)

@@ -17,6 +17,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TypeVar
@@ -39,12 +40,22 @@ from kmigrate.parity.plan import (
     hulls_of,
 )
 from kmigrate.parity.report import ParityReport, report_of
-from kmigrate.parity.trail import Trail
+from kmigrate.parity.trail import DRILL_BUDGET, Trail
 from kmigrate.parity.verdict import Anomaly, Drilled, Fingerprint, Stray, judge, settle
-from kmigrate.spark.bounds import Bounds, log_bounds, refuse_what_is_gone, within
+from kmigrate.spark.bounds import Bounds, both_bounds, refuse_what_is_gone, within
+from kmigrate.spark.compacted import compacted_topics, newest_records
 from kmigrate.spark.findings import write_findings
 from kmigrate.spark.session import Progress, spark_session, watched
-from kmigrate.spark.source import FINGERPRINT, KafkaOptions, digests, fingerprints, read_ranges, since, size
+from kmigrate.spark.source import (
+    FINGERPRINT,
+    KafkaOptions,
+    digests,
+    fingerprints,
+    read_ranges,
+    since,
+    size,
+    with_record_hash,
+)
 
 __all__ = ["verify", "verify_with"]
 
@@ -120,7 +131,10 @@ class _Check:
         sides = self.digest(self.ranges)
         digested = clock()
         differing = differing_buckets(*sides)
-        anomalies, unexamined = self.name(*sides)
+        compacted = self.compacted({key.topic for key in differing})
+        anomalies, unexamined = self.name(compacted, *sides)
+        wrong = {PartitionKey(each.topic, place.partition) for each in anomalies for place in each.places}
+        differing = [key for key in differing if key.topic not in compacted or key.of in wrong]
         ended = clock()
         return report_of(
             self.ranges,
@@ -140,17 +154,17 @@ class _Check:
 
     def bound(self) -> None:
         keys = [each.key for each in self.ranges]
-        self.at_source = log_bounds(self.spark, self.source.java(), keys)
-        self.at_target = log_bounds(self.spark, self.target.java(), keys)
+        sides = self.source.java(), self.target.java()
+        self.at_source, self.at_target = both_bounds(self.spark, sides, keys)
         refuse_what_is_gone(self.ranges, self.at_source, self.at_target)
 
     def digest(self, ranges: Sequence[TopicRange]) -> tuple[Digests, Digests]:
         sides: tuple[Digests, Digests] = ({}, {})
         # Each side by itself: what is read is hashed in the same generated loop, and only sums are put together.
         tables = [
-            rows.groupBy("side", *BucketKey._fields).agg(
-                F.count("*"), F.min("at"), F.max("at"), *digests(), size(), since()
-            )
+            with_record_hash(rows)
+            .groupBy("side", *BucketKey._fields)
+            .agg(F.count("*"), F.min("at"), F.max("at"), *digests(), size(), since())
             for rows in self.each(ranges)
         ]
         if not tables:
@@ -160,10 +174,21 @@ class _Check:
                 sides[side][BucketKey(topic, partition, bucket)] = BucketDigest(*digest)
         return sides
 
-    def name(self, source: Digests, target: Digests) -> tuple[list[Anomaly], list[BucketKey]]:
+    def compacted(self, topics: set[str]) -> set[str]:
+        """Those of the topics of which a side keeps the newest records only."""
+        if not topics:
+            return set()
+        sides = self.source.java(), self.target.java()
+        return {name for side in sides for name in compacted_topics(self.spark, side, topics)}
+
+    def name(
+        self, compacted: set[str], source: Digests, target: Digests
+    ) -> tuple[list[Anomaly], list[BucketKey]]:
         """The anomalies of the differing buckets, and the buckets left unread."""
-        trail = Trail(self.ranges, self.size, source, target)
-        read: list[Drilled] = []
+        plain = [{key: each for key, each in side.items() if key.topic not in compacted} for side in (source, target)]
+        trail = Trail(self.ranges, self.size, *plain)
+        differ = {key.of for key in differing_buckets(source, target) if key.topic in compacted}
+        read = self.newest([each for each in self.ranges if each.key in differ])
         while buckets := trail.step():
             moved: list[TopicRange] = []
             for each in self.drill(buckets, trail.ranges.values()):
@@ -174,6 +199,16 @@ class _Check:
                 trail.digested(moved, *self.digest(moved))
         anomalies, strays = judge(read)
         return (anomalies + settle(strays, self.locate(strays)) if read else []), trail.unexamined
+
+    def newest(self, ranges: Sequence[TopicRange]) -> list[Drilled]:
+        """The newest records of the keys of compacted partitions, as far as they differ."""
+        ends = {each.key: max(self.at_source[each.key].end, self.at_target[each.key].end) for each in ranges}
+        # A map tells where records stand that were copied, not where a log of the target ends.
+        sides = self.each([replace(each, end=ends[each.key]) if each.map is None else each for each in ranges])
+        if not sides:
+            return []
+        with watched(self.spark, "drill", self.on_progress):
+            return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET)
 
     def drill(self, buckets: Sequence[BucketKey], ranges: Iterable[TopicRange]) -> list[Drilled]:
         """Both sides' records of the buckets, as hashes in offset order."""
@@ -220,7 +255,8 @@ class _Check:
         filled = [each for each in ranges if each.offsets]
         if not filled:
             return []
-        source = read_ranges(self.spark, self.source, [each.at_source for each in filled], size=self.size)
+        there = [each.at_source._replace(end=min(each.end, self.at_source[each.key].end)) for each in filled]
+        source = read_ranges(self.spark, self.source, there, size=self.size)
         both = [source.withColumn("side", F.lit(0))]
         held = within(filled, self.at_target)
         if held:

@@ -35,7 +35,8 @@ POLL_SECONDS = 0.25
 STOP_SECONDS = 20
 
 DEFAULTS: Mapping[str, str] = {
-    "spark.driver.memory": "2g",
+    # What is read is garbage at once: any heap is filled by it sooner or later, however much is compared.
+    "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.adaptive.enabled": "false",  # a few thousand rows are shuffled: nothing to adapt
     "spark.sql.session.timeZone": "UTC",

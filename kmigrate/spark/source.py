@@ -25,7 +25,17 @@ from kmigrate.parity.plan import PartitionKey, Stretch
 from kmigrate.spark.bearer import bearer_settings
 from kmigrate.spark.placing import placed
 
-__all__ = ["FINGERPRINT", "KafkaOptions", "bare_rows", "digests", "fingerprints", "read_ranges", "since", "size"]
+__all__ = [
+    "FINGERPRINT",
+    "KafkaOptions",
+    "bare_rows",
+    "digests",
+    "fingerprints",
+    "read_ranges",
+    "since",
+    "size",
+    "with_record_hash",
+]
 
 # The columns of one record's fingerprint, in the order of kmigrate.parity.verdict.Fingerprint.
 FINGERPRINT = ("offset", "content", "key_hash", "value_hash", "headers_hash", "micros", "stamped")
@@ -116,7 +126,7 @@ def read_ranges(
     mapped = [(each, maps[each.key]) for each in ranges if each.key in maps] if maps else []
     stamped = F.col("timestampType") if target else F.lit(CREATE_TIME)
     placed_rows = placed(spark, rows.withColumn("stamped", stamped), mapped)
-    return placed_rows.withColumn("bucket", F.floor(F.col("at") / size))
+    return placed_rows.withColumn("bucket", F.expr(f"at div {size}"))
 
 
 def bare_rows(spark: SparkSession, cluster: KafkaOptions, ranges: Sequence[Stretch]) -> DataFrame:
@@ -154,16 +164,19 @@ def fingerprints(rows: DataFrame) -> DataFrame:
     )
 
 
-def digests() -> tuple[Column, Column]:
-    """Two independent 64-bit sums over (offset, record); offsets are unique, so xor keeps every difference.
+def with_record_hash(rows: DataFrame) -> DataFrame:
+    """The rows with one hash of offset and record (`record`): each byte is hashed once, which is what a check costs."""
+    return rows.withColumn("record", F.xxhash64("at", *_record()))
 
-    The offset is inside each hash, so the sum depends on the order although xor does not. What is verified by it is
-    remembered under its name (`kmigrate.model.verified.DIGEST`), which changes along with what is hashed.
+
+def digests() -> tuple[Column, Column]:
+    """Two 64-bit sums over the records' hashes: what cancels in one, bit by bit, does not in the other.
+
+    The offset is inside each hash, so the sums depend on the order although xor does not, and no two hashes are of the
+    same thing. What is verified by them is remembered under their name (`kmigrate.model.verified.DIGEST`), which
+    changes along with what is hashed.
     """
-    return (
-        F.bit_xor(F.xxhash64("at", *_record())),
-        F.bit_xor(F.xxhash64(F.lit("kmigrate"), *reversed(_record()), "at")),
-    )
+    return F.bit_xor("record"), F.bit_xor(F.xxhash64(F.lit("kmigrate"), "record"))
 
 
 def size() -> Column:

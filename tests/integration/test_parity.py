@@ -108,6 +108,8 @@ TOPICS: dict[str, tuple[Log, Log]] = {
     "stamped-source": ({0: BASE}, {0: []}),  # the target's copy is written with the times that the source's broker gave
     "stamped-target": ({0: []}, {0: BASE}),  # the source's is written with the times that the target's broker gave
     "transactions": ({0: []}, {0: []}),  # written by transactions instead
+    "compacted-equal": ({0: []}, {0: []}),  # the same, with holes where a cleaner would make them
+    "compacted-faults": ({0: []}, {0: []}),
 }
 
 # The same, copied without the source's holes behind records of others.
@@ -158,6 +160,21 @@ def produce_transactions(cluster: KafkaCluster, name: str, aborted_value: bytes)
             value = aborted_value if aborted else b"%d:%d" % (number, n)
             producer.produce(topic(name), value, b"k", 0, timestamp=START_OF_TIME + number)
         if aborted:
+            assert producer.flush(20) == 0
+            producer.abort_transaction(20)
+        else:
+            producer.commit_transaction(20)
+
+
+def produce_compacted(cluster: KafkaCluster, name: str, gone: set[int], values: dict[int, bytes]) -> None:
+    """Six records of four keys at even offsets, each in a transaction; those that a cleaner took are aborted ones."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic(name)})
+    producer.init_transactions(20)
+    for number, key in enumerate((b"a", b"b", b"c", b"a", b"b", b"d")):
+        producer.begin_transaction()
+        value = values.get(number, b"%d" % number)
+        producer.produce(topic(name), value, key, 0, timestamp=START_OF_TIME + number)
+        if number in gone:
             assert producer.flush(20) == 0
             producer.abort_transaction(20)
         else:
@@ -221,9 +238,10 @@ def ranges_of(cluster: KafkaCluster, logs: dict[str, Log]) -> list[TopicRange]:
 
 @pytest.fixture(scope="module")
 def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> ParityReport:
-    create(source, SOURCE_LOGS, {"stamped-source": {"message.timestamp.type": "LogAppendTime"}})
-    stamping = {"message.timestamp.type": "LogAppendTime"}
-    create(target, TARGET_LOGS, {"log-append-time": stamping, "stamped-target": stamping})
+    stamping, compacted = {"message.timestamp.type": "LogAppendTime"}, {"cleanup.policy": "compact"}
+    both = {"compacted-equal": compacted, "compacted-faults": compacted}
+    create(source, SOURCE_LOGS, {"stamped-source": stamping, **both})
+    create(target, TARGET_LOGS, {"log-append-time": stamping, "stamped-target": stamping, **both})
     produce(source, {name: log for name, log in SOURCE_LOGS.items() if name in TOPICS})
     produce_with_holes(source, {name: log for name, log in SOURCE_LOGS.items() if name in MAPPED})
     behind = {name: {p: OTHERS + records for p, records in TARGET_LOGS[name].items()} for name in MAPPED}
@@ -231,6 +249,9 @@ def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> P
     produce(source, {"stamped-target": {0: stamped_as(target, "stamped-target")}})
     produce_transactions(source, "transactions", b"aborted at the source")
     produce_transactions(target, "transactions", b"aborted at the target")
+    for name, gone, values in (("compacted-equal", {0}, {}), ("compacted-faults", {0, 5}, {4: b"other"})):
+        produce_compacted(source, name, {1}, {})
+        produce_compacted(target, name, gone, values)
     ranges = with_maps(ranges_of(source, SOURCE_LOGS))
     seen: list[str] = []
     told = verify_with(
@@ -345,18 +366,29 @@ def test_a_fault_in_a_mapped_topic_is_the_only_one_and_named_with_each_side_s_ow
     assert found(report, f"mapped-{name}") == [(name, at_source, at_target, parts)]
 
 
+def test_what_one_cleaner_took_and_the_other_has_not_yet_is_no_difference(report: ParityReport) -> None:
+    assert row(report, "compacted-equal") == (5, 5, True, 0)
+
+
+def test_the_newest_record_of_each_key_is_compared_in_a_compacted_topic(report: ParityReport) -> None:
+    assert found(report, "compacted-faults") == [
+        ("altered", Place(0, 8), Place(0, 8), ("value",)),
+        ("lost", Place(0, 10), None, ()),
+    ]
+
+
 def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
     told = report.as_json()
     assert told["anomalies"] == {
-        "lost": 2,
+        "lost": 3,
         "duplicated": 1,
         "reordered": 1,
-        "altered": 610,
+        "altered": 611,
         "misplaced": 2,
         "extra": 1,
         "shifted": 0,
     }
-    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 617, len(SOURCE_LOGS))
+    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 619, len(SOURCE_LOGS))
     json.dumps(told)
 
 
@@ -365,7 +397,7 @@ def test_parquet_holds_every_finding_with_its_places(
 ) -> None:
     write_findings(spark, report.findings, tmp_path / "findings")
     table = spark.read.parquet(str(tmp_path / "findings"))
-    assert table.count() == 617
+    assert table.count() == 619
     (moved,) = table.where(f"topic = '{topic('mapped-misplaced')}'").collect()
     assert tuple(moved) == ("misplaced", topic("mapped-misplaced"), 0, 110, 1, 175, [], 1)
     (lost,) = table.where(f"topic = '{topic('lost')}'").collect()

@@ -7,6 +7,8 @@ are written anew, by librdkafka again.
 from __future__ import annotations
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
@@ -17,6 +19,7 @@ from kmigrate.cluster.fetcher import FetchSession
 from kmigrate.cluster.producer import append_alone
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import stamp, walk
 from kmigrate.sandbox.kafka import KafkaCluster
@@ -59,6 +62,19 @@ def of_nobody(batch: memoryview) -> bytes:
     return bytes(copied)
 
 
+async def append(client: ClusterClient, topic: str, partition: int, batch: bytes) -> None:
+    """Until the broker has made the partition, it says that it does not lead it."""
+    deadline = time.monotonic() + 30
+    while True:
+        error = (await append_alone(client, topic, partition, batch, purpose="planted")).error
+        if not error:
+            return
+        assert error == Code.NOT_LEADER_OR_FOLLOWER
+        assert time.monotonic() < deadline
+        await client.refresh([topic])
+        await asyncio.sleep(0.05)
+
+
 async def lay(bootstrap: str, topic: str, batches: Batches, planting: Planting, *, target: bool) -> None:
     """One side's log: whole batches, but where the planting has something of its own. The target's is the first."""
     make_topic(bootstrap, topic, PARTITIONS)
@@ -68,8 +84,7 @@ async def lay(bootstrap: str, topic: str, batches: Batches, planting: Planting, 
         for partition, each in batches.items():
             for numbers, batch in each:
                 if not any(place.partition == partition and place.offset in numbers for place in own):
-                    answer = await append_alone(client, topic, partition, batch, purpose="planted")
-                    assert answer.error == 0
+                    await append(client, topic, partition, batch)
                 elif target:
                     write_target(bootstrap, topic, partition, planting, numbers)
                 else:
@@ -95,9 +110,13 @@ def report(
     for partition in range(PARTITIONS):
         write(source.bootstrap, base, partition, plantings[SOUND].source(partition))
     batches = asyncio.run(batches_of(source.bootstrap, base))
-    for kind, planting in plantings.items():
-        asyncio.run(lay(target.bootstrap, topic_of(kind), batches, planting, target=True))
-        asyncio.run(lay(source.bootstrap, topic_of(kind), batches, planting, target=False))
+
+    def lay_both(kind: str) -> None:
+        asyncio.run(lay(target.bootstrap, topic_of(kind), batches, plantings[kind], target=True))
+        asyncio.run(lay(source.bootstrap, topic_of(kind), batches, plantings[kind], target=False))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lay_both, plantings))
     ranges = [
         TopicRange(topic_of(kind), partition, *ends)
         for kind in plantings
