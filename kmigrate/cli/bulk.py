@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -222,7 +220,6 @@ async def _session(options: BulkOptions, waiting: Waiting, *, one_owner: bool) -
     conf = {**executor_settings(options.master), **options.conf}
     if one_owner:
         conf[_SPECULATION] = "false"
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     made = spark_session(master=options.master, java_home=find_java().home, conf=conf, connector=False)
     spark = await asyncio.to_thread(made.__enter__)
     waiting.say("Spark has started")
