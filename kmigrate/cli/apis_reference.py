@@ -6,11 +6,7 @@ versions Kafka itself has is read from the message schemas in the jars of both c
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-import zipfile
-from functools import cache
 from pathlib import Path
 
 from kmigrate.router.apis.addresses import REWRITTEN
@@ -19,8 +15,8 @@ from kmigrate.router.apis.groups import HELD_APIS
 from kmigrate.router.apis.offered import CAPPED, HIDDEN, OFFERED
 from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.login import SASL_APIS
-from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
+from kmigrate.sandbox.schemas import message_schemas
 
 __all__ = ["client_apis", "with_table"]
 
@@ -33,19 +29,14 @@ _TREATED = {
 }
 
 
-@cache
 def client_apis(version: str) -> dict[int, tuple[str, str]]:
     """Name and versions of each API that a broker of this Kafka version has for clients, by API key."""
-    jar = next(ensure_jars("kafka", version).glob("kafka-clients-*.jar"))
-    out: dict[int, tuple[str, str]] = {}
-    with zipfile.ZipFile(jar) as archive:
-        for name in archive.namelist():
-            if not (name.startswith("common/message/") and name.endswith("Request.json")):
-                continue
-            schema = json.loads(re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE))
-            if "broker" in (schema.get("listeners") or ()):
-                out[schema["apiKey"]] = (schema["name"].removesuffix("Request"), schema["validVersions"])
-    return out
+    requests = {key: schemas["request"] for key, schemas in message_schemas(version).items()}
+    return {
+        key: (request["name"].removesuffix("Request"), request["validVersions"])
+        for key, request in requests.items()
+        if "broker" in (request.get("listeners") or ())
+    }
 
 
 def with_table(page: str) -> str:

@@ -30,7 +30,7 @@ from kmigrate.errors import KmigrateError, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.workflow.estate import Estate
 
-__all__ = ["Call", "command", "first_known", "run_to_end"]
+__all__ = ["Call", "command", "run_to_end"]
 
 Result = Answer | None
 Verb = TypeVar("Verb", bound=Callable[..., Result | Coroutine[Any, Any, Result]])
@@ -160,19 +160,9 @@ def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result
     except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
+    except KmigrateError as error:
+        call.out.error(error)
+        return Exit(error.exit_code)
     except BaseException as error:
-        known = first_known(error)
-        if known is None:
-            call.out.unexpected(error)
-            return Exit.FAILED
-        call.out.error(known)
-        return Exit(known.exit_code)
-
-
-def first_known(error: BaseException) -> KmigrateError | None:
-    """Our own error inside what a task group raised, or None."""
-    if isinstance(error, KmigrateError):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        return next((found for each in error.exceptions if (found := first_known(each))), None)
-    return None
+        call.out.unexpected(error)
+        return Exit.FAILED

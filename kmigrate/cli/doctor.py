@@ -22,6 +22,7 @@ from kmigrate.cli.probes import probe_cluster
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.net.tasks import together
 from kmigrate.sandbox.java import find_java
 from kmigrate.workflow.plan import Finding
 
@@ -110,7 +111,5 @@ async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
         except KmigrateError as error:
             parts[f"cluster {name}"] = [Finding("refuse", error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
 
-    async with asyncio.TaskGroup() as group:
-        for name in sorted(settings.clusters):
-            group.create_task(ask(name))
+    await together(*map(ask, sorted(settings.clusters)))
     return dict(sorted(parts.items()))

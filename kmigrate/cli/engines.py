@@ -7,68 +7,38 @@ a reason that may pass (a cluster that does not answer) is started again; a rout
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from kmigrate.cli.call import Call, first_known
+from kmigrate.cli.call import Call
 from kmigrate.cli.engine_kinds import Engine
+from kmigrate.cli.engine_settings import mirror_settings, router_settings
 from kmigrate.cli.exposed import process_registry, serve_metrics
 from kmigrate.cli.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.config.door import door_of
-from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.metrics import MirrorMetrics
-from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.door import check_door
 from kmigrate.model.records import LinkRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.server import Router
-from kmigrate.router.settings import RouterSettings
 from kmigrate.workflow.controller import Controller, ControllerSettings
 from kmigrate.workflow.estate import Estate
 
-__all__ = ["mirror_settings", "router_settings", "serve"]
+__all__ = ["serve"]
 
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CALM_SECONDS = 30.0
 """An engine that ran this long before it failed is started again without a growing pause."""
-
-
-def router_settings(settings: Settings) -> RouterSettings:
-    section = settings.router
-    return RouterSettings(
-        name=section.name,
-        host=section.host,
-        port=section.port,
-        node_port_base=section.broker_ports,
-        advertised_host=section.advertised_host,
-        hold_limit_s=section.hold_limit_ms / 1000,
-        door=door_of(settings, os.environ),
-        login_s=section.login_timeout_ms / 1000,
-    )
-
-
-def mirror_settings(settings: Settings) -> MirrorSettings:
-    section = settings.mirror
-    return MirrorSettings(
-        fetch_max_bytes=section.fetch_max_bytes,
-        lease_s=section.lease_s,
-        presence_ms=section.presence_interval_ms,
-        write_connections=section.write_connections,
-        hole_filler=HoleFiller(section.hole_filler),
-        upkeep_s=section.upkeep_interval_s,
-        sync_acls=section.sync_acls,
-        acl_exclude=section.acl_exclude,
-        config_exclude=section.config_exclude,
-    )
 
 
 async def serve(
@@ -134,6 +104,7 @@ class _Process:
         check_door(settings.door, target, others)
         router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
         router.show_in(self._registry)
+        _raise_file_limit()
         await router.start()
         stack.push_async_callback(router.close)
         self._tasks.start(router.run(), "router")
@@ -193,15 +164,21 @@ class _Process:
             try:
                 await run(*arguments)
                 return
-            except (KmigrateError, BaseExceptionGroup) as error:
-                known = first_known(error)
-                if known is None:
-                    raise
+            except KmigrateError as error:
+                failure = error
             if monotonic() - began > _CALM_SECONDS:
                 pause = _FIRST_PAUSE
             self._call.out.line(
-                {"event": f"{what}-failed", **fields, **known.as_json()},
-                f"{label} failed, again in {pause:g} s: {known.ref}: {known.what}",
+                {"event": f"{what}-failed", **fields, **failure.as_json()},
+                f"{label} failed, again in {pause:g} s: {failure.ref}: {failure.what}",
             )
             await sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+
+def _raise_file_limit() -> None:
+    """As many open files as the system grants: each client of a router takes two, and a shell's usual 1,024 is few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems grant less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kmigrate.cli.call import Call, command
-from kmigrate.cli.engines import mirror_settings
+from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.options import Link, Topics
 from kmigrate.cli.output import Answer
 from kmigrate.cli.times import start_position
@@ -19,7 +19,6 @@ from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import table
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Refused
-from kmigrate.mirror.outlook import sample, why_mapped
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.ids import is_internal
 from kmigrate.workflow import verbs
@@ -126,6 +125,8 @@ class _Asked:
 async def _outlook(
     estate: Estate, link: str, source: ClusterClient, info: TopicInfo | None, name: str, asked: _Asked, notes: list[str]
 ) -> TopicOutlook:
+    from kmigrate.mirror.outlook import sample, why_mapped  # it reads batches, with what no other command loads
+
     against = ""
     try:
         checked = await verbs.mirror_topics(estate, link, [name], asked.start, asked.offsets, plan=True)

@@ -7,6 +7,7 @@ import asyncio
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Unreachable, UsageError
+from kmigrate.net.tasks import together
 from kmigrate.state.log import STATE_TOPIC
 
 __all__ = ["find_target"]
@@ -58,7 +59,5 @@ async def _holders(settings: Settings) -> tuple[list[str], list[KmigrateError]]:
         except TimeoutError:
             silent.append(Unreachable("cluster-unreachable", f"cluster {name} does not answer"))
 
-    async with asyncio.TaskGroup() as group:
-        for name in settings.clusters:
-            group.create_task(probe(name))
+    await together(*map(probe, settings.clusters))
     return holders, silent

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import questionary
 import typer
 
 from kmigrate.errors import Refused, UsageError
@@ -16,6 +15,8 @@ def ask(interactive: bool, flag: str, what: str, choices: list[str]) -> str:
     """A missing value: chosen or typed on a terminal, a usage error elsewhere."""
     if not interactive:
         raise _missing(flag, what)
+    import questionary  # few calls ask anything, and it takes a while to load
+
     question = f"{what[0].upper()}{what[1:]}?"
     return str(_said(questionary.select(question, choices) if choices else questionary.text(question)))
 
@@ -23,6 +24,8 @@ def ask(interactive: bool, flag: str, what: str, choices: list[str]) -> str:
 def ask_list(interactive: bool, flag: str, what: str) -> list[str]:
     if not interactive:
         raise _missing(flag, what)
+    import questionary
+
     return str(_said(questionary.text(f"{what[0].upper()}{what[1:]} (separated by spaces)?"))).split()
 
 
@@ -35,6 +38,8 @@ def confirm(interactive: bool, question: str) -> None:
             still_true="nothing was changed",
             next_step="repeat it with --yes, or look first with --plan",
         )
+    import questionary
+
     if not _said(questionary.confirm(question, default=False)):
         raise Refused("not-confirmed", "not confirmed", still_true="nothing was changed")
 

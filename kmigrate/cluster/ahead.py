@@ -13,6 +13,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.errors import Failed
 from kmigrate.model.lag import Pace
+from kmigrate.net.tasks import together
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import LOG_APPEND_TIME, walk
 
@@ -39,7 +40,5 @@ async def look_ahead(client: ClusterClient, positions: Mapping[tuple[str, int], 
             first_ms = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else batch.base_timestamp
             found[key] = Pace(max(0, first_ms), len(batch.view) / (batch.last_offset_delta + 1))
 
-    async with asyncio.TaskGroup() as group:
-        for key, offset in positions.items():
-            group.create_task(look(key, offset))
+    await together(*(look(key, offset) for key, offset in positions.items()))
     return found

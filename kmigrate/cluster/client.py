@@ -19,6 +19,7 @@ from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreach
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import together
 from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.frames import response_body_offset
@@ -549,9 +550,4 @@ def entity_field(kind: type[Any], name: str) -> type[Any]:
 
 
 async def _each(ask: Any, by_leader: Mapping[int, Sequence[tuple[str, int]]]) -> None:
-    try:
-        async with asyncio.TaskGroup() as group:
-            for node, keys in by_leader.items():
-                group.create_task(ask(node, keys))
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+    await together(*(ask(node, keys) for node, keys in by_leader.items()))

@@ -7,12 +7,12 @@ A transaction that no coordinator knows is a hanging one: nothing but an operato
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient, code_of, millis_of
 from kmigrate.errors import KmigrateError
+from kmigrate.net.tasks import together
 from kmigrate.protocol.api import entity
 
 __all__ = ["OpenTransaction", "open_transactions"]
@@ -104,14 +104,10 @@ async def _named(client: ClusterClient, producers: set[int]) -> dict[int, tuple[
         await client.refresh([])
     named: dict[int, tuple[str, int]] = {}
     try:
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(_of_coordinator(client, node, producers)) for node in client.metadata.brokers]
-    except BaseExceptionGroup as failures:
-        if isinstance(failures.exceptions[0], KmigrateError):
-            return None
-        raise
-    for answered in asked:
-        told = answered.result()
+        answers = await together(*(_of_coordinator(client, node, producers) for node in client.metadata.brokers))
+    except KmigrateError:
+        return None
+    for told in answers:
         if told is None:
             return None
         named.update(told)

@@ -18,6 +18,7 @@ from kmigrate.errors import BrokerRefused, Diverged, Failed, Refused, Unreachabl
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity, TopicRecord
 from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import Code, row
 from kmigrate.records.build import filler_batch
 
@@ -40,13 +41,7 @@ class Aligner:
 
     async def align(self, record: TopicRecord) -> None:
         """Every partition's log end at or beyond its start, its log start exactly there; raises Failed or Refused."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for partition, start in record.starts.items():
-                    if start > 0:
-                        group.create_task(self._fill(record.topic, partition, start))
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        await together(*(self._fill(record.topic, p, start) for p, start in record.starts.items() if start > 0))
         await self.cut(record)
 
     async def cut(self, record: TopicRecord) -> None:

@@ -29,7 +29,7 @@ from kmigrate.model.lifecycle import PROMOTING, TopicPhase
 from kmigrate.model.records import CopyIdentity, TopicRecord
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.net.tasks import TaskOwner
+from kmigrate.net.tasks import TaskOwner, together
 
 __all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 
@@ -228,6 +228,7 @@ class Copier:
 
     async def run(self) -> None:
         """Copy until cancelled; raises only what no retry can mend."""
+        self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
         try:
             while True:
@@ -260,9 +261,7 @@ class Copier:
         names = list(self._topics)
         if not names:
             return
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._refresh(self._source, names))
-            group.create_task(self._refresh(self._target, names))
+        await together(self._refresh(self._source, names), self._refresh(self._target, names))
         self.added = {}
         for topic in self._topics.values():
             self._check_topic(topic)

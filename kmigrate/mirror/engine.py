@@ -37,6 +37,7 @@ from kmigrate.model.records import MirrorPresence, PartitionProgress
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import accompanied, together
 from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import OffsetMaps
 
@@ -90,12 +91,7 @@ class MirrorEngine:
     async def run(self) -> None:
         """Until cancelled; raises what a person must mend (another cluster at the address, a broken state log)."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._announce())
-                group.create_task(self._hold_lease())
-                group.create_task(self._work())
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            await together(self._announce(), self._hold_lease(), self._work())
         finally:
             await self._leave()
 
@@ -152,13 +148,12 @@ class MirrorEngine:
         self.meter.lanes = copier.lanes
         self._speak.set()
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(copier.run())
-                group.create_task(self._stops.run(copier.lanes))
-                group.create_task(self._follow(copier))
-                group.create_task(self._lead(copier, Aligner(self._target, link.copy, self._settings)))
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            await together(
+                copier.run(),
+                self._stops.run(copier.lanes),
+                self._follow(copier),
+                self._lead(copier, Aligner(self._target, link.copy, self._settings)),
+            )
         finally:
             self._torn = any(lane.state is LaneState.FILLING for lane in copier.lanes.values())
             self._copier = None
@@ -201,12 +196,7 @@ class MirrorEngine:
         )
         self._leader, self._upkeep = leader, upkeep
         try:
-            async with asyncio.TaskGroup() as group:
-                kept = group.create_task(upkeep.run())
-                await leader.run()
-                kept.cancel()
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            await accompanied(leader.run(), upkeep.run())
         finally:
             self._leader = self._upkeep = None
 

@@ -22,8 +22,8 @@ H  What the source has lost (W7) is dropped where it was only read, and named wh
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
 from kmigrate.mirror.steps import Append, Hole, Step, damaged, read_steps
@@ -48,8 +48,7 @@ class LaneState(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """One append on its way: what the broker must answer."""
 
     lane: Lane

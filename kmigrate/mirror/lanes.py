@@ -8,6 +8,7 @@ from zlib import crc32
 
 from kmigrate.cluster.client import ClusterClient, Metadata
 from kmigrate.mirror.lane import Key, Lane
+from kmigrate.net.clock import sleep
 
 __all__ = ["LOOK_S", "Lanes", "Signals", "Warrant"]
 
@@ -77,7 +78,17 @@ class Signals:
         event, self._moved = self._moved, asyncio.Event()
         event.set()
 
+    async def pulse(self) -> None:
+        """Wake everybody now and then, for ever: whoever waits for a change needs no timer of its own."""
+        while True:
+            await sleep(LOOK_S)
+            self.wake()
+
     async def wait(self, event: asyncio.Event, most_s: float = LOOK_S) -> None:
+        """Until anything has changed; `most_s` below a pulse for who waits for a moment."""
+        if most_s >= LOOK_S:
+            await event.wait()
+            return
         try:
             async with asyncio.timeout(most_s):
                 await event.wait()

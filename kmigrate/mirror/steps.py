@@ -39,9 +39,9 @@ class Form(StrEnum):
     """Many small batches of the source."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Append:
-    """One batch for offsets start … end − 1: the source's bytes, or what was made of them."""
+    """One batch for offsets start … end − 1: the source's bytes, or what was made of them; not frozen, as `Batch`."""
 
     start: int
     end: int

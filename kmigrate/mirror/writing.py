@@ -19,6 +19,7 @@ from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.mirror.steps import Append
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import together
 from kmigrate.protocol.hot import (
     PRODUCE,
     PRODUCE_VERSION,
@@ -66,9 +67,7 @@ class TargetWriter:
 
     async def run(self, node: int) -> None:
         """Produce to one target leader for ever."""
-        async with asyncio.TaskGroup() as group:
-            for slot in range(self._settings.write_connections):
-                group.create_task(self._run(node, slot))
+        await together(*(self._run(node, slot) for slot in range(self._settings.write_connections)))
 
     async def _run(self, node: int, slot: int) -> None:
         in_flight: set[asyncio.Future[bytearray]] = set()

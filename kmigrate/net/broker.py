@@ -48,6 +48,7 @@ class BrokerConnection:
         self.address = address
         self._called = f"{address} (cluster {cluster})" if cluster else address
         self._client_id = client_id.encode()
+        self._loop = asyncio.get_running_loop()  # asking for it costs a system call each time
         self._ids = itertools.count(1)
         self._pending: deque[tuple[int, _Answer]] = deque()
         self._held: list[tuple[_Request, _Answer]] | None = None
@@ -114,7 +115,7 @@ class BrokerConnection:
 
     def send(self, api_key: int, version: int, body: list[Buffer], *, flexible: bool) -> asyncio.Future[bytearray]:
         """Send one request now; the future gives the whole response frame."""
-        future: _Answer = asyncio.get_running_loop().create_future()
+        future: _Answer = self._loop.create_future()
         request = (api_key, version, body, flexible)
         if self._held is not None and not self.lost:
             self._held.append((request, future))
@@ -137,7 +138,7 @@ class BrokerConnection:
     async def _ask(self, request: Any) -> Any:
         """A login's own request: it passes those that are held."""
         kind = type(request)
-        future: _Answer = asyncio.get_running_loop().create_future()
+        future: _Answer = self._loop.create_future()
         self._write((int(kind.__api_key__), int(kind.__version__), [encode_body(request)], kind.__flexible__), future)
         answer = await future
         return decode_body(response_type(kind), answer, response_body_offset(answer, kind.__flexible__))

@@ -11,7 +11,7 @@ from sys import getrefcount
 
 __all__ = ["FrameBuffers"]
 
-_KEEP_BYTES = 64 << 20
+_KEEP_BYTES = 96 << 20
 _LEAST_BYTES = 1 << 20
 """Smaller ones come from memory that the process keeps anyway, and would be many to look through."""
 _ZEROS = bytes(1 << 20)
@@ -23,39 +23,35 @@ class FrameBuffers:
     def __init__(self, keep_bytes: int = _KEEP_BYTES, least_bytes: int = _LEAST_BYTES) -> None:
         self._keep_bytes = keep_bytes
         self._least_bytes = least_bytes
-        self._kept: list[bytearray] = [bytearray(1)]
-        for frame in self._kept:
+        self._kept: list[tuple[bytearray, int]] = [(bytearray(1), 1)]
+        """Frames with the size each was made with: it may shrink and grow within it."""
+        for frame, _ in self._kept:
             self._alone = getrefcount(frame)  # as the same loop below counts it
         self._kept.clear()
-        self._capacities: dict[int, int] = {}
-        """The size each kept frame was made with, by its identity: it may shrink and grow within it."""
 
     def take(self, size: int) -> bytearray:
         """A frame of exactly `size` bytes, whose content is undefined."""
         if size < self._least_bytes:
             return bytearray(size)
-        for frame in self._kept:
-            if getrefcount(frame) == self._alone and size <= self._capacities[id(frame)] < 2 * size:
+        for frame, capacity in self._kept:
+            if getrefcount(frame) == self._alone and size <= capacity < 2 * size:
                 _resize(frame, size)
                 return frame
         frame = bytearray(size)
         if self._make_room(size):
-            self._kept.append(frame)
-            self._capacities[id(frame)] = size
+            self._kept.append((frame, size))
         return frame
 
     def _make_room(self, size: int) -> bool:
         """Forget free frames, those that were made first at first, until one more of this size may be kept."""
-        surplus = sum(self._capacities.values()) + size - self._keep_bytes
-        forgotten: list[int] = []
-        for number, frame in enumerate(self._kept):
-            if surplus <= 0:
-                break
-            if getrefcount(frame) == self._alone:
-                surplus -= self._capacities.pop(id(frame))
-                forgotten.append(number)
-        for number in reversed(forgotten):
-            del self._kept[number]
+        surplus = sum(capacity for _, capacity in self._kept) + size - self._keep_bytes
+        staying: list[tuple[bytearray, int]] = []
+        for frame, capacity in self._kept:
+            if surplus > 0 and getrefcount(frame) == self._alone:
+                surplus -= capacity
+            else:
+                staying.append((frame, capacity))
+        self._kept = staying
         return surplus <= 0
 
 

@@ -4,9 +4,74 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar, overload
 
-__all__ = ["TaskOwner"]
+__all__ = ["TaskOwner", "accompanied", "together"]
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+@overload
+async def together(one: Coroutine[Any, Any, _A], other: Coroutine[Any, Any, _B], /) -> tuple[_A, _B]: ...
+
+
+@overload
+async def together(*works: Coroutine[Any, Any, _A]) -> tuple[_A, ...]: ...
+
+
+async def together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
+    """What all of them return; the first failure ends the others and is raised itself.
+
+    The cancellation of who waits outranks any failure. Where both meet, asyncio's task group raises only the failure
+    (until Python 3.13): a loop that retries failures would run on for ever, and whoever cancelled it wait as long.
+    """
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(work) for work in works]
+    if not tasks:
+        return ()
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        await _end(tasks)
+    _raise_failure(tasks, done)
+    return tuple(task.result() for task in tasks)
+
+
+async def accompanied(work: Coroutine[Any, Any, _A], *others: Coroutine[Any, Any, Any]) -> _A:
+    """What `work` returns; the others are ended with it. Failures and cancellation as with `together`."""
+    loop = asyncio.get_running_loop()
+    main = loop.create_task(work)
+    tasks: list[asyncio.Task[Any]] = [main, *(loop.create_task(other) for other in others)]
+    done: set[asyncio.Task[Any]] = set()
+    try:
+        while not main.done() and not any(_failed(task) for task in done):
+            newly, _ = await asyncio.wait(set(tasks) - done, return_when=asyncio.FIRST_COMPLETED)
+            done |= newly
+    finally:
+        await _end(tasks)
+    _raise_failure(tasks, done)
+    return main.result()
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return not task.cancelled() and task.exception() is not None
+
+
+def _raise_failure(tasks: list[asyncio.Task[Any]], done: set[asyncio.Task[Any]]) -> None:
+    """The failure that ended the others, not one that their end caused."""
+    for task in tasks:
+        if task in done and not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen: the first failure stands for all
 
 
 class TaskOwner:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import response_body_offset, skip_tags
@@ -44,11 +45,12 @@ _FETCH_HEAD = struct.Struct(">iiiibii")
 _FETCH_PART = struct.Struct(">iiqiqi")
 _FETCHED = struct.Struct(">ihqqq")
 _PRODUCED = struct.Struct(">ihqqq")
+_NOTHING_MORE = b"\1\0\0"
+"""What follows it where all is well: no record errors, no message, no tags."""
 _I32 = struct.Struct(">i")
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAnswer:
+class ProduceAnswer(NamedTuple):
     """What a broker said of one batch."""
 
     error: int
@@ -93,6 +95,10 @@ def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], Pr
             for _ in range(count - 1):
                 partition, error, base, append_time, _ = _PRODUCED.unpack_from(frame, at)
                 at += _PRODUCED.size
+                if frame[at : at + 3] == _NOTHING_MORE:
+                    at += 3
+                    out[(topic or "", partition)] = ProduceAnswer(error, base, append_time, None)
+                    continue
                 record_errors, at = read_uvarint(frame, at)
                 for _ in range(record_errors - 1):
                     _, at = read_compact_string(frame, at + 4)

@@ -17,6 +17,7 @@ __all__ = [
 ]
 
 _I16 = struct.Struct(">h")
+_BYTES = [bytes((value,)) for value in range(0x80)]
 
 
 def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
@@ -42,6 +43,8 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
 
 
 def write_uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return _BYTES[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

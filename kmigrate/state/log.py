@@ -69,8 +69,8 @@ class StateLog:
         self._producer_id = state_producer_id(topic)
         self._fold = Fold()
         self._presence: dict[str, tuple[Presence, float]] = {}
-        self._said: tuple[str, bytes, Presence] | None = None
-        """Our own last word, as it was written: read back, it need not be decoded."""
+        self._said: dict[tuple[str, bytes], Presence] = {}
+        """Our own last word, by its key and value as they were written: read back, it need not be decoded."""
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
         self._presence_tail = Tail(client, presence_topic, 0, self._take_presence, purpose="presence-read")
         self._changed = asyncio.Event()
@@ -246,9 +246,7 @@ class StateLog:
         if value is None:
             self._presence.pop(name, None)
             return
-        said = self._said
-        ours = said is not None and said[:2] == (name, value)
-        record = said[2] if said is not None and ours else decode_record(json.loads(value))
+        record = self._said.get((name, value)) or decode_record(json.loads(value))
         if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
             # What was written before we opened the log may be old: it counts from its own append time.
             age = max(0.0, (now_ms() - batch.max_timestamp) / 1000)
@@ -336,7 +334,7 @@ class StateLog:
     async def announce(self, record: Presence) -> None:
         """Say something of this process; lost words are said again, so errors only show as Unreachable."""
         value = json.dumps(encode_record(record), separators=(",", ":")).encode()
-        self._said = (record.key, value, record)
+        self._said = {(record.key, value): record}
         batch = one_record_batch(
             record.key.encode(),
             value,

@@ -17,10 +17,9 @@ E  The topic's rules on writing are in force on every broker of the target befor
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
@@ -42,6 +41,7 @@ from kmigrate.model.routes import DIRECT_LIMIT, id_shift
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
@@ -173,7 +173,7 @@ class TopicPromotion:
             raise Refused(
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
-        ends, granted = await _together(self._ends(record, deadline), with_promote_rules(record, self.target))
+        ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
 
@@ -263,7 +263,7 @@ class TopicPromotion:
                 raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
 
         rules = put_in_force(record, self.target, self.target_admin, deadline)
-        await _together(arrival(), _together(self._write_marks(record), rules))
+        await together(arrival(), together(self._write_marks(record), rules))
         ends = await self._prove(record, deadline)
         flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
         await self._advance(record, TopicEvent.FLIP, flipped)
@@ -293,10 +293,10 @@ class TopicPromotion:
     async def _prove(self, record: TopicRecord, deadline: float) -> dict[int, int]:
         """Rules B and C: ask both clusters themselves; the target's ends, which are the barrier there."""
         keys = self._keys(record)
-        await _together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
+        await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
         self._refuse_partitions(record)
         while True:
-            source_ends, target_ends = await _together(self.source.log_ends(keys), self.target.log_ends(keys))
+            source_ends, target_ends = await together(self.source.log_ends(keys), self.target.log_ends(keys))
             self._refuse_moved(record, source_ends)
             wanted = self._target_ends(record)
             behind = [
@@ -357,13 +357,3 @@ class TopicPromotion:
 
 
 _LEAVE = dict.fromkeys((TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED), (TopicEvent.UNFENCE,))
-
-
-async def _together(one: Coroutine[Any, Any, _A], other: Coroutine[Any, Any, _B]) -> tuple[_A, _B]:
-    """Both at once; the first failure ends the other and is the one that is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            first, second = group.create_task(one), group.create_task(other)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return first.result(), second.result()

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -217,6 +218,33 @@ def end_mirror(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
+# writers
+
+
+@contextlib.contextmanager
+def all_the_time(write: Callable[[int], int], first: int = 0) -> Iterator[None]:
+    """Call `write(number)` in a thread for as long as the block lasts; it returns the number to go on with."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        number = first
+        try:
+            while not stop.is_set():
+                number = write(number)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not failures, failures
+
+
 # judges
 
 
@@ -244,6 +272,7 @@ def read_all(
             "group.id": "judge",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # the end of a log is told by an answer without records, after that long
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "check.crcs": True,
         }
@@ -254,7 +283,7 @@ def read_all(
     left = set(limits)
     deadline = time.monotonic() + 40
     while left and time.monotonic() < deadline:
-        for message in consumer.consume(2000, 0.2):
+        for message in consumer.consume(2000, 0.05):
             if message.error():
                 left.discard(message.partition())
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
-from tests.integration.migration import Migration, usual_clients
+from tests.integration.migration import Migration, usual_clients, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -110,20 +111,22 @@ def test_a_promote_that_fails_after_the_fence_goes_back_and_harms_nobody(migrati
     run.traffic.roll("producers", run.routers)
     run.traffic.roll("consumers", run.routers)
     run.does("group", "promote", "billing", "--yes")
-    clients = run.routers
     run.start("router-b")
-    time.sleep(6)
-    run.kill("router-b", signal.SIGSTOP)
-    failed = run.cli("promote", "orders", "--yes")
+    wait_until(lambda: sum(r["alive"] for r in run.does("status")["routers"]) == 2, 30, "both routers to be heard of")
+    run.kill("controller", signal.SIGSTOP)
+    with ThreadPoolExecutor() as beside:
+        promote = beside.submit(run.cli, "promote", "orders", "--yes")
+        wait_until(lambda: run.does("status")["topics"][0]["phase"] == "promote-pending", 30, "the intent")
+        # The controller finds all as it must be, for the router was heard of a moment ago, and fences.
+        run.kill("router-b", signal.SIGSTOP)
+        run.kill("controller", signal.SIGCONT)
+        failed = promote.result()
     assert failed.code == 1, failed
-    assert "router b" in failed.told["what"], failed
-    status = run.does("status")
-    assert status["topics"][0]["phase"] == "mirroring"
-    time.sleep(1)
+    assert "router b" in failed.told["what"] and "acknowledged" in failed.told["what"], failed
+    assert run.does("status")["topics"][0]["phase"] == "mirroring"
     run.kill("router-b", signal.SIGCONT)
     time.sleep(1)
     run.does("promote", "orders", "--yes")
-    assert clients
     time.sleep(2)
     assert_clean(run, "orders")
 

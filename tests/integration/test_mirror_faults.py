@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -18,6 +17,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from tests.conftest import Pair
 from tests.integration.mirror_world import (
     World,
+    all_the_time,
     assert_identical,
     copier,
     engine_running,
@@ -36,32 +36,17 @@ THREE_DAYS_MS = 3 * 86_400_000
 FORGETFUL = {"producer.id.expiration.check.interval.ms": "1000", "producer.id.expiration.ms": "2000"}
 
 
-@contextlib.contextmanager
-def writing(bootstrap: str, plain: str, transactional: str, age_ms: int = 0) -> Iterator[None]:
+def writing(bootstrap: str, plain: str, transactional: str, age_ms: int = 0) -> AbstractContextManager[None]:
     """Plain records and transactions, all the time."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
 
-    def write() -> None:
-        try:
-            number = 100_000
-            while not stop.is_set():
-                produce(bootstrap, plain, 200, partitions=2, first=number, age_ms=age_ms)
-                transactions(
-                    bootstrap, transactional, 3, name=f"{transactional}-live", partitions=2, first=number, age_ms=age_ms
-                )
-                number += 200
-        except BaseException as error:
-            failures.append(error)
+    def write(number: int) -> int:
+        produce(bootstrap, plain, 200, partitions=2, first=number, age_ms=age_ms)
+        transactions(
+            bootstrap, transactional, 3, name=f"{transactional}-live", partitions=2, first=number, age_ms=age_ms
+        )
+        return number + 200
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
-    assert not failures, failures
+    return all_the_time(write, first=100_000)
 
 
 async def mirror_both(world: World, *topics: str) -> None:

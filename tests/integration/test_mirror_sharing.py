@@ -11,9 +11,9 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,
+    all_the_time,
     assert_identical,
     link_between,
     mirror_process,
@@ -40,30 +41,15 @@ TAKEN_OVER_S = 10
 """What the mirror promises."""
 
 
-@contextlib.contextmanager
-def writing(bootstrap: str, topic: str) -> Iterator[None]:
+def writing(bootstrap: str, topic: str) -> AbstractContextManager[None]:
     """Plain records and transactions in all partitions, all the time."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
 
-    def write() -> None:
-        try:
-            number = 0
-            while not stop.is_set():
-                produce(bootstrap, topic, 120, partitions=PARTITIONS, first=number)
-                transactions(bootstrap, topic, 3, name=f"{topic}-live", partitions=PARTITIONS, first=number)
-                number += 120
-        except BaseException as error:
-            failures.append(error)
+    def write(number: int) -> int:
+        produce(bootstrap, topic, 120, partitions=PARTITIONS, first=number)
+        transactions(bootstrap, topic, 3, name=f"{topic}-live", partitions=PARTITIONS, first=number)
+        return number + 120
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
-    assert not failures, failures
+    return all_the_time(write)
 
 
 def owners(world: World, state: State, topic: str) -> dict[int, str]:

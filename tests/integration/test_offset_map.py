@@ -168,7 +168,7 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     topic = unique_name("gap")
     run.make_topic(topic, 1, **{"retention.ms": "-1"})
     write_with_a_huge_gap(source.bootstrap, topic)
-    wait_until_cleaned(source.bootstrap, topic, 100_000)
+    wait_until_cleaned(source.bootstrap, [topic], 100_000)
     records = read_all(source.bootstrap, topic)[0]
     gap_from = max(r[0] for r in records if r[0] < 400)
     assert records[-1][0] > 600_000

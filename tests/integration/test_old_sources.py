@@ -197,8 +197,7 @@ def copied(
         admin = AdminClient({"bootstrap.servers": at})
         for deleted in admin.delete_records([TopicPartition(topic, 0, 47)]).values():
             deleted.result(30)
-    for topic in names.thinned:
-        wait_until_cleaned(at, topic, 1_500)
+    wait_until_cleaned(at, names.thinned, 1_500)
     mirror_all(old_source, target, f"{era}-link", [*formats, names.raised, *names.thinned, *names.inside])
     return names
 

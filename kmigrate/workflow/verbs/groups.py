@@ -15,6 +15,7 @@ from kmigrate.model.records import (
     LinkRecord,
 )
 from kmigrate.net.clock import now_ms
+from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.plan import Finding, Plan
@@ -114,9 +115,7 @@ async def unmirrored_readers(estate: Estate, source_admin: Admin) -> dict[str, l
             for topic in {topic for topic, _ in await source_admin.group_offsets(group, stable=False)}:
                 found.setdefault(topic, []).append(group)
 
-    async with asyncio.TaskGroup() as tasks:
-        for name in names:
-            tasks.create_task(ask(name))
+    await together(*map(ask, names))
     return {topic: sorted(groups) for topic, groups in found.items()}
 
 

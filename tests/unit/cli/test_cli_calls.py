@@ -14,7 +14,7 @@ import pytest
 
 from kmigrate.cli import playbook, reference
 from kmigrate.cli.app import main
-from kmigrate.cli.call import Call, first_known, run_to_end
+from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.metrics_reference import with_tables
 from kmigrate.cli.sandbox import config_text
@@ -211,13 +211,6 @@ def test_a_bug_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == ["error internal-error: ZeroDivisionError: by zero (--debug shows where)"]
-
-
-def test_our_own_error_is_found_inside_exception_groups() -> None:
-    ours = Refused("no", "no")
-    nested = BaseExceptionGroup("outer", [ValueError(), ExceptionGroup("inner", [ours])])
-    assert first_known(nested) is ours
-    assert first_known(ValueError()) is None
 
 
 def test_exit_codes_are_those_of_the_errors() -> None:

@@ -67,3 +67,25 @@ def test_a_cluster_whose_brokers_only_leave_is_unreachable_and_nothing_is_claime
     with pytest.raises(Unreachable) as caught:
         asyncio.run(_admin(_Leaving(1_000), timeout=0.3).create_topic("orders", 1, 1))
     assert caught.value.still_true == "nothing is known to have changed"
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_who_is_ended_just_as_the_answer_comes_is_ended(steps: int) -> None:
+    """Else a loop around an admin request would go on for ever, and who ended it wait as long."""
+    answer: Future[Any] = Future()
+
+    class _Slow(_Leaving):
+        def _answer(self) -> Future[Any]:
+            return answer
+
+    async def scene() -> None:
+        task = asyncio.create_task(_admin(_Slow(0)).create_topic("orders", 1, 1))
+        await asyncio.sleep(0.01)
+        answer.set_result({})  # told to the loop, which has not looked yet
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        ended = task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled() == ended
+
+    asyncio.run(scene())

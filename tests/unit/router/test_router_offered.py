@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-import zipfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ from kmigrate.cli.apis_reference import client_apis, with_table
 from kmigrate.protocol.api import known_versions
 from kmigrate.router.apis.addresses import REWRITTEN_FIELDS
 from kmigrate.router.apis.offered import CAPPED, HIDDEN, OFFERED
-from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
+from kmigrate.sandbox.schemas import message_schemas
 
 LEFT_ALONE = {
     "request.ReplicaId": "−1 from every client; only followers set it, and they do not come through a router",
@@ -32,18 +29,9 @@ LEFT_ALONE = {
 _NAMES = re.compile(r"host|port$|nodeid|brokerid|leaderid|replicaid", re.IGNORECASE)
 
 
-@cache
 def _schemas() -> dict[int, dict[str, Any]]:
     """Request and response schema by API key."""
-    jar = next(ensure_jars("kafka", TARGET_VERSION).glob("kafka-clients-*.jar"))
-    out: dict[int, dict[str, Any]] = {}
-    with zipfile.ZipFile(jar) as archive:
-        for name in archive.namelist():
-            if name.startswith("common/message/") and name.endswith(("Request.json", "Response.json")):
-                text = re.sub(r"^\s*//.*$", "", archive.read(name).decode(), flags=re.MULTILINE)
-                schema = json.loads(text)
-                out.setdefault(schema["apiKey"], {})[schema["type"]] = schema
-    return out
+    return message_schemas(TARGET_VERSION)
 
 
 def _spans(text: str, low: int, high: int) -> bool:

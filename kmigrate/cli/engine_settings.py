@@ -1,0 +1,43 @@
+"""What the engines are told of the configuration; apart from them, as most commands need no engine."""
+
+from __future__ import annotations
+
+import os
+
+from kmigrate.config.door import door_of
+from kmigrate.config.settings import Settings
+from kmigrate.mirror.settings import HoleFiller, MirrorSettings
+from kmigrate.router.settings import RouterSettings
+
+__all__ = ["mirror_settings", "router_settings"]
+
+
+def router_settings(settings: Settings) -> RouterSettings:
+    section = settings.router
+    return RouterSettings(
+        name=section.name,
+        host=section.host,
+        port=section.port,
+        node_port_base=section.broker_ports,
+        advertised_host=section.advertised_host,
+        hold_limit_s=section.hold_limit_ms / 1000,
+        max_frame=section.max_request_bytes,
+        max_connections=section.max_connections,
+        door=door_of(settings, os.environ),
+        login_s=section.login_timeout_ms / 1000,
+    )
+
+
+def mirror_settings(settings: Settings) -> MirrorSettings:
+    section = settings.mirror
+    return MirrorSettings(
+        fetch_max_bytes=section.fetch_max_bytes,
+        lease_s=section.lease_s,
+        presence_ms=section.presence_interval_ms,
+        write_connections=section.write_connections,
+        hole_filler=HoleFiller(section.hole_filler),
+        upkeep_s=section.upkeep_interval_s,
+        sync_acls=section.sync_acls,
+        acl_exclude=section.acl_exclude,
+        config_exclude=section.config_exclude,
+    )

@@ -1,0 +1,116 @@
+"""Tasks that stand or fall together, and the cancellation of who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kmigrate.errors import Unreachable
+from kmigrate.net.tasks import accompanied, together
+
+
+async def _fails_when_ended() -> None:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        raise Unreachable("broker-unreachable", "went away")
+
+
+async def _fails() -> None:
+    await asyncio.sleep(0)
+    raise Unreachable("broker-unreachable", "went away")
+
+
+async def _gives(what: str) -> str:
+    await asyncio.sleep(0)
+    return what
+
+
+def test_what_all_return_comes_in_their_order() -> None:
+    assert asyncio.run(together(_gives("a"), _gives("b"))) == ("a", "b")
+    assert asyncio.run(together()) == ()
+
+
+def test_the_first_failure_is_raised_itself_once_the_others_have_ended() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    with pytest.raises(Unreachable):
+        asyncio.run(together(waits(), _fails()))
+    assert ended == [True]
+
+
+def test_the_failure_that_came_first_stands_for_those_that_it_caused() -> None:
+    async def breaks() -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        asyncio.run(together(_fails_when_ended(), breaks()))
+
+
+def test_who_is_cancelled_while_a_task_fails_is_cancelled() -> None:
+    """A loop that retries failures would never end otherwise."""
+    tries = []
+
+    async def retries() -> None:
+        while True:
+            tries.append(1)
+            try:
+                await together(_fails_when_ended(), _fails_when_ended())
+            except Unreachable:
+                continue
+
+    async def scene() -> None:
+        task = asyncio.create_task(retries())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task], timeout=2)
+        assert task.cancelled()
+
+    asyncio.run(scene())
+    assert len(tries) == 1
+
+
+def test_what_accompanies_a_work_is_ended_with_it() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    assert asyncio.run(accompanied(_gives("a"), waits(), _gives("b"))) == "a"
+    assert ended == [True]
+
+
+def test_a_failure_beside_a_work_ends_it() -> None:
+    with pytest.raises(Unreachable):
+        asyncio.run(accompanied(asyncio.sleep(60), _gives("b"), _fails()))
+
+
+def test_who_is_cancelled_while_an_accompanied_work_fails_is_cancelled() -> None:
+    async def scene() -> None:
+        task = asyncio.create_task(accompanied(_fails_when_ended(), _fails_when_ended()))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task], timeout=2)
+        assert task.cancelled()
+
+    asyncio.run(scene())
+
+
+def test_a_deadline_around_tasks_that_fail_as_they_end_is_a_deadline() -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(0.01):
+            await together(_fails_when_ended(), _gives("a"))
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(scene())
