@@ -12,14 +12,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kmigrate.cli.call import Call
+from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Waiting
 from kmigrate.cli.views.bulk import progress_text, ranges_view, rounds_view
 from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.errors import Refused, UsageError
 from kmigrate.mirror.activation import remembers_long, request_limit
-from kmigrate.mirror.lane import Key
-from kmigrate.mirror.ranges import Choice, CopyRange, cautions, choose
+from kmigrate.mirror.ranges import Choice, CopyRange, Key, cautions, choose
 from kmigrate.mirror.survey import left_to_copy
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
@@ -155,7 +155,6 @@ async def copy_by_spark(
 ) -> tuple[dict[str, Any], RenderableType, Exit]:
     """Give the topics to Spark, copy until little is left, and hand them to the mirror processes."""
     # PySpark takes a second to import: only this command pays for it.
-    from kmigrate.cli.engines import mirror_settings
     from kmigrate.mirror.bulk import BulkJob
     from kmigrate.spark.rounds import BulkProgress, BulkRun
 

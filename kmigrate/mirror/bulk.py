@@ -9,7 +9,6 @@ again, or made twice at once (M1). A try ends by itself, also when its topic is 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import accompanied
 from kmigrate.state.log import StateLog
 
 __all__ = ["ENDLESS", "BulkJob", "BulkTry", "Copied", "copy_ranges"]
@@ -131,19 +131,10 @@ class BulkTry:
         """Until every partition has ended."""
         copier = self.copier
         self._apply(self._log.state)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(copier.run()),
-                    group.create_task(self._announce()),
-                    group.create_task(self._claim()),
-                    group.create_task(StopKeeper(self._log, self._job.link, self._instance).run(copier.lanes)),
-                ]
-                await self._follow()
-                for task in tasks:
-                    task.cancel()
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        stops = StopKeeper(self._log, self._job.link, self._instance)
+        await accompanied(
+            self._follow(), copier.run(), self._announce(), self._claim(), stops.run(copier.lanes)
+        )
         await self._let_go()
         return [self._ended[key] for key in sorted(self._ended)]
 

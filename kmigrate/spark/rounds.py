@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.bulk import ENDLESS, BulkJob, Copied
-from kmigrate.mirror.lane import Key
-from kmigrate.mirror.ranges import CopyRange, split
+from kmigrate.mirror.ranges import CopyRange, Key, split
 from kmigrate.mirror.survey import left_to_copy
 from kmigrate.model.records import CopyEngine, MirrorPresence, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.net.clock import monotonic
+from kmigrate.net.tasks import accompanied
 from kmigrate.spark.bulk import run_tasks
 from kmigrate.state.log import StateLog
 
@@ -135,16 +135,18 @@ class BulkRun:
         planned = Round(len(tasks), len(ranges), sum(r.offsets for r in ranges), sum(r.size for r in ranges))
         began = monotonic()
         try:
-            async with asyncio.TaskGroup() as group:
-                working = group.create_task(asyncio.to_thread(run_tasks, self._context, job, ends, self._name))
-                while not working.done():
-                    await self._log.changed(_LOOK_S)
-                    self._on_progress(self._progress(ranges, monotonic() - began))
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            copied = await accompanied(
+                asyncio.to_thread(run_tasks, self._context, job, ends, self._name), self._watch(ranges, began)
+            )
         finally:
             self._context.cancelJobGroup(self._name)  # nothing where it has ended
-        return replace(planned, seconds=monotonic() - began, copied=tuple(working.result()))
+        return replace(planned, seconds=monotonic() - began, copied=tuple(copied))
+
+    async def _watch(self, ranges: Sequence[CopyRange], began: float) -> None:
+        """Tell how far the tasks are, for ever."""
+        while True:
+            await self._log.changed(_LOOK_S)
+            self._on_progress(self._progress(ranges, monotonic() - began))
 
     def _progress(self, ranges: Sequence[CopyRange], seconds: float) -> BulkProgress:
         words = [
