@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -14,13 +12,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kmigrate.cli.call import Call
+from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Waiting
 from kmigrate.cli.views.bulk import progress_text, ranges_view, rounds_view
 from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.errors import Refused, UsageError
 from kmigrate.mirror.activation import remembers_long, request_limit
-from kmigrate.mirror.ranges import Choice, CopyRange, cautions, choose
+from kmigrate.mirror.ranges import Choice, CopyRange, Key, cautions, choose
+from kmigrate.mirror.survey import left_to_copy
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
@@ -31,7 +31,6 @@ from kmigrate.workflow.estate import Estate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kmigrate.mirror.lane import Key
     from kmigrate.spark.rounds import Round
 
 __all__ = ["BulkOptions", "BulkPlan", "copy_by_spark", "look_at_bulk"]
@@ -117,8 +116,6 @@ async def look_at_bulk(
     estate: Estate, link: LinkRecord, topics: Sequence[str], options: BulkOptions, *, start: str, offsets: str
 ) -> BulkPlan:
     """What is left of these topics, mirrored already or not, and who is to copy it."""
-    from kmigrate.mirror.survey import left_to_copy  # it reads batches, with what few commands load
-
     source, _ = await estate.source(link)
     records = [record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None]
     aligned = {record.topic: record for record in records if record.starts}
@@ -158,7 +155,6 @@ async def copy_by_spark(
 ) -> tuple[dict[str, Any], RenderableType, Exit]:
     """Give the topics to Spark, copy until little is left, and hand them to the mirror processes."""
     # PySpark takes a second to import: only this command pays for it.
-    from kmigrate.cli.engine_settings import mirror_settings
     from kmigrate.mirror.bulk import BulkJob
     from kmigrate.spark.rounds import BulkProgress, BulkRun
 
@@ -223,7 +219,6 @@ async def _session(options: BulkOptions, waiting: Waiting, *, one_owner: bool) -
     conf = {**executor_settings(options.master), **options.conf}
     if one_owner:
         conf[_SPECULATION] = "false"
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     made = spark_session(master=options.master, java_home=find_java().home, conf=conf, connector=False)
     spark = await asyncio.to_thread(made.__enter__)
     waiting.say("Spark has started")

@@ -13,7 +13,10 @@ from heapq import heapify, heappop, heappush
 
 from kmigrate.model.records import CopyEngine
 
-__all__ = ["Caution", "Choice", "CopyRange", "cautions", "choose", "split"]
+__all__ = ["Caution", "Choice", "CopyRange", "Key", "cautions", "choose", "split"]
+
+Key = tuple[str, int]
+"""Topic and partition."""
 
 _ONE_PROCESS = 100 << 20
 """Bytes a second that one mirror process copies at least, on a machine of its own (measured: 100 to 190 MB)."""

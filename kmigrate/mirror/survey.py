@@ -8,8 +8,7 @@ from collections.abc import Container, Mapping
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.errors import KmigrateError
-from kmigrate.mirror.lane import Key
-from kmigrate.mirror.ranges import Caution, CopyRange
+from kmigrate.mirror.ranges import Caution, CopyRange, Key
 from kmigrate.mirror.settings import OLD_MS
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 import kmigrate
 from kmigrate.errors import Failed
 from kmigrate.mirror.bulk import BulkJob, Copied, copy_ranges
-from kmigrate.mirror.lane import Key
+from kmigrate.mirror.ranges import Key
 
 __all__ = ["executor_settings", "run_tasks"]
 

@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.bulk import ENDLESS, BulkJob, Copied
-from kmigrate.mirror.lane import Key
-from kmigrate.mirror.ranges import CopyRange, split
+from kmigrate.mirror.ranges import CopyRange, Key, split
 from kmigrate.mirror.survey import left_to_copy
 from kmigrate.model.records import CopyEngine, MirrorPresence, TopicRecord
 from kmigrate.model.sharing import by_spark
@@ -137,14 +136,14 @@ class BulkRun:
         began = monotonic()
         try:
             copied = await accompanied(
-                asyncio.to_thread(run_tasks, self._context, job, ends, self._name), self._tell(ranges, began)
+                asyncio.to_thread(run_tasks, self._context, job, ends, self._name), self._watch(ranges, began)
             )
         finally:
             self._context.cancelJobGroup(self._name)  # nothing where it has ended
         return replace(planned, seconds=monotonic() - began, copied=tuple(copied))
 
-    async def _tell(self, ranges: Sequence[CopyRange], began: float) -> None:
-        """Say for ever how far the tasks are."""
+    async def _watch(self, ranges: Sequence[CopyRange], began: float) -> None:
+        """Tell how far the tasks are, for ever."""
         while True:
             await self._log.changed(_LOOK_S)
             self._on_progress(self._progress(ranges, monotonic() - began))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -144,11 +145,14 @@ def _start(config: SparkConf, log: Path, java_home: Path | None) -> SparkContext
                 next_step="run kmigrate doctor: Spark needs Java 17 or 21, and its Kafka connector",
             ) from error
     try:
-        return SparkContext(conf=config, gateway=gateway)
+        context = SparkContext(conf=config, gateway=gateway)
     except BaseException:
         _end(gateway)
         _forget()
         raise
+    # PySpark's own default is whatever `python3` is found by executors, which need not hold kmigrate.
+    context.pythonExec = config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    return context
 
 
 def _stop(context: SparkContext) -> None:
