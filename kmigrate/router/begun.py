@@ -43,6 +43,11 @@ class Begun:
     def is_open(self, link: str, name: str) -> bool:
         return (link, name) in self.entries
 
+    def covers(self, link: str, name: str, key: str) -> bool:
+        """Whether an open transaction counts at a topic already, so that a fence there waits for it."""
+        entry = self.entries.get((link, name))
+        return entry is not None and key in entry.keys
+
     def where(self, name: str) -> str | None:
         """The link at whose source a transactional id has a transaction open, None for no link."""
         return next((link for link, each in self.entries if each == name), None)

@@ -326,6 +326,16 @@ def test_a_fence_holds_what_begins_and_lets_what_is_open_end() -> None:
     assert desk.asked(ADD) == [("source", ADD), ("target", ADD)]
 
 
+def test_an_open_transaction_does_not_reach_out_to_a_topic_that_was_fenced_without_it() -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    desk.add("u")
+    desk.stage.swap(route("t", Serve.HOLD, fence_epoch=5), route("u", Serve.FORWARD))
+    assert desk.add("t") is None
+    assert (in_flight(desk, "t"), in_flight(desk, "u")) == (0, 1)
+    desk.stage.swap(route("t", Serve.LOCAL), route("u", Serve.FORWARD))
+    assert desk.codes_of(desk.read(ADD, 3)) == {"t": 29}
+
+
 def test_what_a_fence_holds_too_long_is_told_to_come_again() -> None:
     desk = forwarded()
     fenced(desk)
