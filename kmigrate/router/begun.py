@@ -23,6 +23,15 @@ class Entry:
     keys: set[str] = field(default_factory=set)
     asking: int = 0
     """Requests to the source on their way: while there are any, what the source says is open may be old."""
+    asked: int = 0
+    """Requests to the source so far."""
+
+    def ask(self) -> None:
+        self.asking += 1
+        self.asked += 1
+
+    def answered(self) -> None:
+        self.asking -= 1
 
 
 @dataclass(slots=True)

@@ -247,7 +247,7 @@ class TransactionDesk:
         fresh = not self._core.begun.is_open(link, errand.name)
         keys = {self._core.table.topics[topic].key for topic in wanted}
         entry = self._core.begun.enter(link, errand.name, errand.epoch, keys)
-        entry.asking += 1
+        entry.ask()
         topic_type = element(_ADD, "v3_and_below_topics")
         message = _ADD(
             v3_and_below_transactional_id=errand.name,
@@ -257,7 +257,7 @@ class TransactionDesk:
         )
 
         def told(answer: Any, code: int) -> None:
-            entry.asking -= 1
+            entry.answered()
             if answer is None:
                 errand.fail(code)
                 return
@@ -338,7 +338,7 @@ class TransactionDesk:
         link = record.link
         entry = self._core.begun.entries.get((link, errand.name))
         if entry is not None:
-            entry.asking += 1
+            entry.ask()
         message = _END(
             transactional_id=errand.name,
             producer_id=record.source_id,
@@ -348,7 +348,7 @@ class TransactionDesk:
 
         def told(answer: Any, code: int) -> None:
             if entry is not None:
-                entry.asking -= 1
+                entry.answered()
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if not row(code).retriable:
