@@ -23,6 +23,15 @@ class Entry:
     keys: set[str] = field(default_factory=set)
     asking: int = 0
     """Requests to the source on their way: while there are any, what the source says is open may be old."""
+    asked: int = 0
+    """Requests to the source so far."""
+
+    def ask(self) -> None:
+        self.asking += 1
+        self.asked += 1
+
+    def answered(self) -> None:
+        self.asking -= 1
 
 
 @dataclass(slots=True)
@@ -42,6 +51,11 @@ class Begun:
 
     def is_open(self, link: str, name: str) -> bool:
         return (link, name) in self.entries
+
+    def covers(self, link: str, name: str, key: str) -> bool:
+        """Whether an open transaction counts at a topic already, so that a fence there waits for it."""
+        entry = self.entries.get((link, name))
+        return entry is not None and key in entry.keys
 
     def where(self, name: str) -> str | None:
         """The link at whose source a transactional id has a transaction open, None for no link."""

@@ -41,13 +41,22 @@ _ROWS: tuple[_Row, ...] = (
     _row(
         "forwards_in_flight",
         Kind.GAUGE,
-        "Batches on their way to a source whose fate is not known yet.",
+        "Batches on their way to a source whose fate is not known yet, and transactions open there.",
         lambda core: [
             ((route.link, topic), core.forwards.in_flight.get(route.key, 0))
             for topic, route in core.table.topics.items()
         ],
         "link",
         "topic",
+    ),
+    _row(
+        "open_transactions",
+        Kind.GAUGE,
+        "Clients' transactions that are open at a source.",
+        lambda core: [
+            ((link,), sum(each == link for each, _ in core.begun.entries)) for link in core.table.mirroring
+        ],
+        "link",
     ),
     _row(
         "waiting_connections",

@@ -154,7 +154,7 @@ class ProduceJudge:
             or route.serve is Serve.HIDDEN
         ):
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif route.serve is Serve.FORWARD or self._core.begun.is_open(route.link, name):
+        elif route.serve is Serve.FORWARD or self._core.begun.covers(route.link, name, route.key):
             plan.source_holder = (known.source_id, known.source_epoch)
             self._forward(plan, batch, route)
         return plan

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.records import LinkRecord, RouterPresence, RouterRecord
-from kmigrate.model.routes import Serve, routing_table
+from kmigrate.model.routes import routing_table
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
@@ -23,6 +23,7 @@ from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
+from kmigrate.router.forgotten import end_forgotten
 from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.memory import StateMemory
 from kmigrate.router.metrics import show_router
@@ -223,19 +224,9 @@ class Router:
             _log.warning("the listeners keep their certificate: %s", error.what)
 
     async def _watch_transactions(self) -> None:
-        """Under a fence, ask what became of open transactions: their clients may be gone, or at another router."""
         while True:
             await sleep(_LOOK_AT_TRANSACTIONS_S)
-            core = self._core
-            fenced = {route.key for route in core.table.topics.values() if route.serve is Serve.HOLD}
-            seen = {(link, name): entry for link, name, entry in core.begun.at_any(fenced) if not entry.asking}
-            for link in {link for link, _ in seen}:
-                names = {name for each, name in seen if each == link}
-                ended = names.difference(await self._clusters.open_at_source(link, names))
-                for name in ended:
-                    entry = core.begun.entries.get((link, name))
-                    if entry is seen[link, name] and not entry.asking:
-                        core.ended(link, name)
+            await end_forgotten(self._core, self._clusters.open_at_source)
 
     # the state log
 

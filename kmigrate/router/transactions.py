@@ -8,8 +8,8 @@ A  InitProducerId goes to the target, then to the source of every link that stil
    pair is in the state log. Both clusters raise their epochs, so of two holders the older is known by its te.
 B  A transaction is where its first topics are. Topics of two clusters in one transaction are refused, and so are
    offsets of a group in a transaction at a source: errors that end the transaction and not the producer.
-C  Under a fence a transaction may not begin where any topic of its transactional id is fenced; one that is open may go
-   on and end. It counts as in flight until then (`begun`).
+C  Under a fence a transaction may not begin where any topic of its transactional id is fenced, and may not reach out to
+   a fenced topic. One that is open there may go on and end: it counts as in flight until then (`begun`).
 D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
 E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
@@ -18,7 +18,7 @@ E  EndTxn of a transaction that is open nowhere is a repeated one whose answer w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +116,8 @@ class TransactionDesk:
 
     def _pass(self, errand: Errand, heard: Callable[[int], None] | None = None) -> None:
         """To the target as it came; `heard` is told the code of an answer that has one."""
+        if self._gone:
+            return
 
         def answered(frame: bytearray) -> None:
             if heard is not None:
@@ -207,14 +209,16 @@ class TransactionDesk:
         else:
             self._add_at_source(errand, at)
 
-    def _waits(self, errand: Errand, at: str | None, topics: Any) -> bool:
-        """Whether a topic of the request aligns, or a transaction would begin where any topic of its id is fenced."""
-        routes = self._core.table.topics
-        if any(topic in routes and routes[topic].serve is Serve.HIDDEN for topic in topics):
-            return True
-        coupled = {topic for record in self._holders.records(errand.name).values() for topic in record.topics}
-        return at is None and any(
-            topic in routes and routes[topic].serve is Serve.HOLD for topic in coupled.union(topics)
+    def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
+        """Rule C; what still aligns is waited for, too."""
+        named = set(topics)
+        if at is None:
+            named.update(topic for record in self._holders.records(errand.name).values() for topic in record.topics)
+        routes = [route for topic in named if (route := self._core.table.topics.get(topic)) is not None]
+        return any(
+            route.serve is Serve.HIDDEN
+            or (route.serve is Serve.HOLD and not self._core.begun.covers(route.link, errand.name, route.key))
+            for route in routes
         )
 
     def _refuse(self, errand: Errand, strangers: list[str], at: str) -> None:
@@ -243,7 +247,7 @@ class TransactionDesk:
         fresh = not self._core.begun.is_open(link, errand.name)
         keys = {self._core.table.topics[topic].key for topic in wanted}
         entry = self._core.begun.enter(link, errand.name, errand.epoch, keys)
-        entry.asking += 1
+        entry.ask()
         topic_type = element(_ADD, "v3_and_below_topics")
         message = _ADD(
             v3_and_below_transactional_id=errand.name,
@@ -253,7 +257,7 @@ class TransactionDesk:
         )
 
         def told(answer: Any, code: int) -> None:
-            entry.asking -= 1
+            entry.answered()
             if answer is None:
                 errand.fail(code)
                 return
@@ -266,7 +270,7 @@ class TransactionDesk:
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _couple(self, errand: Errand, record: TransactionRecord, topics: Any) -> None:
+    def _couple(self, errand: Errand, record: TransactionRecord, topics: Iterable[str]) -> None:
         """The first write of a transactional id to a topic is known to all before it happens."""
 
         def kept(known: bool) -> None:
@@ -334,7 +338,7 @@ class TransactionDesk:
         link = record.link
         entry = self._core.begun.entries.get((link, errand.name))
         if entry is not None:
-            entry.asking += 1
+            entry.ask()
         message = _END(
             transactional_id=errand.name,
             producer_id=record.source_id,
@@ -344,7 +348,7 @@ class TransactionDesk:
 
         def told(answer: Any, code: int) -> None:
             if entry is not None:
-                entry.asking -= 1
+                entry.answered()
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if not row(code).retriable:

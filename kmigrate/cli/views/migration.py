@@ -21,12 +21,12 @@ def _waits(report: MigrationReport) -> Table:
         ("producer pause at promote (clients' own histories)", report.producer_pause_ms),
         ("held by the router", report.router_hold_ms),
         ("ordinary acknowledgement before", report.baseline_ack_ms),
-        ("consumer gap around group promote, topics with live writers", report.consumer_gap_live_ms),
-        ("the same, with the topic whose writer was stopped", report.consumer_gap_ms),
+        ("consumer gap around group promote, topics written all the time", report.consumer_gap_live_ms),
+        ("the same, with the topic that is written in transactions", report.consumer_gap_ms),
     ]
     for label, waits in rows:
         table.add_row(label, *(f"{value:,.1f}" for value in (waits.p50, waits.p99, waits.max)))
-    table.add_row("transactional writer, stopped for its topic", "", "", f"{report.transactional_wait_ms:,.0f}")
+    table.add_row("transactional writer, between two commits", "", "", f"{report.transactional_wait_ms:,.0f}")
     return table
 
 
@@ -65,7 +65,7 @@ def migration_view(report: MigrationReport) -> RenderableType:
     return Group(
         _moved(report),
         _waits(report),
-        Text(f"longest read gap by group, topics with live writers: {gaps or 'none'}"),
+        Text(f"longest read gap by group, topics written all the time: {gaps or 'none'}"),
         Text(
             f"parity by Spark: {report.parity.topics} topics, {report.parity.records:,} records, "
             f"{report.parity.mismatches} mismatches"

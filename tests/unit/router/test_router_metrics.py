@@ -25,6 +25,7 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     assert held.value("kmigrate_router_forwarded_batches_total") == 2
     assert held.value("kmigrate_router_forwarded_bytes_total") == sum(len(sent.frame) for sent in stage.edge.sent)
     assert held.value("kmigrate_router_forwards_in_flight", link="l", topic="orders") == 1
+    assert held.value("kmigrate_router_open_transactions", link="l") == 0
 
     stage.edge.clock += 0.075
     stage.swap(route("orders", Serve.FORWARD))

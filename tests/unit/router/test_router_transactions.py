@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from kmigrate.router.apis.transactions import frame_request
 from kmigrate.router.core import Outcome
+from kmigrate.router.forgotten import end_forgotten
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 FIND, INIT, ADD, OFFSETS, END, COMMIT, DESCRIBE = 10, 22, 24, 25, 26, 28, 65
@@ -326,6 +329,16 @@ def test_a_fence_holds_what_begins_and_lets_what_is_open_end() -> None:
     assert desk.asked(ADD) == [("source", ADD), ("target", ADD)]
 
 
+def test_an_open_transaction_does_not_reach_out_to_a_topic_that_was_fenced_without_it() -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    desk.add("u")
+    desk.stage.swap(route("t", Serve.HOLD, fence_epoch=5), route("u", Serve.FORWARD))
+    assert desk.add("t") is None
+    assert (in_flight(desk, "t"), in_flight(desk, "u")) == (0, 1)
+    desk.stage.swap(route("t", Serve.LOCAL), route("u", Serve.FORWARD))
+    assert desk.codes_of(desk.read(ADD, 3)) == {"t": 29}
+
+
 def test_what_a_fence_holds_too_long_is_told_to_come_again() -> None:
     desk = forwarded()
     fenced(desk)
@@ -392,6 +405,44 @@ def test_a_newer_holder_at_another_router_ends_what_is_open_here() -> None:
     desk.stage.memory.changed()
     assert in_flight(desk) == 0
     assert desk.add("t") == {"t": 90}
+
+
+# an end that nobody told
+
+
+def asked_about(desk: Desk, *open_: str, meanwhile: Callable[[], Any] = lambda: None) -> list[str]:
+    """One look at what the source calls open; the ids that were asked about."""
+    asked: list[str] = []
+
+    async def open_at_source(link: str, names: Collection[str]) -> Collection[str]:
+        assert link == "l"
+        asked.extend(names)
+        meanwhile()
+        return open_
+
+    asyncio.run(end_forgotten(desk.stage.core, open_at_source))
+    return asked
+
+
+def test_a_transaction_whose_client_is_gone_counts_until_the_source_has_ended_it() -> None:
+    desk = forwarded()
+    desk.add("t")
+    assert asked_about(desk) == [], "no fence waits for it"
+    fenced(desk)
+    assert asked_about(desk, NAME) == [NAME]
+    assert in_flight(desk) == 1
+    assert asked_about(desk) == [NAME]
+    assert (in_flight(desk), desk.stage.outside.drains) == (0, 1)
+
+
+def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None:
+    desk = forwarded()
+    desk.add("t")
+    fenced(desk)
+    asked_about(desk, meanwhile=lambda: desk.add("t"))
+    assert in_flight(desk) == 1
+    desk.stage.core.begun.entries[("l", NAME)].ask()
+    assert asked_about(desk) == [], "an answer is due"
 
 
 # an EndTxn whose answer was lost

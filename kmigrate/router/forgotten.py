@@ -1,0 +1,30 @@
+"""Open transactions whose end nobody told this router: their clients are gone, or end them at another router.
+
+While one counts as open, a fence at its topics is not complete. So under a fence the source's coordinators are asked.
+Only what they call ended is believed: where they cannot be asked, the transaction counts on until its client speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+
+from kmigrate.model.routes import Serve
+from kmigrate.router.core import Core
+
+__all__ = ["OpenAtSource", "end_forgotten"]
+
+OpenAtSource = Callable[[str, Collection[str]], Awaitable[Collection[str]]]
+"""Of a link's transactional ids those that its source calls open; all of them where it cannot tell."""
+
+
+async def end_forgotten(core: Core, open_at_source: OpenAtSource) -> None:
+    """Ask once about all open transactions at fenced topics."""
+    fenced = {route.key for route in core.table.topics.values() if route.serve is Serve.HOLD}
+    seen = {(link, name): (entry, entry.asked) for link, name, entry in core.begun.at_any(fenced) if not entry.asking}
+    for link in sorted({link for link, _ in seen}):
+        names = {name for each, name in seen if each == link}
+        for name in names.difference(await open_at_source(link, names)):
+            entry, asked = seen[link, name]
+            # What was asked meanwhile may have begun behind the coordinator's answer.
+            if core.begun.entries.get((link, name)) is entry and entry.asked == asked:
+                core.ended(link, name)
