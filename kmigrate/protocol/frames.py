@@ -10,7 +10,7 @@ The header is read by hand because the router must know it of every request, als
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import read_uvarint
@@ -34,8 +34,7 @@ MAX_FRAME = 128 * 1024 * 1024
 """Upper bound of one frame, bytes: above Kafka's own socket.request.max.bytes (100 MiB)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     """The fields that every request starts with; `body` is the body's offset in the frame."""
 
     api_key: int
@@ -65,6 +64,8 @@ def peek_request(frame: bytearray, flexible: bool | None = None) -> RequestHead:
 
 def skip_tags(frame: bytearray | memoryview, at: int) -> int:
     """Skip a tagged-field section (KIP-482) and return the offset after it."""
+    if at < len(frame) and not frame[at]:
+        return at + 1
     count, at = read_uvarint(frame, at)
     for _ in range(count):
         _, at = read_uvarint(frame, at)

@@ -22,9 +22,13 @@ _BYTES = [bytes((value,)) for value in range(0x80)]
 
 def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes, and the offset after it."""
-    value = 0
-    shift = 0
     try:
+        value = data[at]
+        at += 1
+        if value < 0x80:
+            return value, at
+        value &= 0x7F
+        shift = 7
         while True:
             byte = data[at]
             at += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kmigrate.model.door import Identity
 from kmigrate.model.records import TransactionRecord
@@ -26,8 +26,7 @@ __all__ = ["Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 Buffer = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of a forwarded request: its answer, or that it was never sent, or that nobody knows."""
 
     frame: bytearray | None

@@ -13,6 +13,7 @@ from kmigrate.router.apis.produce import (
     encode_answer,
     encode_request,
     parse_answer,
+    plain_answer_size,
 )
 from kmigrate.router.core import Buffer, Core, Edge, Outcome
 from kmigrate.router.produce_path import Move, Plan, ProduceJudge
@@ -108,7 +109,9 @@ class Exchange:
 
     def _target(self, part: _Part, frame: bytearray) -> None:
         primes = [plan for plan in part.plans if plan.move is Move.PRIME]
-        if part.whole and not primes and part.version < _FIRST_WITH_HINTS:
+        if part.whole and not primes and (
+            part.version < _FIRST_WITH_HINTS or len(frame) == plain_answer_size(self._request)
+        ):
             self._reply(frame)
             return
         answers, throttle, hints = parse_answer(frame, part.version)
