@@ -252,7 +252,7 @@ class _Check:
         return each.at_source._replace(start=max(origin, min(each.start, self.at_source[each.key].start)))
 
     def each(self, ranges: Sequence[TopicRange]) -> list[DataFrame]:
-        """Each side's rows of the ranges, told apart by `side`, the source's first; a target without any is left out."""
+        """Each side's rows of the ranges, told apart by `side`, the source's first; it may be alone."""
         filled = [each for each in ranges if each.offsets]
         if not filled:
             return []
