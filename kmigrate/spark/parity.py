@@ -163,9 +163,10 @@ class _Check:
         # Each side by itself: what is read is hashed in the same generated loop, and only sums are put together.
         tables = [
             with_record_hash(rows)
-            .groupBy("side", *BucketKey._fields)
+            .groupBy(*BucketKey._fields)
             .agg(F.count("*"), F.min("at"), F.max("at"), *digests(), size(), since())
-            for rows in self.each(ranges)
+            .select(F.lit(side), "*")
+            for side, rows in enumerate(self.each(ranges))
         ]
         if not tables:
             return sides
@@ -251,7 +252,7 @@ class _Check:
         return each.at_source._replace(start=max(origin, min(each.start, self.at_source[each.key].start)))
 
     def each(self, ranges: Sequence[TopicRange]) -> list[DataFrame]:
-        """Each side's rows of the ranges, told apart by `side`; a side that has none is left out."""
+        """Each side's rows of the ranges, told apart by `side`, the source's first; it may be alone."""
         filled = [each for each in ranges if each.offsets]
         if not filled:
             return []

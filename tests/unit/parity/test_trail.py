@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from kmigrate.parity import trail
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange, hulls_of
-from kmigrate.parity.trail import DRILL_BUDGET, FIRST_STEP, Trail
+from kmigrate.parity.trail import FIRST_STEP, Trail
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Drilled, Fingerprint, Place, judge, settle
 
 SIZE = 1_000
@@ -50,27 +53,27 @@ class World:
 
     def named(self) -> tuple[list[Anomaly], list[BucketKey]]:
         source, target = self.digest(self.ranges)
-        trail = Trail(self.ranges, SIZE, source, target)
+        rest = Trail(self.ranges, SIZE, source, target)
         found: list[Drilled] = []
-        while wanted := set(trail.step()):
+        while wanted := set(rest.step()):
             moved = []
-            for hull in hulls_of(wanted, trail.ranges.values(), SIZE).values():
+            for hull in hulls_of(wanted, rest.ranges.values(), SIZE).values():
                 sides = [
                     [record for record, at in side if BucketKey("t", hull.partition, at // SIZE) in wanted]
                     for side in self.read(hull)
                 ]
                 self.drilled += len(sides[0])
-                kept, rest = trail.follow(Drilled.of(hull, *sides))
+                kept, further = rest.follow(Drilled.of(hull, *sides))
                 found.append(kept)
-                moved += [rest] if rest is not None else []
-            trail.digested(moved, *self.digest(moved))
+                moved += [further] if further is not None else []
+            rest.digested(moved, *self.digest(moved))
         anomalies, strays = judge(found)
         held = {
             record.content: [(each.key, record.offset)]
             for each in self.ranges
             for record in self.source[each.partition]
         }
-        return anomalies + settle(strays, held), trail.unexamined
+        return anomalies + settle(strays, held), rest.unexamined
 
 
 def test_faults_far_behind_a_loss_are_named_and_what_it_moved_is_not_read() -> None:
@@ -134,21 +137,25 @@ def test_two_neighbours_that_changed_places_across_the_edge_of_a_step_are_one_re
     assert len(anomalies) == 13
 
 
-def test_what_is_altered_everywhere_is_read_up_to_the_budget_and_counted_beyond_it() -> None:
-    records = log(DRILL_BUDGET + 3 * SIZE)
+def test_what_is_altered_everywhere_is_read_up_to_the_budget_and_counted_beyond_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = 4 * FIRST_STEP
+    monkeypatch.setattr(trail, "DRILL_BUDGET", budget)
+    records = log(budget + 3 * SIZE)
     target = [each._replace(content=-each.content - 1, headers=1) for each in records]
     world = World((records, target))
     anomalies, unexamined = world.named()
     assert {each.kind for each in anomalies} == {AnomalyKind.ALTERED}
-    assert len(anomalies) == DRILL_BUDGET
-    assert [each.bucket for each in unexamined] == [DRILL_BUDGET // SIZE + n for n in range(3)]
+    assert len(anomalies) == budget
+    assert [each.bucket for each in unexamined] == [budget // SIZE + n for n in range(3)]
 
 
 def test_a_bucket_beyond_every_step_is_still_read() -> None:
     key = BucketKey("t", 0, 0)
     here, there = BucketDigest(10**6, 0, 0, 1, 1, 1), BucketDigest(10**6, 0, 0, 2, 2, 1)
-    trail = Trail([TopicRange("t", 0, 0, 10**6)], 10**6, {key: here}, {key: there})
-    assert (trail.step(), trail.step(), trail.unexamined) == ([key], [], [])
+    one = Trail([TopicRange("t", 0, 0, 10**6)], 10**6, {key: here}, {key: there})
+    assert (one.step(), one.step(), one.unexamined) == ([key], [], [])
 
 
 def replace_at(records: Sequence[Fingerprint], at: int, **changes: int | None) -> list[Fingerprint]:
