@@ -20,6 +20,7 @@ __all__ = [
     "RoutingTable",
     "Serve",
     "TopicRoute",
+    "finished",
     "id_shift",
     "routing_table",
 ]
@@ -87,6 +88,8 @@ class RoutingTable:
     topics: Mapping[str, TopicRoute]
     held_groups: frozenset[str]
     """Groups whose members wait: mirrored and not promoted (AL-30)."""
+    finished: bool = False
+    """Whether clients are told the target's own addresses (`finished`)."""
 
 
 def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
@@ -109,6 +112,21 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
     )
 
 
+def finished(state: State) -> bool:
+    """Whether clients leave the routers: the links that mirrored anything are all finished, and nothing is mirrored.
+
+    An address belongs to a broker and not to a topic, so a client that is told a real one takes all its topics
+    there, whichever link they belong to: one link that still needs the routers keeps everybody.
+    """
+    used = {topic.link for topic in state.topics()} | {group.link for group in state.groups()}
+    return (
+        any(link.finished_ms for link in state.links())
+        and all(link.finished_ms for link in state.links() if link.name in used)
+        and all(record.phase is TopicPhase.PROMOTED for record in state.topics())
+        and all(record.phase is GroupPhase.PROMOTED for record in state.groups())
+    )
+
+
 def routing_table(state: State) -> RoutingTable:
     """The table that a state implies."""
     topics: dict[str, TopicRoute] = {}
@@ -117,4 +135,4 @@ def routing_table(state: State) -> RoutingTable:
         if link is not None:
             topics[record.topic] = _route(state, link, record)
     held = frozenset(r.group for r in state.groups() if r.phase is not GroupPhase.PROMOTED)
-    return RoutingTable(state.epoch, topics, held)
+    return RoutingTable(state.epoch, topics, held, finished(state))

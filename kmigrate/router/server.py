@@ -23,6 +23,7 @@ from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
+from kmigrate.router.leaving import grouped
 from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.metrics import show_router
 from kmigrate.router.nodeids import AddressBook
@@ -92,6 +93,7 @@ class Router:
         self._tasks.start(self._follow(), "router-follow")
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
+        self._tasks.start(self._see_off(), "router-farewell")
 
     async def run(self) -> None:
         """Wait until something that cannot be survived has happened, and raise it."""
@@ -179,6 +181,7 @@ class Router:
             self._clusters,
             self._client_made,
             self._client_gone,
+            on_broker=node is not None,
         )
         return connection.stream
 
@@ -203,6 +206,14 @@ class Router:
         for node in nodes:
             if node not in self._servers:
                 await self._listen(node)
+
+    async def _see_off(self) -> None:
+        """Once the links are finished, end one connection after another: nobody shall meet a rush at the brokers."""
+        while True:
+            await sleep(1 / self.settings.leave_per_s)
+            guest = self._core.farewell.next(monotonic()) if self._core.table.finished else None
+            if guest is not None:
+                guest.leave()
 
     async def _watch_brokers(self) -> None:
         while True:
@@ -291,7 +302,8 @@ class Router:
 
     def presence(self) -> RouterPresence:
         """What this router says of itself now."""
-        core = self._core
+        core, door = self._core, self.settings.door
+        clients, more = grouped(connection.who() for connection in self._connections)
         return RouterPresence(
             instance=self.instance,
             name=self.settings.name,
@@ -301,6 +313,11 @@ class Router:
             holds_ms=core.forwards.holds_ms(),
             connections=len(self._connections),
             forwarded=core.forwards.total,
+            on_brokers=sum(connection.session.on_broker for connection in self._connections),
+            clients=clients,
+            more_clients=more,
+            protocol=door.protocol,
+            judges_logins=door.mapped,
         )
 
     async def _presence(self) -> None:
