@@ -15,7 +15,15 @@ from kmigrate.config.nearest import nearest
 from kmigrate.errors import UsageError
 from kmigrate.model.settings import ClusterSettings
 
-__all__ = ["Defaults", "MetricsSection", "MirrorSection", "PromoteSection", "RouterSection", "Settings"]
+__all__ = [
+    "Defaults",
+    "FinishSection",
+    "MetricsSection",
+    "MirrorSection",
+    "PromoteSection",
+    "RouterSection",
+    "Settings",
+]
 
 
 def _key(default: Any, expected: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Any:
@@ -57,6 +65,9 @@ class RouterSection:
         20_000, "how long a client may take until it is logged in, ms", low=100, high=600_000
     )
     hold_limit_ms: int = _key(5000, "how long a Produce request is held at most, ms", low=100, high=5000)
+    leave_per_s: float = _key(
+        10.0, "how many connections a second are ended once the links are finished", low=0.1, high=1000
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,15 @@ class PromoteSection:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishSection:
+    """`[finish]`: when clients may leave the routers."""
+
+    delivery_timeout_s: float = _key(
+        120.0, "the longest delivery.timeout.ms (message.timeout.ms) of all producers, s", low=0, high=86_400
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Defaults:
     """`[defaults]`: what commands assume when a flag is left out."""
 
@@ -122,6 +142,7 @@ class Settings:
     router: RouterSection = field(default_factory=RouterSection)
     mirror: MirrorSection = field(default_factory=MirrorSection)
     promote: PromoteSection = field(default_factory=PromoteSection)
+    finish: FinishSection = field(default_factory=FinishSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     defaults: Defaults = field(default_factory=Defaults)
     origins: Mapping[str, str] = field(default_factory=dict)

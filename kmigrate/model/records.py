@@ -416,6 +416,13 @@ class ConnectedClient:
     bootstrap: int = 0
     """Connections to the bootstrap listener, which goes on answering."""
 
+    @property
+    def text(self) -> str:
+        """The client in words: what it calls itself, where and who it is, and what it runs."""
+        who = f" as {self.principal}" if self.principal else ""
+        software = f" ({self.software})" if self.software else ""
+        return f"{self.client_id or 'a client without a name'} at {self.host}{who}{software}"
+
 
 @dataclass(frozen=True, slots=True)
 class RouterPresence:
