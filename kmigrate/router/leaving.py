@@ -13,20 +13,26 @@ of another that shares both, and these go together.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kmigrate.model.records import ConnectedClient
 
-__all__ = ["Farewell", "Guest", "grouped"]
+__all__ = ["Farewell", "Guest", "Who", "grouped"]
 
 _REMEMBERED = 20_000
 """Clients that are known to have been told; the oldest are forgotten first, and are told again when they ask."""
 _SETTLING_S = 0.5
 """A connection this young may be one that is being logged in, or the way to the answer that moves its client."""
 _LISTED = 64
-"""Clients that a presence record names: it is sent twice a second."""
+_NAME_LENGTH = 80
+"""Clients that a presence record names, and letters of each of their names: it is sent twice a second."""
+
+
+Who = tuple[str, str, str, str]
+"""Client id, host, principal, software."""
 
 
 class Guest(Protocol):
@@ -74,16 +80,18 @@ class Farewell:
         return min(here, key=lambda guest: (not guest.idle, guest.active), default=None)
 
 
-def grouped(connections: Iterable[ConnectedClient]) -> tuple[tuple[ConnectedClient, ...], int]:
-    """Connections summed up by client, those on brokers' listeners first, and how many clients were left out."""
-    sums: dict[tuple[str, str, str, str], ConnectedClient] = {}
-    for one in connections:
-        key = (one.client_id, one.host, one.principal, one.software)
-        known = sums.get(key)
-        sums[key] = (
-            one
-            if known is None
-            else replace(known, brokers=known.brokers + one.brokers, bootstrap=known.bootstrap + one.bootstrap)
-        )
-    ordered = sorted(sums.values(), key=lambda each: (not each.brokers, each.client_id, each.host))
-    return tuple(ordered[:_LISTED]), max(0, len(ordered) - _LISTED)
+def grouped(connections: Iterable[tuple[Who, bool]]) -> tuple[tuple[ConnectedClient, ...], int]:
+    """Connections (whose, and whether to a broker's listener) summed up by client, and how many clients are left out.
+
+    Those who must leave come first.
+    """
+    brokers: Counter[Who] = Counter()
+    bootstrap: Counter[Who] = Counter()
+    for who, on_broker in connections:
+        (brokers if on_broker else bootstrap)[who] += 1
+    ordered = [*sorted(brokers), *sorted(bootstrap.keys() - brokers.keys())]
+    listed = []
+    for who in ordered[:_LISTED]:
+        client_id, host, principal, software = (name[:_NAME_LENGTH] for name in who)
+        listed.append(ConnectedClient(client_id, host, principal, software, brokers[who], bootstrap[who]))
+    return tuple(listed), max(0, len(ordered) - _LISTED)

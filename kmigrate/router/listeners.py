@@ -17,13 +17,13 @@ from typing import Protocol, TypeVar
 
 from kmigrate.errors import KmigrateError, ProtocolViolation, Refused
 from kmigrate.model.door import NOBODY, Identity
-from kmigrate.model.records import ConnectedClient
 from kmigrate.model.security import PLAINTEXT, Security
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.core import Buffer, Core, Outcome
+from kmigrate.router.leaving import Who
 from kmigrate.router.session import Session
 from kmigrate.router.upstream import Addresses, Upstream
 
@@ -33,8 +33,6 @@ _T = TypeVar("_T")
 _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
 """How long a client may take to close a connection that was ended to it."""
-_NAME_LENGTH = 80
-"""Most letters of a name that a client gives itself, where it is told on."""
 
 
 class SecuredClusters(Protocol):
@@ -117,17 +115,11 @@ class ClientConnection:
         """The name that the client has proved, '' where it has none or was asked for none."""
         return self._identity.name if self._identity is not None else ""
 
-    def who(self) -> ConnectedClient:
-        """This connection, for those who wait for its client to leave."""
+    @property
+    def who(self) -> Who:
+        """Whose connection it is, for those who wait for its client to leave."""
         session = self.session
-        return ConnectedClient(
-            session.client_id[:_NAME_LENGTH],
-            session.host,
-            self.principal[:_NAME_LENGTH],
-            session.software[:_NAME_LENGTH],
-            brokers=int(session.on_broker),
-            bootstrap=int(not session.on_broker),
-        )
+        return session.client_id, session.host, self.principal, session.software
 
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:

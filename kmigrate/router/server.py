@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
-from kmigrate.model.records import LinkRecord, RouterPresence, RouterRecord
+from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence, RouterRecord
 from kmigrate.model.routes import routing_table
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -34,6 +34,7 @@ __all__ = ["Router"]
 
 _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
+_LOOK_AT_CLIENTS_S = 5.0
 _BACKLOG = 1024
 _TLS_FAREWELL_S = 3.0
 """How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
@@ -66,6 +67,7 @@ class Router:
         self._servers: dict[int | None, asyncio.Server] = {}
         self._connections: set[ClientConnection] = set()
         self._draining: set[ClientConnection] = set()
+        self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._serving = False
         self._bootstrap = ("", 0)
@@ -303,7 +305,7 @@ class Router:
     def presence(self) -> RouterPresence:
         """What this router says of itself now."""
         core, door = self._core, self.settings.door
-        clients, more = grouped(connection.who() for connection in self._connections)
+        clients, more = self._clients
         return RouterPresence(
             instance=self.instance,
             name=self.settings.name,
@@ -321,6 +323,11 @@ class Router:
         )
 
     async def _presence(self) -> None:
+        looked = float("-inf")
         while True:
+            # With thousands of connections this takes milliseconds, so that it is done when somebody waits for it.
+            if self._core.table.finished or monotonic() - looked >= _LOOK_AT_CLIENTS_S:
+                looked = monotonic()
+                self._clients = grouped((each.who, each.session.on_broker) for each in self._connections)
             self._announce_now()
             await sleep(self.settings.presence_interval_ms / 1000)

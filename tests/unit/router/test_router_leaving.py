@@ -194,12 +194,13 @@ def test_a_client_tells_its_library_and_its_name() -> None:
 
 
 def test_connections_are_summed_up_by_client_and_the_rest_is_counted() -> None:
-    app = ConnectedClient("app", "h", "User:a", brokers=1)
-    clients, more = grouped([app, replace(app, brokers=0, bootstrap=1), app])
-    assert (clients, more) == ((ConnectedClient("app", "h", "User:a", brokers=2, bootstrap=1),), 0)
-    waiting = [ConnectedClient(f"b{number:03}", "h", bootstrap=1) for number in range(100)]
-    clients, more = grouped([*waiting, app])
-    assert (clients[0], len(clients), more) == (app, 64, 37), "who must leave yet comes first"
+    app = ("x-app", "h", "User:a", "lib 1")
+    clients, more = grouped([(app, True), (app, False), (app, True)])
+    assert (clients, more) == ((ConnectedClient(*app, brokers=2, bootstrap=1),), 0)
+    waiting = [((f"b{number:03}" + "…" * 999, "h", "", ""), False) for number in range(100)]
+    clients, more = grouped([*waiting, (app, True)])
+    assert (clients[0].client_id, len(clients), more) == ("x-app", 64, 37), "who must leave yet comes first"
+    assert len(clients[1].client_id) == 80
 
 
 def test_a_client_may_name_a_broker_by_either_id() -> None:
