@@ -35,6 +35,9 @@ async def finish(
         float | None,
         typer.Option("--delivery-timeout", min=0.0, help="Seconds (else [finish] delivery_timeout_s)."),
     ] = None,
+    clients_known: Annotated[
+        bool, typer.Option("--clients-known", help="The target knows the credentials that routers' tables map.")
+    ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take it back: routers tell their own addresses again.")] = False,
     timeout: Timeout = 600.0,
     no_wait: NoWait = False,
@@ -56,13 +59,15 @@ async def finish(
             return plan_answer(await verbs.undo_finish(estate, link))
         given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
         seconds = call.settings.finish.delivery_timeout_s if delivery_timeout is None else delivery_timeout
-        looked, asked = await verbs.finish_link(estate, link, given, seconds, plan=True)
+        looked, asked = await verbs.finish_link(
+            estate, link, given, seconds, clients_known=clients_known, plan=True
+        )
         told: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
         if plan:
             return Answer({**looked.as_json(), **told}, plan_view(looked))
         if looked.changes:
             call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
-        made, asked = await verbs.finish_link(estate, link, given, seconds)
+        made, asked = await verbs.finish_link(estate, link, given, seconds, clients_known=clients_known)
         if no_wait:
             return plan_answer(made)
         with _watched(call) as say:

@@ -445,8 +445,8 @@ class RouterPresence:
     """How many clients `clients` leaves out."""
     protocol: str = ""
     """`security.protocol` of its listeners."""
-    judges_logins: bool = False
-    """Whether logins are judged by the router's own table, instead of the target."""
+    maps_clients: bool = False
+    """Whether clients are known by the router's own table, instead of by the target."""
 
     @property
     def key(self) -> str:

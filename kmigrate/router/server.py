@@ -319,7 +319,7 @@ class Router:
             clients=clients,
             more_clients=more,
             protocol=door.protocol,
-            judges_logins=door.mapped,
+            maps_clients=door.mapped or door.knows_certificates,
         )
 
     async def _presence(self) -> None:

@@ -65,6 +65,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "name": _NAME,
         "bootstrap": Field("HOST:PORT,... as a text", _is_text),
         "delivery-timeout": _SECONDS,
+        "clients-known": _SWITCH,
         "undo": _SWITCH,
         "timeout": _SECONDS,
         "no-wait": _SWITCH,

@@ -49,9 +49,18 @@ SayLeft = Callable[[Left], None]
 
 
 async def finish_link(
-    estate: Estate, name: str | None, bootstraps: Sequence[str], delivery_timeout_s: float, *, plan: bool = False
+    estate: Estate,
+    name: str | None,
+    bootstraps: Sequence[str],
+    delivery_timeout_s: float,
+    *,
+    clients_known: bool = False,
+    plan: bool = False,
 ) -> tuple[Plan, list[Bootstrap]]:
-    """Write that the link is finished; and what answers at the addresses that clients hold."""
+    """Write that the link is finished; and what answers at the addresses that clients hold.
+
+    `clients_known` is a person's word that the target knows what clients show to routers that judge them.
+    """
     state = estate.log.state
     link = resolve_link(state, name)
     asked = await ask_bootstraps(estate.target, bootstraps or [router.bootstrap for router in state.routers()])
@@ -69,7 +78,9 @@ async def finish_link(
     if link.finished_ms:
         done = Finding("ok", "already-finished", f"link {link.name} is finished already")
         return Plan.of("link finish", [], [done, *found]), asked
-    found = [*_link_guards(state, link, delivery_timeout_s, now_ms()), *_router_guards(estate, state), *found]
+    guards = _link_guards(state, link, delivery_timeout_s, now_ms())
+    guards += _router_guards(estate, state, clients_known=clients_known)
+    found = [*guards, *found]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
     changes = [
         f"routers tell clients the target's own addresses: {addresses}",
@@ -143,7 +154,7 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     return found
 
 
-def _router_guards(estate: Estate, state: State) -> list[Finding]:
+def _router_guards(estate: Estate, state: State, *, clients_known: bool) -> list[Finding]:
     """(a), (d) as the routers tell them."""
     alive = {presence.instance: presence for presence in estate.log.alive(RouterPresence)}
     protocol = estate.target.settings.security.protocol
@@ -179,13 +190,13 @@ def _router_guards(estate: Estate, state: State) -> list[Finding]:
                     "and start the routers again",
                 )
             )
-        elif word.judges_logins:
+        elif word.maps_clients:
             found.append(
                 Finding(
-                    "refuse",
-                    "logins-mapped",
-                    f"router {router.name} judges logins by its own table: the target may not know what clients show",
-                    'make clients\' credentials known to the target, then [router] login = "pass-through"',
+                    "warn" if clients_known else "refuse",
+                    "clients-mapped",
+                    f"router {router.name} knows clients by a table of its own: the target may not know what they show",
+                    "make these credentials or certificates known to the target, and say so: --clients-known",
                 )
             )
     return found

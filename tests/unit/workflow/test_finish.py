@@ -64,12 +64,12 @@ class Estate:
         return [Bootstrap(each, self.leads, "somebody answers") for each in addresses]
 
     def finish(self, *bootstraps: str, delivery_s: float = 120.0, plan: bool = False) -> Plan:
-        with self._asking():
+        with self.asking():
             made, _ = _run(verbs.finish_link(self, "l", bootstraps, delivery_s, plan=plan))  # type: ignore[arg-type]
         return made
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def asking(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(finish, "ask_bootstraps", self.ask)
             yield
@@ -143,7 +143,7 @@ def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
         ((), "router-silent"),
         ((replace(WORD, on_brokers=-1),), "router-too-old"),
         ((replace(WORD, protocol="SASL_SSL"),), "protocol-differs"),
-        ((replace(WORD, judges_logins=True),), "logins-mapped"),
+        ((replace(WORD, maps_clients=True),), "clients-mapped"),
     ],
 )
 def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterPresence, ...], ref: str) -> None:
@@ -151,6 +151,14 @@ def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterP
         Estate(LINK, TOPIC, ROUTER, words=words).finish()
     assert caught.value.ref == ref
     assert caught.value.next_step
+
+
+def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
+    estate = Estate(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
+    with estate.asking():
+        made, _ = _run(verbs.finish_link(estate, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
+    assert made.applied
+    assert ("warn", "clients-mapped") in {(f.level, f.ref) for f in made.findings}
 
 
 def test_another_link_and_names_to_come_are_said_and_stop_nobody() -> None:
