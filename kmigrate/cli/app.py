@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from kmigrate.cli import doctor, group, link, offsets, plan, playbook, promote, run, sandbox, status, topic, verify
+from kmigrate.cli import doctor, finish, group, offsets, plan, playbook, promote, run, sandbox, status, topic, verify
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
 from kmigrate.errors import UsageError
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for _sub in (link.app, topic.app, group.app, offsets.app, run.mirror_app, run.router_app, run.controller_app):
+for _sub in (finish.app, topic.app, group.app, offsets.app, run.mirror_app, run.router_app, run.controller_app):
     app.add_typer(_sub)
 app.add_typer(sandbox.app)
 app.add_typer(playbook.app)

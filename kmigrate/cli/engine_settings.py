@@ -23,6 +23,7 @@ def router_settings(settings: Settings) -> RouterSettings:
         hold_limit_s=section.hold_limit_ms / 1000,
         max_frame=section.max_request_bytes,
         max_connections=section.max_connections,
+        leave_per_s=section.leave_per_s,
         door=door_of(settings, os.environ),
         login_s=section.login_timeout_ms / 1000,
     )

@@ -95,6 +95,7 @@ async def show(call: Call, name: Name = None) -> Answer:
                 ("throttle", f"{link.throttle:,} bytes/s" if link.throttle else "off"),
                 ("topics", ", ".join(f"{t.topic} ({t.phase})" for t in topics) or "none"),
                 ("groups", ", ".join(f"{g.group} ({g.phase})" for g in groups) or "none"),
+                *([("finished", "yes: clients leave the routers")] if link.finished_ms else []),
                 *([("topics to come", ", ".join(map(str, link.topic_patterns)))] if link.topic_patterns else []),
                 *([("groups to come", ", ".join(map(str, link.group_patterns)))] if link.group_patterns else []),
             ]
@@ -150,6 +151,7 @@ def _as_json(link: LinkRecord) -> dict[str, object]:
         "target": dataclasses.asdict(link.target),
         "created_ms": link.created_ms,
         "throttle": link.throttle,
+        "finished_ms": link.finished_ms,
         "topic_patterns": [dataclasses.asdict(pattern) for pattern in link.topic_patterns],
         "group_patterns": [dataclasses.asdict(pattern) for pattern in link.group_patterns],
     }

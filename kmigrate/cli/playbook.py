@@ -15,7 +15,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kmigrate.cli import group, link, promote, topic, verify
+from kmigrate.cli import finish, group, link, promote, topic, verify
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import PlanOnly, Yes
@@ -37,6 +37,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "link create": link.create,
     "link check": link.check,
     "link delete": link.delete,
+    "link finish": finish.finish,
     "link throttle": link.throttle,
     "topic mirror": topic.mirror,
     "topic pause": topic.pause,

@@ -21,7 +21,15 @@ from kmigrate.config.given import Given, bad_value, resolve
 from kmigrate.config.listen import listen_address
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import SecretText
-from kmigrate.config.settings import Defaults, MetricsSection, MirrorSection, PromoteSection, RouterSection, Settings
+from kmigrate.config.settings import (
+    Defaults,
+    FinishSection,
+    MetricsSection,
+    MirrorSection,
+    PromoteSection,
+    RouterSection,
+    Settings,
+)
 from kmigrate.errors import UsageError
 
 __all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load"]
@@ -31,6 +39,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "router": RouterSection,
     "mirror": MirrorSection,
     "promote": PromoteSection,
+    "finish": FinishSection,
     "metrics": MetricsSection,
     "defaults": Defaults,
 }
@@ -65,6 +74,7 @@ def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str]
         router=_section(RouterSection, raw.sections["router"]),
         mirror=_section(MirrorSection, raw.sections["mirror"]),
         promote=_section(PromoteSection, raw.sections["promote"]),
+        finish=_section(FinishSection, raw.sections["finish"]),
         metrics=_section(MetricsSection, raw.sections["metrics"]),
         defaults=_section(Defaults, raw.sections["defaults"]),
         origins=raw.origins(),

@@ -15,7 +15,15 @@ from kmigrate.config.nearest import nearest
 from kmigrate.errors import UsageError
 from kmigrate.model.settings import ClusterSettings
 
-__all__ = ["Defaults", "MetricsSection", "MirrorSection", "PromoteSection", "RouterSection", "Settings"]
+__all__ = [
+    "Defaults",
+    "FinishSection",
+    "MetricsSection",
+    "MirrorSection",
+    "PromoteSection",
+    "RouterSection",
+    "Settings",
+]
 
 
 def _key(default: Any, expected: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Any:
@@ -62,6 +70,9 @@ class RouterSection:
     )
     max_request_bytes: int = _key(
         128 << 20, "the longest request that is taken, bytes", low=1 << 16, high=(1 << 31) - 1
+    )
+    leave_per_s: float = _key(
+        10.0, "how many connections a second are ended once the links are finished", low=0.1, high=1000
     )
 
 
@@ -112,6 +123,15 @@ class PromoteSection:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishSection:
+    """`[finish]`: when clients may leave the routers."""
+
+    delivery_timeout_s: float = _key(
+        120.0, "the longest delivery.timeout.ms (message.timeout.ms) of all producers, s", low=0, high=86_400
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Defaults:
     """`[defaults]`: what commands assume when a flag is left out."""
 
@@ -128,6 +148,7 @@ class Settings:
     router: RouterSection = field(default_factory=RouterSection)
     mirror: MirrorSection = field(default_factory=MirrorSection)
     promote: PromoteSection = field(default_factory=PromoteSection)
+    finish: FinishSection = field(default_factory=FinishSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     defaults: Defaults = field(default_factory=Defaults)
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -40,6 +40,8 @@ class Pickup:
     async def look(self, link: LinkRecord) -> tuple[str, ...]:
         """Take up what is new; returns a sentence on every match that cannot be taken up."""
         notes: list[str] = []
+        if link.finished_ms:
+            return ()  # its clients write to the target without a router
         if link.topic_patterns:
             notes += await self._topics(link)
         if link.group_patterns:

@@ -101,6 +101,13 @@ class Door:
         return bool(self.mechanisms)
 
     @property
+    def protocol(self) -> str:
+        """Kafka's word for what the listeners speak."""
+        if self.asks:
+            return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
+        return "SSL" if self.tls else "PLAINTEXT"
+
+    @property
     def knows_certificates(self) -> bool:
         """Whether a client is who its certificate names; a login, where one is asked for, says more (as in Kafka)."""
         return not self.mechanisms and any(entry.certificate for entry in self.clients.values())

@@ -40,6 +40,7 @@ __all__ = [
     "BarrierRecord",
     "Claim",
     "ClusterRef",
+    "ConnectedClient",
     "ControllerPresence",
     "CopyEngine",
     "CopyIdentity",
@@ -129,6 +130,8 @@ class LinkRecord:
     topic_patterns: tuple[NamePattern, ...] = ()
     group_patterns: tuple[NamePattern, ...] = ()
     """What is mirrored by regular expression; names that match later are picked up by the mirror."""
+    finished_ms: int = 0
+    """When its clients were told to leave the routers; 0: not, or taken back."""
 
     @property
     def key(self) -> str:
@@ -463,6 +466,29 @@ class FenceAck:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectedClient:
+    """Connections of one client to a router: by the name it gives itself, its host, its principal, its software."""
+
+    client_id: str
+    host: str
+    principal: str = ""
+    """'' where it was asked for no name."""
+    software: str = ""
+    """Name and version of its library, '' where it is too old to tell."""
+    brokers: int = 0
+    """Connections to listeners of brokers: these end when its link is finished."""
+    bootstrap: int = 0
+    """Connections to the bootstrap listener, which goes on answering."""
+
+    @property
+    def text(self) -> str:
+        """The client in words: what it calls itself, where and who it is, and what it runs."""
+        who = f" as {self.principal}" if self.principal else ""
+        software = f" ({self.software})" if self.software else ""
+        return f"{self.client_id or 'a client without a name'} at {self.host}{who}{software}"
+
+
+@dataclass(frozen=True, slots=True)
 class RouterPresence:
     instance: str
     name: str
@@ -475,6 +501,16 @@ class RouterPresence:
     """Longest time a request was held at the last fence, by topic key and partition."""
     connections: int = 0
     forwarded: int = 0
+    on_brokers: int = -1
+    """Client connections to listeners of brokers; −1: said by a version that cannot finish a link."""
+    clients: tuple[ConnectedClient, ...] = ()
+    """Who is connected; the first few of them where there are many."""
+    more_clients: int = 0
+    """How many clients `clients` leaves out."""
+    protocol: str = ""
+    """`security.protocol` of its listeners."""
+    maps_clients: bool = False
+    """Whether clients are known by the router's own table, instead of by the target."""
 
     @property
     def key(self) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "RoutingTable",
     "Serve",
     "TopicRoute",
+    "finished",
     "id_shift",
     "routing_table",
 ]
@@ -91,6 +92,8 @@ class RoutingTable:
     """By transactional id and link: who its holder is on each side."""
     mirroring: tuple[str, ...] = ()
     """Links that have a topic which is not promoted."""
+    finished: bool = False
+    """Whether clients are told the target's own addresses (`finished`)."""
 
 
 def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
@@ -113,6 +116,21 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
     )
 
 
+def finished(state: State) -> bool:
+    """Whether clients leave the routers: the links that mirrored anything are all finished, and nothing is mirrored.
+
+    An address belongs to a broker and not to a topic, so a client that is told a real one takes all its topics
+    there, whichever link they belong to: one link that still needs the routers keeps everybody.
+    """
+    used = {topic.link for topic in state.topics()} | {group.link for group in state.groups()}
+    return (
+        any(link.finished_ms for link in state.links())
+        and all(link.finished_ms for link in state.links() if link.name in used)
+        and all(record.phase is TopicPhase.PROMOTED for record in state.topics())
+        and all(record.phase is GroupPhase.PROMOTED for record in state.groups())
+    )
+
+
 def routing_table(state: State) -> RoutingTable:
     """The table that a state implies."""
     topics: dict[str, TopicRoute] = {}
@@ -125,4 +143,4 @@ def routing_table(state: State) -> RoutingTable:
     for transaction in state.transactions():
         transactions.setdefault(transaction.name, {})[transaction.link] = transaction
     mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})
-    return RoutingTable(state.epoch, topics, held, transactions, tuple(mirroring))
+    return RoutingTable(state.epoch, topics, held, transactions, tuple(mirroring), finished(state))

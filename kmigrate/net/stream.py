@@ -183,6 +183,14 @@ class FrameStream(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def finish(self) -> None:
+        """Say that nothing more is written, and go on reading until the peer closes; with TLS: close."""
+        if self._transport is not None and not self.lost:
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+
     def abort(self, reason: Exception | None = None) -> None:
         """Close at once with a reset (linger 0): nothing that was queued is sent any more."""
         self._reason = self._reason or reason

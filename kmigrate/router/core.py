@@ -18,6 +18,7 @@ from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.router.begun import Begun
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
+from kmigrate.router.leaving import Farewell
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
 
@@ -63,6 +64,9 @@ class Edge(Protocol):
 
     def close(self, reason: str) -> None:
         """Close the client's connection; said in one log line."""
+
+    def part(self) -> None:
+        """Say that nothing more is answered here; what comes without asking for an answer is still taken."""
 
     def identified(self, identity: Identity) -> None:
         """The target has accepted the client's login, or its renewal, on this connection's upstream."""
@@ -147,6 +151,7 @@ class Core:
     begun: Begun = field(init=False)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""
+    farewell: Farewell = field(default_factory=Farewell)
     requests: Counter[int] = field(default_factory=Counter)
     """Clients' requests by API key."""
 
@@ -162,6 +167,8 @@ class Core:
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
                 self.ended(link, name)  # another router has asked for the next epoch, which ended it
+        if not table.finished:
+            self.farewell.told.clear()
 
     def wake(self) -> None:
         """Let every held session look again, first held first."""

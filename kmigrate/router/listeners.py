@@ -23,6 +23,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.core import Buffer, Core, Outcome
+from kmigrate.router.leaving import Who
 from kmigrate.router.session import Session
 from kmigrate.router.upstream import Addresses, Upstream
 
@@ -30,6 +31,8 @@ __all__ = ["ClientConnection"]
 
 _T = TypeVar("_T")
 _LOGIN_PAUSE_S = 1.0
+_PARTING_S = 5.0
+"""How long a client may take to close a connection that was ended to it."""
 
 
 class SecuredClusters(Protocol):
@@ -53,6 +56,8 @@ class ClientConnection:
         clusters: SecuredClusters,
         on_made: Callable[[ClientConnection], None],
         on_end: Callable[[ClientConnection], None],
+        *,
+        on_broker: bool,
     ) -> None:
         self._core = core
         self._tasks = tasks
@@ -70,6 +75,7 @@ class ClientConnection:
         self._sources: dict[tuple[str, int], Upstream] = {}
         self._ended = False
         self.session = Session(core, self)
+        self.session.on_broker = on_broker
         self.stream = FrameStream(self._on_frame, self._on_lost, max_frame=core.settings.max_frame)
         self.stream.on_writable = self._client_writable
         self.stream.on_made = self._made
@@ -80,6 +86,9 @@ class ClientConnection:
         """There is a connection. It has so long to log in, and until then its requests are short."""
         settings, door = self._core.settings, self._core.settings.door
         self._on_made(self)
+        self.session.host = self.stream.peer.rpartition(":")[0]
+        self.session.since = self.session.active = monotonic()
+        self._core.farewell.guests.add(self.session)
         if door.asks:
             self.stream.max_frame = settings.max_login_frame
             self._deadline = asyncio.get_running_loop().call_later(settings.login_s, self._late)
@@ -106,6 +115,12 @@ class ClientConnection:
         """The name that the client has proved, '' where it has none or was asked for none."""
         return self._identity.name if self._identity is not None else ""
 
+    @property
+    def who(self) -> Who:
+        """Whose connection it is, for those who wait for its client to leave."""
+        session = self.session
+        return session.client_id, session.host, self.principal, session.software
+
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:
             self.stream.close()  # it was refused before its socket was known
@@ -127,6 +142,7 @@ class ClientConnection:
         if self._deadline is not None:
             self._deadline.cancel()
         self._on_end(self)
+        self._core.farewell.guests.discard(self.session)
         self.session.closed()
 
     @property
@@ -297,6 +313,10 @@ class ClientConnection:
         else:
             self.stream.abort()
         self._end()
+
+    def part(self) -> None:
+        self.stream.finish()
+        asyncio.get_running_loop().call_later(_PARTING_S, self.close, "")
 
     def abort(self) -> None:
         """Reset the client and every upstream: nothing of it goes on."""

@@ -23,8 +23,8 @@ class AddressBook:
         return node + self.offset if node >= 0 else node
 
     def real(self, node: int) -> int:
-        """The target's node id behind one that a client names."""
-        return node - self.offset if node >= 0 else node
+        """The target's node id behind one that a client names: ours, or its own, which it learns when it leaves."""
+        return node - self.offset if node >= self.offset else node
 
     def address(self, node: int) -> tuple[str, int] | None:
         """Where the listener of a target broker is."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
-from kmigrate.model.records import LinkRecord, RouterPresence, RouterRecord
+from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence, RouterRecord
 from kmigrate.model.routes import routing_table
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -24,6 +24,7 @@ from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
 from kmigrate.router.forgotten import end_forgotten
+from kmigrate.router.leaving import grouped
 from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.memory import StateMemory
 from kmigrate.router.metrics import show_router
@@ -36,6 +37,7 @@ __all__ = ["Router"]
 _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
 _LOOK_AT_TRANSACTIONS_S = 0.25
+_LOOK_AT_CLIENTS_S = 5.0
 _BACKLOG = 1024
 _TLS_FAREWELL_S = 3.0
 """How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
@@ -69,6 +71,7 @@ class Router:
         self._servers: dict[int | None, asyncio.Server] = {}
         self._connections: set[ClientConnection] = set()
         self._draining: set[ClientConnection] = set()
+        self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._serving = False
         self._bootstrap = ("", 0)
@@ -98,6 +101,7 @@ class Router:
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
         self._tasks.start(self._watch_transactions(), "router-transactions")
+        self._tasks.start(self._see_off(), "router-farewell")
 
     async def run(self) -> None:
         """Wait until something that cannot be survived has happened, and raise it."""
@@ -185,6 +189,7 @@ class Router:
             self._clusters,
             self._client_made,
             self._client_gone,
+            on_broker=node is not None,
         )
         return connection.stream
 
@@ -209,6 +214,14 @@ class Router:
         for node in nodes:
             if node not in self._servers:
                 await self._listen(node)
+
+    async def _see_off(self) -> None:
+        """Once the links are finished, end one connection after another: nobody shall meet a rush at the brokers."""
+        while True:
+            await sleep(1 / self.settings.leave_per_s)
+            guest = self._core.farewell.next(monotonic()) if self._core.table.finished else None
+            if guest is not None:
+                guest.leave()
 
     async def _watch_brokers(self) -> None:
         while True:
@@ -305,7 +318,8 @@ class Router:
 
     def presence(self) -> RouterPresence:
         """What this router says of itself now."""
-        core = self._core
+        core, door = self._core, self.settings.door
+        clients, more = self._clients
         return RouterPresence(
             instance=self.instance,
             name=self.settings.name,
@@ -315,9 +329,19 @@ class Router:
             holds_ms=core.forwards.holds_ms(),
             connections=len(self._connections),
             forwarded=core.forwards.total,
+            on_brokers=sum(connection.session.on_broker for connection in self._connections),
+            clients=clients,
+            more_clients=more,
+            protocol=door.protocol,
+            maps_clients=door.mapped or door.knows_certificates,
         )
 
     async def _presence(self) -> None:
+        looked = float("-inf")
         while True:
+            # With thousands of connections this takes milliseconds, so that it is done when somebody waits for it.
+            if self._core.table.finished or monotonic() - looked >= _LOOK_AT_CLIENTS_S:
+                looked = monotonic()
+                self._clients = grouped((each.who, each.session.on_broker) for each in self._connections)
             self._announce_now()
             await sleep(self.settings.presence_interval_ms / 1000)

@@ -42,6 +42,13 @@ __all__ = ["Session"]
 
 _LONGEST_HOLD_S = 5.0
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
+_FIRST_WITH_SOFTWARE = 3
+"""ApiVersions says from this version on which library the client is (KIP-511)."""
+
+
+def _unanswered(head: RequestHead, frame: bytearray) -> bool:
+    """Whether a request is a write that asks for no answer."""
+    return head.api_key == PRODUCE and read_produce(frame, head).acks == 0
 
 
 class Session:
@@ -65,6 +72,14 @@ class Session:
         self._exchanges: set[Exchange] = set()
         self._advancing = False
         self.gone = False
+        self.host = self.client_id = self.software = ""
+        """Whose connection it is, as far as it has told; the edge knows the host."""
+        self.on_broker = True
+        """Whether it came to a broker's listener, and not to the bootstrap listener."""
+        self.since = self.active = 0.0
+        """When it came, and when its newest request did."""
+        self.leaving = False
+        self._parted = False
 
     # events
 
@@ -73,9 +88,12 @@ class Session:
         head = peek_request(frame)
         if head.api_key != API_VERSIONS:
             check_offered(head.api_key, head.version)
+        if self._parted and not _unanswered(head, frame):
+            return
         self._login.admit(head, alone=self.idle)
+        self.client_id, self.active = head.client_id or "", self._edge.now()
         self._core.requests[head.api_key] += 1
-        self._inbound.append((head, frame, self._edge.now()))
+        self._inbound.append((head, frame, self.active))
         self._inbound_bytes += len(frame)
         if self in self._core.waiting:
             self._edge.advanced(done=False)  # what the head waits for has not changed
@@ -104,6 +122,7 @@ class Session:
         finally:
             self._advancing = False
             self._edge.advanced(done=self.gone and not self._inbound)
+            self._part()
 
     def closed(self) -> None:
         """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
@@ -114,6 +133,26 @@ class Session:
         if self._exchanges:
             self._core.wake()
         self.advance()
+
+    def leave(self) -> None:
+        """Its turn to leave has come: it is parted from as soon as it is idle."""
+        self.leaving = True
+        self._part()
+
+    def _part(self) -> None:
+        if self.leaving and self._core.table.finished and self.idle and not (self.gone or self._parted):
+            self._parted = True
+            self._edge.part()
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is under way that asked for an answer."""
+        return bool(self._exchanges)
+
+    @property
+    def _told(self) -> bool:
+        """Whether its client knows the brokers' own addresses."""
+        return self._core.table.finished and self._core.farewell.knows(self)
 
     @property
     def idle(self) -> bool:
@@ -150,10 +189,9 @@ class Session:
         if key in HELD_APIS and self._core.table.held_groups:
             return self._group(head, frame)
         if key in REWRITTEN:
-            self._rewritten(head, frame)
-        elif key == FETCH and head.version >= FIRST_WITH_NODE_IDS:
-            book = self._core.book
-            self._pass(head, frame, lambda answer: rewrite_fetch(answer, head.version, book))
+            return self._rewritten(head, frame)
+        if key == FETCH and head.version >= FIRST_WITH_NODE_IDS:
+            self._pass(head, frame, lambda answer: self._fetched(head, answer))
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
@@ -182,11 +220,15 @@ class Session:
         parts = self._order.fill(slot, answer)
         if parts and not self.gone:
             self._edge.reply(parts)
+        self._part()
 
     def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
         if not 0 <= head.version <= OFFERED[API_VERSIONS][1]:
             self._answer(frame, unsupported_api_versions(head.correlation_id))
             return
+        if head.version >= _FIRST_WITH_SOFTWARE:
+            told = decode_request(frame, self._decodable(head, frame))
+            self.software = f"{told.client_software_name} {told.client_software_version}"
         self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
     def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
@@ -223,18 +265,27 @@ class Session:
     def _decodable(self, head: RequestHead, frame: bytearray) -> RequestHead:
         return peek_request(frame, is_flexible(head.api_key, head.version))
 
-    def _rewritten(self, head: RequestHead, frame: bytearray) -> None:
+    def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
+        """To the target, and back with the router's addresses; or untouched, once the client may leave."""
+        if self._core.table.finished and not self._core.farewell.may_tell(self):
+            return False
         request: Buffer = frame
         if head.api_key == METADATA:
             request = self._no_auto_create(head, frame)
 
         def change(answer: bytearray) -> Buffer:
+            if self._told:
+                return answer
             shown, stranger = rewrite_answer(answer, head, self._core.book, self._core.hidden())
             if stranger:
                 self._core.outside.refresh_target()
             return shown
 
         self._pass(head, request, change)
+        return True
+
+    def _fetched(self, head: RequestHead, answer: bytearray) -> Buffer:
+        return answer if self._told else rewrite_fetch(answer, head.version, self._core.book)
 
     def _no_auto_create(self, head: RequestHead, frame: bytearray) -> Buffer:
         """The Metadata request with auto-creation off (D11): a topic not mirrored yet must not spring up empty."""
@@ -285,7 +336,10 @@ class Session:
         if self.gone and request.acks != 0:
             self._held = None
             return True
-        plans = self._judge.judge(request, held)
+        if request.acks != 0 and self._core.table.finished and (self.leaving or self._told):
+            plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
+        else:
+            plans = self._judge.judge(request, held)
         waits = [plan for plan in plans if plan.move is Move.WAIT]
         if waits and self._wait(request, waits):
             return False
@@ -373,6 +427,8 @@ class Session:
         def reply(answer: Buffer) -> None:
             self._exchanges.discard(exchange)
             self._fill(slot, answer)
+            if self._core.table.finished and not self._exchanges:
+                self._core.wake()
 
         exchange = Exchange(self._core, self._edge, self._judge, head, request, plans, reply)
         if request.acks == 0:

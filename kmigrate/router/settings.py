@@ -40,6 +40,8 @@ class RouterSettings:
     """Longest request before a login is accepted: Kafka's own bound (`sasl.server.max.receive.size`)."""
     login_s: float = 20.0
     """How long a client may take until it is logged in."""
+    leave_per_s: float = 10.0
+    """How many connections a second are ended once the links are finished."""
     drain_s: float = 3.0
     """How long `close` waits for answers that are under way."""
 

@@ -61,6 +61,15 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
     "link check": {"name": _NAME},
     "link delete": {"name": _NEEDED},
     "link throttle": {"rate": Field("a rate as a text: 10MB, or off", _is_text, required=True), "link": _NAME},
+    "link finish": {
+        "name": _NAME,
+        "bootstrap": Field("HOST:PORT,... as a text", _is_text),
+        "delivery-timeout": _SECONDS,
+        "clients-known": _SWITCH,
+        "undo": _SWITCH,
+        "timeout": _SECONDS,
+        "no-wait": _SWITCH,
+    },
     "topic mirror": {
         "topics": _NAMES,
         "from": Field("earliest, latest, ISO-8601 or ms since the epoch as a text", _is_text),
@@ -112,7 +121,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
 }
 """The verbs that change or prove something, with their flags; a test holds them against the command line."""
 
-DANGEROUS = frozenset({"promote", "group promote", "link delete"})
+DANGEROUS = frozenset({"promote", "group promote", "link delete", "link finish"})
 """Verbs that ask for a yes; a playbook asks once, for all of its steps."""
 
 _CHOICE: Mapping[str, Field] = {

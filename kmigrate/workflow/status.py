@@ -128,6 +128,8 @@ class LinkStatus:
     """Bytes a second; 0 is no limit."""
     notes: tuple[str, ...] = ()
     """What its mirrors say of the link: names that match and cannot be mirrored, ACLs that cannot be read."""
+    finished_ms: int = 0
+    """When its clients were told to leave the routers; 0: not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class Snapshot:
     """Instances of routers heard of lately."""
     mirrors: tuple[MirrorPresence, ...]
     controllers: tuple[ControllerPresence, ...]
+    connected: Mapping[str, RouterPresence] = dataclasses.field(default_factory=dict)
+    """Newest word of each router that is heard of, by instance: who is connected to it."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -154,7 +158,10 @@ class Snapshot:
                 for t in self.topics
             ],
             "groups": [dataclasses.asdict(g) for g in self.groups],
-            "routers": [{**dataclasses.asdict(r), "alive": r.instance in self.routers_alive} for r in self.routers],
+            "routers": [
+                {**dataclasses.asdict(r), "alive": r.instance in self.routers_alive, **self._connected(r.instance)}
+                for r in self.routers
+            ],
             "mirrors": [
                 {
                     "instance": m.instance,
@@ -165,6 +172,15 @@ class Snapshot:
                 for m in self.mirrors
             ],
             "controllers": [{"instance": c.instance, "active": c.active} for c in self.controllers],
+        }
+
+
+    def _connected(self, instance: str) -> dict[str, Any]:
+        word = self.connected.get(instance)
+        return {
+            "on_brokers": word.on_brokers if word else -1,
+            "clients": [dataclasses.asdict(client) for client in word.clients] if word else [],
+            "more_clients": word.more_clients if word else 0,
         }
 
 
@@ -186,7 +202,11 @@ async def snapshot(estate: Estate) -> Snapshot:
         except KmigrateError as error:
             trouble, source = error.what, None
         notes = tuple(dict.fromkeys(note for m in mirrors if m.link == link.name for note in m.notes))
-        links.append(LinkStatus(link.name, link.source.name, link.target.name, trouble, link.throttle, notes))
+        links.append(
+            LinkStatus(
+                link.name, link.source.name, link.target.name, trouble, link.throttle, notes, link.finished_ms
+            )
+        )
         keys = [key for record in records for key in _keys(record)]
         await estate.target.refresh([r.topic for r in records])
         mine = await _bounds(estate.target, keys)
@@ -209,6 +229,7 @@ async def snapshot(estate: Estate) -> Snapshot:
         frozenset(r.instance for r in routers),
         tuple(mirrors),
         tuple(log.alive(ControllerPresence)),
+        {r.instance: r for r in routers},
     )
 
 

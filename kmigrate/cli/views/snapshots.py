@@ -10,6 +10,7 @@ from rich.text import Text
 from kmigrate.cli.views.lags import lag_text
 from kmigrate.cli.views.tables import phase_text, table
 from kmigrate.model.lag import Lag
+from kmigrate.model.records import RouterPresence
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]
@@ -25,10 +26,14 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
         line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
         if link.throttle:
             line.append(f"  at most {link.throttle:,} bytes/s", style="yellow")
+        if link.finished_ms:
+            line.append("  finished", style="green")
         if link.trouble:
             line.append(f"  {link.trouble}", style="red")
         parts.append(line)
         parts += [Text(f"! {note}", style="yellow") for note in link.notes]
+    if any(link.finished_ms for link in shot.links):
+        parts += [_staying(word) for word in shot.connected.values() if word.on_brokers]
     if not shot.links:
         parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
     if shot.topics:
@@ -55,6 +60,13 @@ def _processes(shot: Snapshot) -> Text:
         if router not in alive:
             line.append(f"router {router.name} is silent   ", style="red")
     return line
+
+
+def _staying(router: RouterPresence) -> Text:
+    """Who has not left a router yet, though its links are finished."""
+    who = [client.text for client in router.clients if client.brokers]
+    more = f" and {router.more_clients} clients more" if router.more_clients else ""
+    return Text(f"! still at router {router.name}: {'; '.join(who)}{more}", style="yellow")
 
 
 def _topics(shot: Snapshot) -> RenderableType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kmigrate.workflow.verbs.access import access_findings
 from kmigrate.workflow.verbs.engines import set_engine
+from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import (
@@ -24,13 +25,17 @@ from kmigrate.workflow.verbs.verified import remember_verified
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
 __all__ = [
+    "Left",
+    "SayLeft",
     "access_findings",
     "check_link",
     "check_offsets_mode",
     "create_link",
     "delete_link",
+    "finish_link",
     "forget_patterns",
     "forget_router",
+    "left_behind",
     "mirror_groups",
     "mirror_matching_groups",
     "mirror_matching_topics",
@@ -43,7 +48,9 @@ __all__ = [
     "resume_topics",
     "set_engine",
     "throttle_link",
+    "undo_finish",
     "unmirrored_readers",
     "wait_groups",
+    "wait_left",
     "wait_topics",
 ]

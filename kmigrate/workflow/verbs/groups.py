@@ -19,7 +19,7 @@ from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 
 __all__ = ["mirror_groups", "promote_groups", "unmirrored_readers"]
 
@@ -30,6 +30,7 @@ _AT_ONCE = 20
 async def mirror_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
     """Register groups; nothing is written to the target before their promote (AL-21, AL-22)."""
     link = resolve_link(estate.log.state, link_name)
+    refuse_finished(link)
     _, source_admin = await estate.source(link)
     known = await source_admin.groups()
     found: list[Finding] = []

@@ -21,7 +21,17 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.access import access_findings
 
-__all__ = ["check_link", "create_link", "delete_link", "forget_router", "mirror_runs", "resolve_link", "throttle_link"]
+__all__ = [
+    "check_link",
+    "create_link",
+    "delete_link",
+    "forget_router",
+    "mirror_runs",
+    "refuse_finished",
+    "resolve_link",
+    "throttle_link",
+    "unpromoted",
+]
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -117,21 +127,17 @@ async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bo
 async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
     """Forget a link and its records; never deletes a topic, refuses while anything is mirrored and unpromoted."""
     link = resolve_link(estate.log.state, name)
-    found = [
-        Finding("refuse", "topic-not-promoted", f"topic {t.topic} is {t.phase}", f"kmigrate promote {t.topic}")
-        for t in estate.log.state.topics(link.name)
-        if t.phase is not TopicPhase.PROMOTED
-    ]
-    found += [
-        Finding("refuse", "topic-not-settled", f"topic {t.topic} has not got its own configs back: {t.reason}")
-        for t in estate.log.state.topics(link.name)
-        if t.unsettled
-    ]
-    found += [
-        Finding("refuse", "group-not-promoted", f"group {g.group} is {g.phase}", f"kmigrate group promote {g.group}")
-        for g in estate.log.state.groups(link.name)
-        if g.phase is not GroupPhase.PROMOTED
-    ]
+    found = unpromoted(estate.log.state, link.name)
+    if link.finished_ms and estate.log.state.routers():
+        names = ", ".join(router.name for router in estate.log.state.routers())
+        found.append(
+            Finding(
+                "refuse",
+                "routers-stay",
+                f"the link is finished, and without its record router {names} would take clients in again",
+                "keep the link as long as a router answers at a bootstrap address, or stop the routers first",
+            )
+        )
     keys = _link_keys(estate.log.state, link.name)
     restore = link.restore_expiration is not None and not any(
         other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
@@ -148,6 +154,42 @@ async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
     for key in keys:
         await estate.log.append(lambda state, k=key: (k, None) if k in state.records else None)  # type: ignore[misc]
     return made.done()
+
+
+def unpromoted(state: State, link: str) -> list[Finding]:
+    """What of a link still needs its mirror, its routers or its controller."""
+    found = [
+        Finding("refuse", "topic-not-promoted", f"topic {t.topic} is {t.phase}", f"kmigrate promote {t.topic}")
+        for t in state.topics(link)
+        if t.phase is not TopicPhase.PROMOTED
+    ]
+    found += [
+        Finding(
+            "refuse",
+            "topic-not-settled",
+            f"topic {t.topic} has not got its own configs back{f': {t.reason}' if t.reason else ''}",
+            "a running controller puts them back: kmigrate status",
+        )
+        for t in state.topics(link)
+        if t.unsettled
+    ]
+    found += [
+        Finding("refuse", "group-not-promoted", f"group {g.group} is {g.phase}", f"kmigrate group promote {g.group}")
+        for g in state.groups(link)
+        if g.phase is not GroupPhase.PROMOTED
+    ]
+    return found
+
+
+def refuse_finished(link: LinkRecord) -> None:
+    """A link whose clients were told to leave mirrors nothing new: its routers would not hold their writes."""
+    if link.finished_ms:
+        raise Refused(
+            "link-finished",
+            f"link {link.name} is finished: its clients write to the target without a router",
+            still_true="nothing was changed",
+            next_step=f"kmigrate link finish {link.name} --undo, or a link of another name",
+        )
 
 
 def _link_keys(state: State, link: str) -> list[str]:

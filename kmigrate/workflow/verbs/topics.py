@@ -23,7 +23,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
 
@@ -42,6 +42,7 @@ async def mirror_topics(
 ) -> Plan:
     """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18)."""
     link = resolve_link(estate.log.state, link_name)
+    refuse_finished(link)
     check_offsets_mode(offsets)
     source, source_admin = await estate.source(link)
     seen = (await source.refresh(topics)).topics

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import BarrierRecord, ClusterRef, GroupRecord, LinkRecord, ProducerMark, Record, TopicRecord
-from kmigrate.model.routes import DIRECT_LIMIT, Serve, id_shift, routing_table
+from kmigrate.model.routes import DIRECT_LIMIT, Serve, finished, id_shift, routing_table
 from kmigrate.model.state import State
 
 LINK = LinkRecord("l", "uuid", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "cluster"), 1)
@@ -69,3 +71,31 @@ def test_translated_ids_never_fall_below_the_direct_limit_and_never_overflow() -
 
 def test_a_new_generation_and_a_new_link_use_another_block() -> None:
     assert len({id_shift("c", "l", 0), id_shift("c", "l", 1), id_shift("c", "other", 0), id_shift("d", "l", 0)}) == 4
+
+
+def _finished(*links: LinkRecord, more: tuple[Record, ...] = ()) -> bool:
+    folded = State()
+    for epoch, record in enumerate((*links, *more)):
+        folded = folded.with_record(record.key, record, epoch)
+    assert finished(folded) is routing_table(folded).finished
+    return finished(folded)
+
+
+def test_clients_leave_when_every_link_that_mirrored_anything_is_finished() -> None:
+    done, other = replace(LINK, finished_ms=9), replace(LINK, name="other")
+    promoted = TopicRecord("l", "t", TopicPhase.PROMOTED, 1)
+    elsewhere = TopicRecord("other", "u", TopicPhase.PROMOTED, 1)
+    assert not _finished(LINK, more=(promoted,))
+    assert not _finished()
+    assert _finished(done, more=(promoted,))
+    assert _finished(done, other, more=(promoted,)), "a link that mirrored nothing needs no router"
+    assert not _finished(done, other, more=(promoted, elsewhere))
+    assert _finished(done, replace(other, finished_ms=9), more=(promoted, elsewhere))
+
+
+@pytest.mark.parametrize(
+    "late", [TopicRecord("l", "u", TopicPhase.MIRRORING, 1), GroupRecord("l", "g", GroupPhase.MIRRORED, 1)]
+)
+def test_nobody_leaves_while_anything_is_mirrored(late: Record) -> None:
+    promoted = TopicRecord("l", "t", TopicPhase.PROMOTED, 1)
+    assert not _finished(replace(LINK, finished_ms=9), more=(promoted, late))

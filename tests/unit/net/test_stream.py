@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Sized
 
 import pytest
 
@@ -46,6 +47,14 @@ async def receive(chunks: list[bytes], max_frame: int = 4 << 20) -> Peer:
         await asyncio.sleep(0.005)
     server.close()
     return peer
+
+
+async def filled(found: Sized) -> None:
+    """Wait until something has come, for ten seconds at most."""
+    for _ in range(2000):
+        if len(found):
+            return
+        await asyncio.sleep(0.005)
 
 
 BODIES = [b"", b"a", b"b" * 100, b"c" * 70_000, b"d" * 1_500_000, b"e" * 3]
@@ -144,3 +153,25 @@ def test_nobody_at_the_address_is_unreachable() -> None:
             await BrokerConnection.open("127.0.0.1", 1, client_id="test")
 
     asyncio.run(run())
+
+
+def test_a_stream_that_is_finished_still_hears_what_the_peer_says() -> None:
+    async def scenario() -> Peer:
+        peer = Peer()
+        server = await asyncio.get_running_loop().create_server(lambda: peer.stream, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        writer.write(framed(b"before"))
+        await filled(peer.frames)
+        peer.stream.write(b"answer")
+        peer.stream.finish()
+        async with asyncio.timeout(10):
+            assert await reader.read() == b"answer", "what was written arrives, and then the end"
+        writer.write(framed(b"after"))
+        writer.close()
+        await filled(peer.lost)
+        server.close()
+        return peer
+
+    peer = asyncio.run(scenario())
+    assert [bytes(frame) for frame in peer.frames] == [framed(b"before"), framed(b"after")]
+    assert peer.lost == [None]

@@ -80,6 +80,7 @@ class FakeEdge:
     identities: list[Identity] = field(default_factory=list)
     logins: list[tuple[Identity, Callable[[str], None]]] = field(default_factory=list)
     wakes: list[float] = field(default_factory=list)
+    parted: int = 0
 
     def now(self) -> float:
         return self.clock
@@ -109,6 +110,9 @@ class FakeEdge:
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
+
+    def part(self) -> None:
+        self.parted += 1
 
     def identified(self, identity: Identity) -> None:
         self.identities.append(identity)

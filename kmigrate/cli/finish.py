@@ -1,0 +1,98 @@
+"""`kmigrate link finish`: clients leave the routers, and the wait until the last one has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+
+from kmigrate.cli.call import Call, command
+from kmigrate.cli.link import Name, app, plan_answer
+from kmigrate.cli.options import NoWait, PlanOnly, Timeout, Yes
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.leaving import clients_table, ending
+from kmigrate.cli.views.plans import plan_view
+from kmigrate.model.routes import finished
+from kmigrate.workflow import verbs
+from kmigrate.workflow.bootstraps import Leads
+
+__all__ = ["app", "finish"]
+
+
+@command(app, "finish")
+async def finish(
+    call: Call,
+    name: Name = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", help="The bootstrap addresses that clients hold (else those of the routers)."),
+    ] = None,
+    delivery_timeout: Annotated[
+        float | None,
+        typer.Option("--delivery-timeout", min=0.0, help="Seconds (else [finish] delivery_timeout_s)."),
+    ] = None,
+    clients_known: Annotated[
+        bool, typer.Option("--clients-known", help="The target knows the credentials that routers' tables map.")
+    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Take it back: routers tell their own addresses again.")] = False,
+    timeout: Timeout = 600.0,
+    no_wait: NoWait = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Let clients leave the routers, with no restart.
+
+    Routers tell them the target's own addresses and end their connections in turn; waits until nobody is left.
+    Says whether the bootstrap addresses that clients hold will still answer without routers.
+    """
+    async with call.estate() as estate:
+        link = verbs.resolve_link(estate.log.state, call.link(name)).name
+        if undo:
+            looked = await verbs.undo_finish(estate, link, plan=True)
+            if plan or not looked.changes:
+                return plan_answer(looked)
+            call.confirm(yes, f"Let routers keep the clients of link {link} again?")
+            return plan_answer(await verbs.undo_finish(estate, link))
+        given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
+        seconds = call.settings.finish.delivery_timeout_s if delivery_timeout is None else delivery_timeout
+        looked, asked = await verbs.finish_link(
+            estate, link, given, seconds, clients_known=clients_known, plan=True
+        )
+        told: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
+        if plan:
+            return Answer({**looked.as_json(), **told}, plan_view(looked))
+        if looked.changes:
+            call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
+        made, asked = await verbs.finish_link(estate, link, given, seconds, clients_known=clients_known)
+        if no_wait:
+            return plan_answer(made)
+        with _watched(call) as say:
+            await verbs.wait_left(estate, link, timeout, say)
+        left = verbs.left_behind(estate, 0)
+        gone = finished(estate.log.state)
+        may_stop = gone and bool(asked) and all(each.leads is Leads.TARGET for each in asked)
+        told |= {
+            "told_real_addresses": gone,
+            "on_brokers": left.on_brokers,
+            "clients": [dataclasses.asdict(each) for each in left.clients],
+            "routers_may_stop": may_stop,
+        }
+        parts = [plan_view(made), *([clients_table(left.clients)] if left.clients else [])]
+        return Answer({**made.as_json(), **told}, Group(*parts, ending(asked, gone=gone, may_stop=may_stop)))
+
+
+@contextmanager
+def _watched(call: Call) -> Iterator[verbs.SayLeft]:
+    """A spinner that says how many are left, and who comes first among them."""
+    with call.out.waiting("waiting for clients to leave") as waiting:
+
+        def say(left: verbs.Left) -> None:
+            who = f": {'; '.join(left.named[:3])}" if left.named else ""
+            silent = f"; router {', '.join(left.silent)} is silent" if left.silent else ""
+            waiting.say(f"{left.on_brokers} connections left{who}{silent}")
+
+        yield say

@@ -1,0 +1,97 @@
+"""How clients leave a router once the links are finished: told the brokers' own addresses, then seen off one by one.
+
+a. A client that was told real addresses writes nothing more through this router: its Produce requests are answered
+   NOT_LEADER_OR_FOLLOWER, which is surely not appended, and which every client takes for a leader that has moved.
+b. It is told only when everything that it has written here is answered. So no write of a client is appended behind
+   one that it has sent to the broker itself, and no sequence is ever out of order by our doing.
+c. Connections to listeners of brokers end in turn, those that are idle longest first, each only while nothing of it
+   is under way; from its turn on, (a) holds for it, too. The bootstrap listener's end by themselves.
+
+A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
+of another that shares both, and these go together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kmigrate.model.records import ConnectedClient
+
+__all__ = ["Farewell", "Guest", "Who", "grouped"]
+
+_REMEMBERED = 20_000
+"""Clients that are known to have been told; the oldest are forgotten first, and are told again when they ask."""
+_SETTLING_S = 0.5
+"""A connection this young may be one that is being logged in, or the way to the answer that moves its client."""
+_LISTED = 64
+_NAME_LENGTH = 80
+"""Clients that a presence record names, and letters of each of their names: it is sent twice a second."""
+
+
+Who = tuple[str, str, str, str]
+"""Client id, host, principal, software."""
+
+
+class Guest(Protocol):
+    """A session, as its leaving sees it."""
+
+    host: str
+    client_id: str
+    on_broker: bool
+    leaving: bool
+    since: float
+    active: float
+
+    @property
+    def idle(self) -> bool: ...
+
+    @property
+    def writing(self) -> bool: ...
+
+    def leave(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Farewell:
+    """Who is connected to this router, and which clients have been told where the brokers really are."""
+
+    guests: set[Guest] = field(default_factory=set)
+    told: dict[tuple[str, str], None] = field(default_factory=dict)
+
+    def knows(self, guest: Guest) -> bool:
+        """Whether this guest's client has been told (a)."""
+        return (guest.host, guest.client_id) in self.told
+
+    def may_tell(self, guest: Guest) -> bool:
+        """Whether it may be told now (b); from the first time it is asked for, (a) holds."""
+        key = (guest.host, guest.client_id)
+        if key not in self.told:
+            self.told[key] = None
+            if len(self.told) > _REMEMBERED:
+                self.told.pop(next(iter(self.told)))
+        return not any(other.writing for other in self.guests if (other.host, other.client_id) == key)
+
+    def next(self, now: float) -> Guest | None:
+        """Whose connection ends next (c)."""
+        here = [g for g in self.guests if g.on_broker and not g.leaving and now - g.since >= _SETTLING_S]
+        return min(here, key=lambda guest: (not guest.idle, guest.active), default=None)
+
+
+def grouped(connections: Iterable[tuple[Who, bool]]) -> tuple[tuple[ConnectedClient, ...], int]:
+    """Connections (whose, and whether to a broker's listener) summed up by client, and how many clients are left out.
+
+    Those who must leave come first.
+    """
+    brokers: Counter[Who] = Counter()
+    bootstrap: Counter[Who] = Counter()
+    for who, on_broker in connections:
+        (brokers if on_broker else bootstrap)[who] += 1
+    ordered = [*sorted(brokers), *sorted(bootstrap.keys() - brokers.keys())]
+    listed = []
+    for who in ordered[:_LISTED]:
+        client_id, host, principal, software = (name[:_NAME_LENGTH] for name in who)
+        listed.append(ConnectedClient(client_id, host, principal, software, brokers[who], bootstrap[who]))
+    return tuple(listed), max(0, len(ordered) - _LISTED)

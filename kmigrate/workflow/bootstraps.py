@@ -1,0 +1,131 @@
+"""Who answers at the bootstrap addresses that clients hold, found out by asking there and not by guessing (AL-02).
+
+A client keeps its bootstrap address for good, and needs it whenever it starts anew. So before the routers go it must
+lead somewhere that stays: to brokers of the target, or to a router that is left running for that alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError, Unreachable, UsageError
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.resolve import addresses_of
+from kmigrate.protocol.api import entity
+from kmigrate.workflow.plan import Finding
+
+__all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port"]
+
+_API_VERSIONS, _WRITE_TXN_MARKERS = 18, 27
+"""Every broker speaks WriteTxnMarkers, which is between brokers; a router offers it to nobody."""
+_ANSWER_S = 8.0
+
+
+class Leads(StrEnum):
+    """Where an address leads."""
+
+    TARGET = "target"
+    ROUTER = "router"
+    ELSEWHERE = "elsewhere"
+    NOWHERE = "nowhere"
+
+
+_WORST_FIRST = (Leads.NOWHERE, Leads.ELSEWHERE, Leads.ROUTER, Leads.TARGET)
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """One address that clients hold, and where it leads."""
+
+    address: str
+    leads: Leads
+    told: str
+    """What was found there, as the end of a sentence."""
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(
+            "bad-address",
+            f"{address!r} is no bootstrap address",
+            still_true="nothing was changed",
+            next_step="expected: HOST:PORT",
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def ask_bootstraps(target: ClusterClient, addresses: Sequence[str]) -> list[Bootstrap]:
+    """Ask each address, and each machine behind a name: one that leads nowhere is found even beside others."""
+    await target.refresh([])
+    brokers: set[tuple[str, int]] = set()
+    for host, port in target.metadata.brokers.values():
+        try:
+            brokers |= {(each, port) for each in await addresses_of(host, port)}
+        except Unreachable:  # this machine may know brokers by other names than they tell
+            continue
+    return [await _ask(target, address, brokers) for address in dict.fromkeys(addresses)]
+
+
+async def _ask(target: ClusterClient, address: str, brokers: Collection[tuple[str, int]]) -> Bootstrap:
+    host, port = host_and_port(address)
+    try:
+        behind = sorted(await addresses_of(host, port))
+    except Unreachable as error:
+        return Bootstrap(address, Leads.NOWHERE, error.what)
+    # A certificate is for the name, so that with TLS only the name can be asked.
+    asked = behind if target.settings.security.tls is None else [host]
+    found = [await _ask_one(target, address, each, port) for each in asked]
+    worst = min(found, key=lambda each: _WORST_FIRST.index(each.leads))
+    if worst.leads is Leads.TARGET and all((each, port) in brokers for each in behind):
+        return replace(worst, told="a broker of the target answers at its own address")
+    return worst
+
+
+async def _ask_one(target: ClusterClient, address: str, host: str, port: int) -> Bootstrap:
+    wanted = target.metadata.cluster_id
+    settings: ClusterSettings = replace(target.settings, bootstrap=((host, port),))
+    try:
+        async with asyncio.timeout(_ANSWER_S), ClusterClient(settings) as client:
+            versions = await client.call(entity(_API_VERSIONS, 0, "request")())
+            cluster = (await client.refresh([])).cluster_id
+    except TimeoutError:
+        return Bootstrap(address, Leads.NOWHERE, f"nothing answers at {host}:{port} within {_ANSWER_S:g} s")
+    except KmigrateError as error:
+        return Bootstrap(address, Leads.NOWHERE, error.what)
+    if cluster != wanted:
+        return Bootstrap(address, Leads.ELSEWHERE, f"{host}:{port} answers as cluster {cluster}, not {wanted}")
+    if _WRITE_TXN_MARKERS in {int(key.api_key) for key in versions.api_keys}:
+        return Bootstrap(address, Leads.TARGET, f"a broker of the target answers behind {host}:{port}")
+    return Bootstrap(address, Leads.ROUTER, f"a router answers at {host}:{port}")
+
+
+def bootstrap_findings(found: Sequence[Bootstrap], brokers: Sequence[tuple[str, int]]) -> list[Finding]:
+    """What each address means for clients that start again after the routers have gone."""
+    real = ", ".join(f"{host}:{port}" for host, port in brokers)
+    return [_finding(each, real) for each in found]
+
+
+def _finding(found: Bootstrap, real: str) -> Finding:
+    name = found.address
+    if found.leads is Leads.TARGET:
+        return Finding("ok", "bootstrap-stays", f"{name} goes on answering without routers: {found.told}")
+    if found.leads is Leads.ROUTER:
+        return Finding(
+            "warn",
+            "bootstrap-at-router",
+            f"{name} leads to a router ({found.told}): without it clients that hold this address could not start again",
+            f"move the name to brokers of the target ({real}), or leave that router running: it goes on answering; "
+            "no client need be restarted for either",
+        )
+    ref = "bootstrap-elsewhere" if found.leads is Leads.ELSEWHERE else "bootstrap-silent"
+    return Finding(
+        "refuse",
+        ref,
+        f"clients that hold {name} could not start again: {found.told}",
+        f"make {name} lead to brokers of the target ({real}) or to a router, or leave it out if no client holds it",
+    )

@@ -1,0 +1,277 @@
+"""`link finish`: clients leave the routers without a restart; its guards, its record, and the wait for the last one.
+
+What must hold before a client may write to a broker of the target without a router between them:
+
+a. Nothing of the link is forwarded, held or unsettled: topics and groups are promoted, and all routers know it.
+b. No write from before a flip can be sent again. The gate tells such a repetition from a first write, and a broker
+   cannot (B3, B7); a producer gives up within its delivery timeout, so that long after the last flip is enough.
+c. No producer's sequences at the target are other than its own, which they are while a route has generation 0.
+d. What clients show to the routers serves them at the target, too: the same protocol, and logins judged there.
+e. The bootstrap addresses that clients hold lead somewhere that stays, or somebody was told that they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kmigrate.errors import WaitTimedOut
+from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence
+from kmigrate.model.routes import finished
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.workflow.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.links import resolve_link, unpromoted
+
+__all__ = ["Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
+
+_QUIET_S = 2.0
+"""How long nobody may be connected until all count as gone: a client that was seen off may come once more to ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Who is still connected to routers: clients with connections to brokers' listeners first."""
+
+    on_brokers: int
+    clients: tuple[ConnectedClient, ...]
+    silent: tuple[str, ...]
+    """Routers that have not said that they know of the finish."""
+
+    @property
+    def named(self) -> list[str]:
+        return [client.text for client in self.clients if client.brokers]
+
+
+SayLeft = Callable[[Left], None]
+
+
+async def finish_link(
+    estate: Estate,
+    name: str | None,
+    bootstraps: Sequence[str],
+    delivery_timeout_s: float,
+    *,
+    clients_known: bool = False,
+    plan: bool = False,
+) -> tuple[Plan, list[Bootstrap]]:
+    """Write that the link is finished; and what answers at the addresses that clients hold.
+
+    `clients_known` is a person's word that the target knows what clients show to routers that judge them.
+    """
+    state = estate.log.state
+    link = resolve_link(state, name)
+    asked = await ask_bootstraps(estate.target, bootstraps or [router.bootstrap for router in state.routers()])
+    brokers = sorted(estate.target.metadata.brokers.values())
+    found = bootstrap_findings(asked, brokers)
+    if not asked:
+        found.append(
+            Finding(
+                "warn",
+                "no-bootstrap-known",
+                "no router is registered, so the addresses that clients hold are not known",
+                "give them: --bootstrap HOST:PORT,...",
+            )
+        )
+    if link.finished_ms:
+        done = Finding("ok", "already-finished", f"link {link.name} is finished already")
+        return Plan.of("link finish", [], [done, *found]), asked
+    guards = _link_guards(state, link, delivery_timeout_s, now_ms())
+    guards += _router_guards(estate, state, clients_known=clients_known)
+    found = [*guards, *found]
+    addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
+    changes = [
+        f"routers tell clients the target's own addresses: {addresses}",
+        "routers end the connections to their broker listeners in turn; their bootstrap listeners go on answering",
+    ]
+    made = Plan.of("link finish", changes, found)
+    made.refuse()
+    if plan:
+        return made, asked
+
+    def decide(now: State) -> LinkRecord | None:
+        current = now.link(link.name)
+        if current is None or current.finished_ms:
+            return None
+        # Somebody may have mirrored another topic since the guards looked.
+        Plan.of("link finish", [], _link_guards(now, current, delivery_timeout_s, now_ms())).refuse()
+        return replace(current, finished_ms=now_ms())
+
+    await estate.log.append(decide)
+    return made.done(), asked
+
+
+def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
+    """(a), (b), (c) as the state log tells them."""
+    topics = state.topics(link.name)
+    found = unpromoted(state, link.name)
+    if not topics and not state.groups(link.name):
+        found.append(Finding("refuse", "nothing-mirrored", f"link {link.name} has mirrored nothing", "kmigrate status"))
+    newest = max(topics, key=lambda topic: topic.promoted_ms, default=None)
+    if newest is not None and not found:
+        left = delivery_timeout_s - (now - newest.promoted_ms) / 1000
+        if left > 0:
+            found.append(
+                Finding(
+                    "refuse",
+                    "retries-not-over",
+                    f"a producer may still repeat a write from before the promote of {newest.topic}, for {left:.0f} s: "
+                    f"that long after the last promote (delivery timeout {delivery_timeout_s:g} s) routers must stay "
+                    "between producers and the target",
+                    f"repeat in {left:.0f} s; --delivery-timeout where no producer's delivery.timeout.ms is as long",
+                )
+            )
+    found += [
+        Finding(
+            "refuse",
+            "former-ids",
+            f"topic {topic.topic} has been promoted more than once (generation {topic.generation}): producers that "
+            "wrote to it before hold sequences that only routers can translate",
+            f"restart the producers of {topic.topic}, and leave them at the routers",
+        )
+        for topic in topics
+        if topic.generation
+    ]
+    waiting = [other.name for other in state.links() if other.name != link.name and not other.finished_ms]
+    used = {record.link for record in state.topics()} | {record.link for record in state.groups()}
+    found += [
+        Finding(
+            "warn",
+            "other-link",
+            f"link {name} is not finished: until it is, routers go on telling their own addresses, for an address is "
+            "a broker's and not a topic's",
+            f"kmigrate link finish {name}",
+        )
+        for name in waiting
+        if name in used
+    ]
+    if link.topic_patterns or link.group_patterns:
+        found.append(
+            Finding("warn", "patterns-rest", f"names that appear on {link.source.name} from now on are not picked up")
+        )
+    return found
+
+
+def _router_guards(estate: Estate, state: State, *, clients_known: bool) -> list[Finding]:
+    """(a), (d) as the routers tell them."""
+    alive = {presence.instance: presence for presence in estate.log.alive(RouterPresence)}
+    protocol = estate.target.settings.security.protocol
+    found: list[Finding] = []
+    for router in state.routers():
+        word = alive.get(router.instance)
+        if word is None:
+            found.append(
+                Finding(
+                    "refuse",
+                    "router-silent",
+                    f"router {router.name} on {router.host} is silent",
+                    f"start it again, or: kmigrate router forget {router.name}",
+                )
+            )
+        elif word.on_brokers < 0:
+            found.append(
+                Finding(
+                    "refuse",
+                    "router-too-old",
+                    f"router {router.name} is of a version that cannot finish a link",
+                    f"start router {router.name} with this version",
+                )
+            )
+        elif word.protocol != protocol:
+            found.append(
+                Finding(
+                    "refuse",
+                    "protocol-differs",
+                    f"clients speak {word.protocol} to router {router.name}, and would have to speak {protocol} to the "
+                    "addresses that it would tell them",
+                    f"let the target's configuration name the listener that is meant for clients ({word.protocol}), "
+                    "and start the routers again",
+                )
+            )
+        elif word.maps_clients:
+            found.append(
+                Finding(
+                    "warn" if clients_known else "refuse",
+                    "clients-mapped",
+                    f"router {router.name} knows clients by a table of its own: the target may not know what they show",
+                    "make these credentials or certificates known to the target, and say so: --clients-known",
+                )
+            )
+    return found
+
+
+async def undo_finish(estate: Estate, name: str | None, *, plan: bool = False) -> Plan:
+    """Take the finish back: routers tell their own addresses again."""
+    link = resolve_link(estate.log.state, name)
+    if not link.finished_ms:
+        return Plan.of("link finish", [], [Finding("ok", "not-finished", f"link {link.name} is not finished")])
+    found = [
+        Finding(
+            "ok",
+            "left-stay-left",
+            "clients that have left stay at the target's brokers until they start again: all is promoted, so it is "
+            "the same log",
+        )
+    ]
+    if not estate.log.alive(RouterPresence):
+        found.append(
+            Finding("refuse", "no-router", "no router runs that could take clients back", "kmigrate router run")
+        )
+    made = Plan.of("link finish", ["routers tell clients their own addresses again, and end no connection"], found)
+    made.refuse()
+    if plan:
+        return made
+
+    def decide(state: State) -> LinkRecord | None:
+        current = state.link(link.name)
+        return replace(current, finished_ms=0) if current is not None and current.finished_ms else None
+
+    await estate.log.append(decide)
+    return made.done()
+
+
+def left_behind(estate: Estate, epoch: int) -> Left:
+    """Who is connected now, by the routers' newest words; silent is who has not acted on the log up to `epoch`."""
+    state = estate.log.state
+    names = {router.instance: router.name for router in state.routers()}
+    words = [word for word in estate.log.alive(RouterPresence) if word.instance in names]
+    heard = {word.instance for word in words if word.applied >= epoch}
+    return Left(
+        sum(max(0, word.on_brokers) for word in words),
+        tuple(client for word in words for client in word.clients),
+        tuple(sorted(name for instance, name in names.items() if instance not in heard)),
+    )
+
+
+async def wait_left(estate: Estate, name: str, timeout: float, say: SayLeft) -> None:
+    """Wait until nobody is connected to a broker's listener of any router."""
+    if not finished(estate.log.state):
+        return  # another link keeps everybody (`other-link`)
+    deadline, quiet, epoch = monotonic() + timeout, 0.0, estate.log.state.epoch
+    while True:
+        left, now = left_behind(estate, epoch), monotonic()
+        say(left)
+        if left.on_brokers or left.silent:
+            quiet = 0.0
+        else:
+            quiet = quiet or now
+            if now - quiet >= _QUIET_S:
+                return
+        if now >= deadline:
+            raise _still_here(name, left, timeout)
+        await estate.log.changed(min(deadline - now, _QUIET_S))
+
+
+def _still_here(name: str, left: Left, timeout: float) -> WaitTimedOut:
+    if left.silent:
+        what = f"router {', '.join(left.silent)} has not said within {timeout:g} s that it knows of the finish"
+    else:
+        what = f"after {timeout:g} s {left.on_brokers} connections to routers are left: {'; '.join(left.named)}"
+    return WaitTimedOut(
+        "clients-left",
+        what,
+        still_true="the link stays finished: routers serve who is left as before, and go on seeing clients off",
+        next_step=f"look at these clients; kmigrate link finish {name} waits again, with --undo routers keep them",
+    )

@@ -1,0 +1,208 @@
+"""Clients leave a router: what they are told and when, what becomes of their writes, and who goes next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kmigrate.model.records import ConnectedClient
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.api import encode_body, entity, is_flexible
+from kmigrate.protocol.frames import encode_request_head
+from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.core import Outcome
+from kmigrate.router.leaving import Farewell, grouped
+from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.session import Session
+from tests.unit.router.router_fakes import FakeEdge, Stage, batch, route
+
+NOT_LEADER = 6
+METADATA, API_VERSIONS = 3, 18
+
+
+def _stage(*, finished: bool = True) -> Stage:
+    """One connection of client "c" on a router whose only topic is promoted."""
+    stage = Stage(route("t", Serve.LOCAL))
+    _see(stage, stage.session)
+    if finished:
+        _finish(stage)
+    return stage
+
+
+def _see(stage: Stage, session: Session, *, host: str = "h", at: float = 0.0) -> None:
+    session.host, session.client_id, session.since, session.active = host, "c", at, at
+    stage.core.farewell.guests.add(session)
+
+
+def _finish(stage: Stage, *, finished: bool = True) -> None:
+    stage.core.swap(replace(stage.core.table, epoch=stage.core.table.epoch + 1, finished=finished))
+    stage.core.wake()
+
+
+def _another(stage: Stage, *, host: str = "h", at: float = 0.0) -> tuple[Session, FakeEdge]:
+    """A second connection to the same router."""
+    edge = FakeEdge()
+    session = Session(stage.core, edge)
+    _see(stage, session, host=host, at=at)
+    return session, edge
+
+
+def _ask(session: Session, request: Any) -> None:
+    kind = type(request)
+    key, version = int(kind.__api_key__), int(kind.__version__)
+    raw = encode_request_head(key, version, 77, b"c", is_flexible(key, version)) + encode_body(request)
+    session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
+
+
+def _ask_metadata(session: Session) -> None:
+    _ask(session, blank(entity(METADATA, 9, "request"), topics=()))
+
+
+def _metadata_answer() -> bytearray:
+    kind = entity(METADATA, 9, "response")
+    broker = blank(element(kind, "brokers"), node_id=1, host="real", port=9)
+    return bytearray(frame_answer(blank(kind, brokers=(broker,), controller_id=1), 77))
+
+
+def test_before_the_finish_clients_are_told_the_router_and_after_it_the_brokers() -> None:
+    stage = _stage(finished=False)
+    for shown in (b"router", b"real", b"router"):
+        _ask_metadata(stage.session)
+        done = stage.edge.sent[-1].done
+        assert done is not None
+        done(Outcome(_metadata_answer()))
+        assert shown in stage.edge.replies[-1]
+        _finish(stage, finished=shown == b"router")
+
+
+def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> None:
+    stage = _stage()
+    asks, asking = _another(stage)
+    stage.produce(("free", 0, batch()))
+    _ask_metadata(asks)
+    assert asking.sent == []
+    stage.produce(("free", 0, batch(sequence=1)))
+    assert len(stage.edge.sent) == 1, "from the question on nothing more of it is written here"
+    stage.edge.sent[0].answer()
+    assert len(asking.sent) == 1
+    assert stage.told() == [(1, [("free", 0, 0)]), (2, [("free", 0, NOT_LEADER)])]
+
+
+def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
+    stage = _stage()
+    asks, asking = _another(stage)
+    stage.produce(("free", 0, batch()))
+    _ask_metadata(asks)
+    stage.core.farewell.guests.discard(stage.session)
+    stage.session.closed()
+    assert len(asking.sent) == 1
+
+
+def test_another_client_is_neither_waited_for_nor_kept_from_writing() -> None:
+    stage = _stage()
+    asks, asking = _another(stage, host="elsewhere")
+    stage.produce(("free", 0, batch()))
+    _ask_metadata(asks)
+    assert len(asking.sent) == 1
+    stage.produce(("free", 0, batch(sequence=1)))
+    assert len(stage.edge.sent) == 2
+
+
+@pytest.mark.parametrize("version", [3, 9, 11])
+def test_what_a_client_that_was_told_still_writes_is_surely_not_appended(version: int) -> None:
+    stage = _stage()
+    _ask_metadata(stage.session)
+    sent = len(stage.edge.sent)
+    stage.produce(("t", 0, batch()), ("free", 1, batch()), version=version)
+    assert len(stage.edge.sent) == sent
+    done = stage.edge.sent[0].done
+    assert done is not None
+    done(Outcome(_metadata_answer()))
+    stage.edge.replies.pop(0)
+    assert stage.told(version) == [(1, [("t", 0, NOT_LEADER), ("free", 1, NOT_LEADER)])]
+
+
+def test_a_write_without_acknowledgement_is_taken_to_the_end() -> None:
+    stage = _stage()
+    stage.session.leave()
+    assert stage.edge.parted == 1
+    stage.produce(("free", 0, batch()), acks=0)
+    assert [s.where for s in stage.edge.sent] == ["target"]
+    stage.produce(("free", 0, batch()), acks=1)
+    _ask_metadata(stage.session)
+    assert len(stage.edge.sent) == 1, "nothing else is carried out on a connection that was ended"
+    assert stage.edge.replies == []
+
+
+def test_a_connection_is_ended_only_when_nothing_of_it_is_under_way() -> None:
+    stage = _stage()
+    stage.produce(("free", 0, batch()))
+    stage.session.leave()
+    assert stage.edge.parted == 0
+    stage.produce(("free", 0, batch(sequence=1)))
+    stage.edge.sent[0].answer()
+    assert stage.told() == [(1, [("free", 0, 0)]), (2, [("free", 0, NOT_LEADER)])]
+    assert stage.edge.parted == 1
+
+
+def test_after_an_undo_everything_is_as_before() -> None:
+    stage = _stage()
+    stage.produce(("free", 0, batch()))
+    stage.session.leave()
+    _ask_metadata(stage.session)
+    _finish(stage, finished=False)
+    stage.edge.sent[0].answer()
+    stage.produce(("free", 0, batch(sequence=1)))
+    assert [s.where for s in stage.edge.sent] == ["target", "target", "target"]
+    assert stage.edge.parted == 0
+    assert stage.core.farewell.told == {}
+
+
+def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet() -> None:
+    stage = _stage()
+    idle, _ = _another(stage, at=1.0)
+    young, _ = _another(stage, at=9.9)
+    bootstrap, _ = _another(stage, at=0.5)
+    bootstrap.on_broker = False
+    stage.produce(("free", 0, batch()))
+    farewell = stage.core.farewell
+    order = []
+    while (guest := farewell.next(10.0)) is not None:
+        guest.leaving = True
+        order.append(guest)
+    assert order == [idle, stage.session]
+    assert farewell.next(10.4) is young
+
+
+def test_who_was_told_is_remembered_within_bounds() -> None:
+    farewell = Farewell()
+    stage = _stage()
+    for number in range(20_005):
+        stage.session.client_id = str(number)
+        assert farewell.may_tell(stage.session)
+    assert len(farewell.told) == 20_000
+    assert farewell.knows(stage.session)
+
+
+def test_a_client_tells_its_library_and_its_name() -> None:
+    stage = _stage(finished=False)
+    kind = entity(API_VERSIONS, 3, "request")
+    _ask(stage.session, blank(kind, client_software_name="librdkafka", client_software_version="2.8.0"))
+    assert (stage.session.software, stage.session.client_id) == ("librdkafka 2.8.0", "c")
+
+
+def test_connections_are_summed_up_by_client_and_the_rest_is_counted() -> None:
+    app = ("x-app", "h", "User:a", "lib 1")
+    clients, more = grouped([(app, True), (app, False), (app, True)])
+    assert (clients, more) == ((ConnectedClient(*app, brokers=2, bootstrap=1),), 0)
+    waiting = [((f"b{number:03}" + "…" * 999, "h", "", ""), False) for number in range(100)]
+    clients, more = grouped([*waiting, (app, True)])
+    assert (clients[0].client_id, len(clients), more) == ("x-app", 64, 37), "who must leave yet comes first"
+    assert len(clients[1].client_id) == 80
+
+
+def test_a_client_may_name_a_broker_by_either_id() -> None:
+    book = AddressBook(1_000_000, {2: ("router", 9002)})
+    assert [book.real(node) for node in (1_000_002, 2, -1)] == [2, 2, -1]

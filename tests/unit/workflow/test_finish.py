@@ -1,0 +1,296 @@
+"""`link finish` on a log in memory: each guard refuses by name, the record is written once, the wait is for facts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+
+from kmigrate.errors import Refused, UsageError, WaitTimedOut
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern
+from kmigrate.model.records import (
+    ClusterRef,
+    ConnectedClient,
+    GroupRecord,
+    LinkRecord,
+    Record,
+    RouterPresence,
+    RouterRecord,
+    TopicRecord,
+    decode_record,
+    encode_record,
+)
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow import verbs
+from kmigrate.workflow.bootstraps import Bootstrap, Leads, ask_bootstraps, bootstrap_findings, host_and_port
+from kmigrate.workflow.plan import Plan
+from kmigrate.workflow.verbs import finish
+from tests.fakes.state_log import MemoryLog
+
+T = TypeVar("T")
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
+FINISHED = replace(LINK, finished_ms=5)
+TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, promoted_ms=1)
+GROUP = GroupRecord("l", "g", GroupPhase.PROMOTED, 1)
+ROUTER = RouterRecord("r", "r1", "host", "router:9092", 1)
+WORD = RouterPresence("r1", "r", applied=100, interval_ms=100, on_brokers=0, protocol="PLAINTEXT")
+CLIENT = ConnectedClient("app", "10.0.0.7", "User:app", "librdkafka 2.8.0", brokers=2)
+
+
+class Estate:
+    """What the verbs use of an estate; `asked` is what is found at the bootstrap addresses."""
+
+    def __init__(self, *records: Record, words: tuple[RouterPresence, ...] = (WORD,)) -> None:
+        self.log = MemoryLog(*(records or (LINK, TOPIC, GROUP, ROUTER)))
+        for word in words:
+            self.log.say(word)
+        self.target: Any = SimpleNamespace(
+            settings=SimpleNamespace(security=SimpleNamespace(protocol="PLAINTEXT")),
+            metadata=SimpleNamespace(brokers={1: ("real", 9)}, cluster_id="target-id"),
+        )
+        self.leads = Leads.ROUTER
+        self.addresses: list[str] = []
+
+    async def ask(self, _: Any, addresses: Any) -> list[Bootstrap]:
+        self.addresses = list(addresses)
+        return [Bootstrap(each, self.leads, "somebody answers") for each in addresses]
+
+    def finish(self, *bootstraps: str, delivery_s: float = 120.0, plan: bool = False) -> Plan:
+        with self.asking():
+            made, _ = _run(verbs.finish_link(self, "l", bootstraps, delivery_s, plan=plan))  # type: ignore[arg-type]
+        return made
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(finish, "ask_bootstraps", self.ask)
+            yield
+
+    @property
+    def finished_ms(self) -> int:
+        link = self.log.state.link("l")
+        assert link is not None
+        return link.finished_ms
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(10):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+def test_a_finish_is_one_field_of_the_links_record_and_repeats_change_nothing() -> None:
+    estate = Estate()
+    assert estate.finish(plan=True).changes
+    assert estate.finished_ms == 0
+    assert estate.finish().applied
+    when = estate.finished_ms
+    assert when > 0
+    again = estate.finish()
+    assert (again.changes, again.findings[0].ref, estate.finished_ms) == ((), "already-finished", when)
+
+
+def test_a_link_of_an_older_version_is_not_finished() -> None:
+    told = encode_record(LINK)
+    del told["finished_ms"]
+    assert decode_record(told) == LINK
+
+
+@pytest.mark.parametrize(
+    ("records", "ref"),
+    [
+        ((replace(TOPIC, phase=TopicPhase.MIRRORING),), "topic-not-promoted"),
+        ((replace(TOPIC, phase=TopicPhase.FENCED),), "topic-not-promoted"),
+        ((replace(TOPIC, unsettled=True),), "topic-not-settled"),
+        ((TOPIC, replace(GROUP, phase=GroupPhase.MIRRORED)), "group-not-promoted"),
+        ((replace(TOPIC, generation=1),), "former-ids"),
+        ((), "nothing-mirrored"),
+    ],
+)
+def test_what_still_needs_the_routers_is_named(records: tuple[Record, ...], ref: str) -> None:
+    estate = Estate(LINK, ROUTER, *records)
+    with pytest.raises(Refused) as caught:
+        estate.finish()
+    assert caught.value.ref == ref
+    assert caught.value.still_true == "nothing was changed"
+    assert caught.value.next_step
+    assert estate.finished_ms == 0
+
+
+def test_retries_of_writes_before_the_last_flip_are_waited_out() -> None:
+    estate = Estate(LINK, TOPIC, replace(TOPIC, topic="late", promoted_ms=now_ms() - 20_000), ROUTER)
+    with pytest.raises(Refused) as caught:
+        estate.finish()
+    assert caught.value.ref == "retries-not-over"
+    assert "promote of late, for 100 s" in caught.value.what
+    assert "repeat in 100 s" in caught.value.next_step
+    assert estate.finish(delivery_s=19.0).applied
+
+
+@pytest.mark.parametrize(
+    ("words", "ref"),
+    [
+        ((), "router-silent"),
+        ((replace(WORD, on_brokers=-1),), "router-too-old"),
+        ((replace(WORD, protocol="SASL_SSL"),), "protocol-differs"),
+        ((replace(WORD, maps_clients=True),), "clients-mapped"),
+    ],
+)
+def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterPresence, ...], ref: str) -> None:
+    with pytest.raises(Refused) as caught:
+        Estate(LINK, TOPIC, ROUTER, words=words).finish()
+    assert caught.value.ref == ref
+    assert caught.value.next_step
+
+
+def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
+    estate = Estate(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
+    with estate.asking():
+        made, _ = _run(verbs.finish_link(estate, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
+    assert made.applied
+    assert ("warn", "clients-mapped") in {(f.level, f.ref) for f in made.findings}
+
+
+def test_another_link_and_names_to_come_are_said_and_stop_nobody() -> None:
+    other = replace(LINK, name="m")
+    patterned = replace(LINK, topic_patterns=(NamePattern("a.*"),))
+    made = Estate(patterned, other, TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER).finish()
+    assert made.applied
+    assert {"other-link", "patterns-rest"} <= {f.ref for f in made.findings if f.level == "warn"}
+
+
+def test_the_addresses_that_clients_hold_are_those_of_the_routers_unless_they_are_given() -> None:
+    estate = Estate()
+    estate.finish(plan=True)
+    assert estate.addresses == ["router:9092"]
+    estate.finish("kafka.example:9092", plan=True)
+    assert estate.addresses == ["kafka.example:9092"]
+    assert "no-bootstrap-known" in {f.ref for f in Estate(LINK, TOPIC).finish().findings}
+
+
+@pytest.mark.parametrize(
+    ("leads", "level", "ref"),
+    [
+        (Leads.TARGET, "ok", "bootstrap-stays"),
+        (Leads.ROUTER, "warn", "bootstrap-at-router"),
+        (Leads.ELSEWHERE, "refuse", "bootstrap-elsewhere"),
+        (Leads.NOWHERE, "refuse", "bootstrap-silent"),
+    ],
+)
+def test_where_a_bootstrap_address_leads_decides_what_is_said(leads: Leads, level: str, ref: str) -> None:
+    (found,) = bootstrap_findings([Bootstrap("kafka:9092", leads, "told")], [("real", 9)])
+    assert (found.level, found.ref) == (level, ref)
+    assert "kafka:9092" in found.what
+    assert level == "ok" or "real:9" in found.next_step
+
+
+def test_an_address_where_nobody_answers_is_found_out_by_asking() -> None:
+    async def ask() -> list[Bootstrap]:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        addresses = [f"127.0.0.1:{port}", "no-such-host.invalid:9092"]
+        return await ask_bootstraps(Target(port), addresses)  # type: ignore[arg-type]
+
+    assert [each.leads for each in _run(ask())] == [Leads.NOWHERE, Leads.NOWHERE]
+
+
+class Target:
+    """A target whose brokers this machine cannot resolve."""
+
+    def __init__(self, port: int) -> None:
+        self.settings = ClusterSettings("t", (("127.0.0.1", port),))
+        self.metadata = SimpleNamespace(brokers={1: ("no-such-host.invalid", 9)}, cluster_id="target-id")
+
+    async def refresh(self, _: Any) -> None: ...
+
+
+@pytest.mark.parametrize("text", ["kafka", ":9092", "kafka:", "kafka:0", "kafka:70000", "kafka:x"])
+def test_what_is_no_address_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        host_and_port(text)
+    assert caught.value.ref == "bad-address"
+
+
+def test_addresses_have_a_host_and_a_port() -> None:
+    assert [host_and_port(text) for text in ("kafka:9092", " [::1]:1 ")] == [("kafka", 9092), ("::1", 1)]
+
+
+def test_a_finish_is_taken_back_while_a_router_runs() -> None:
+    estate = Estate()
+    estate.finish()
+    assert _run(verbs.undo_finish(estate, "l", plan=True)).changes  # type: ignore[arg-type]
+    assert estate.finished_ms
+    assert _run(verbs.undo_finish(estate, "l")).applied  # type: ignore[arg-type]
+    assert estate.finished_ms == 0
+    assert not _run(verbs.undo_finish(estate, "l")).changes  # type: ignore[arg-type]
+    estate.finish()
+    estate.log.silence(WORD.key)
+    with pytest.raises(Refused) as caught:
+        _run(verbs.undo_finish(estate, "l"))  # type: ignore[arg-type]
+    assert caught.value.ref == "no-router"
+
+
+def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> None:
+    estate = Estate(FINISHED, TOPIC, ROUTER)
+    for verb, ref in (
+        (verbs.delete_link(estate, "l"), "routers-stay"),  # type: ignore[arg-type]
+        (verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"), "link-finished"),  # type: ignore[arg-type]
+        (verbs.mirror_groups(estate, "l", ["n"]), "link-finished"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(Refused) as caught:
+            _run(verb)
+        assert caught.value.ref == ref
+
+
+def _wait(estate: Estate, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:
+    _run(verbs.wait_left(estate, "l", timeout, say))  # type: ignore[arg-type]
+
+
+def test_the_wait_ends_when_nobody_is_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on by a second between two looks; two seconds are a while."""
+    estate = Estate(FINISHED, TOPIC, ROUTER)
+    counts = [2, 0, 0, 1, 0, 0, 0, 7]
+    seen: list[int] = []
+
+    async def next_word(_: float) -> None:
+        estate.log.say(replace(WORD, on_brokers=counts[len(seen)]))
+
+    monkeypatch.setattr(finish, "monotonic", lambda: 100.0 + len(seen))
+    monkeypatch.setattr(estate.log, "changed", next_word)
+    estate.log.say(replace(WORD, on_brokers=counts[0]))
+    _wait(estate, 60.0, lambda left: seen.append(left.on_brokers))
+    assert seen == [2, 0, 0, 1, 0, 0, 0], "a client that comes once more is waited for again"
+
+
+def test_a_wait_that_takes_too_long_names_who_is_left() -> None:
+    staying = replace(WORD, on_brokers=2, clients=(CLIENT,))
+    estate = Estate(FINISHED, TOPIC, ROUTER, words=(staying,))
+    with pytest.raises(WaitTimedOut) as caught:
+        _wait(estate, 0.1)
+    assert caught.value.ref == "clients-left"
+    assert "app at 10.0.0.7 as User:app (librdkafka 2.8.0)" in caught.value.what
+    assert "stays finished" in caught.value.still_true
+
+
+def test_a_router_that_has_not_read_of_the_finish_is_waited_for() -> None:
+    estate = Estate(FINISHED, TOPIC, ROUTER, words=(replace(WORD, applied=0),))
+    with pytest.raises(WaitTimedOut) as caught:
+        _wait(estate, 0.1)
+    assert "router r " in caught.value.what
+
+
+def test_while_another_link_keeps_the_clients_nobody_is_waited_for() -> None:
+    records = (FINISHED, replace(LINK, name="m"), TOPIC, replace(TOPIC, link="m", topic="u"), ROUTER)
+    _wait(Estate(*records, words=(replace(WORD, on_brokers=2),)), 0.0)
