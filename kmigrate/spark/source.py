@@ -5,8 +5,8 @@ Each row carries its offset in source terms (`at`), its bucket, and hashes that 
     content   everything but the offset      *_hash   one part, null where the part is null
 
 Every hash input is written so that no two records share it: xxhash64 skips nulls and joins its arguments, so
-each part is preceded by its length, −1 where it is null; header names are hashed as well as their values, in
-their order. Timestamps arrive as microseconds made from milliseconds, one to one; −1 stays distinct.
+each part is preceded by its length, −1 where it is null; headers are a text that tells their names, bytes and nulls
+apart, in their order. Timestamps arrive as microseconds made from milliseconds, one to one; −1 stays distinct.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from kmigrate.cli.app import main
 from kmigrate.cli.checks import spark_choice
 from kmigrate.cli.compared import _anything_new
 from kmigrate.cli.exits import Exit
@@ -61,6 +64,12 @@ def test_a_round_takes_what_both_sides_have_and_nobody_verified(
 ) -> None:
     before = None if verified_to is None else VerifiedRange(0, verified_to, 1, 0, 0)
     assert _anything_new(0, now, end, before) is new
+
+
+@pytest.mark.parametrize("flag", [["--full"], ["--html", "page.html"], ["--parquet", "findings"]])
+def test_a_check_without_an_end_writes_no_report(flag: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--follow", "--json", *flag]) == Exit.USAGE
+    assert json.loads(capsys.readouterr().out)["error"] == "follow-goes-on"
 
 
 def test_settings_of_spark_are_pairs() -> None:
