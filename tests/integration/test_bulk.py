@@ -51,6 +51,9 @@ def test_spark_copies_plain_old_and_transactional_partitions_to_the_same_offsets
     transactions(source.bootstrap, odd, 20, name=unique_name("tx"), partitions=2)
     produce(source.bootstrap, odd, 200, partitions=2, first=2_000)
     run.does("link", "create", link, "--source", "source", "--target", "target")
+    looked = run.does("topic", "mirror", plain, odd, "--link", link, "--engine", "auto", "--plan")
+    assert (looked["applied"], looked["bulk"]["engine"]) == (False, "daemon")
+    assert "6 partitions: one mirror process needs about 1 s" in looked["bulk"]["why"]
     with mirror_of(run, link):
         told = run.does(
             "topic", "mirror", plain, odd, "--link", link, "--engine", "spark", "--master", "local[2]", timeout=100
