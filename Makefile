@@ -31,6 +31,10 @@ unit: $(READY) ## the tests that need no broker
 bench-mirror: $(READY) ## the mirror against MirrorMaker 2 on the same data -> build/bench/mirror.json [ARGS="--pairs 2 --cases 1kB"]
 	$(BIN)/python -m tests.bench.mirror $(ARGS)
 
+.PHONY: bench-router
+bench-router: $(READY) ## the router against no router, by Kafka's own tools -> build/bench/router.json [ARGS="--pairs 2 --skip forwarded"]
+	$(BIN)/python -m tests.bench.router $(ARGS)
+
 .PHONY: soak-tests
 soak-tests: $(READY) ## the tests that are too long for every day, each with a smaller version among the others
 	$(BIN)/python -m pytest -m soak --timeout 600 $(ARGS)

@@ -21,6 +21,8 @@ def router_settings(settings: Settings) -> RouterSettings:
         node_port_base=section.broker_ports,
         advertised_host=section.advertised_host,
         hold_limit_s=section.hold_limit_ms / 1000,
+        max_frame=section.max_request_bytes,
+        max_connections=section.max_connections,
         leave_per_s=section.leave_per_s,
         door=door_of(settings, os.environ),
         login_s=section.login_timeout_ms / 1000,

@@ -7,7 +7,9 @@ a reason that may pass (a cluster that does not answer) is started again; a rout
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Awaitable, Callable
@@ -102,6 +104,7 @@ class _Process:
         check_door(settings.door, target, others)
         router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
         router.show_in(self._registry)
+        _raise_file_limit()
         await router.start()
         stack.push_async_callback(router.close)
         self._tasks.start(router.run(), "router")
@@ -171,3 +174,11 @@ class _Process:
             )
             await sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+
+def _raise_file_limit() -> None:
+    """As many open files as the system grants: each client of a router takes two, and a shell's usual 1,024 is few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # some systems grant less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -65,6 +65,12 @@ class RouterSection:
         20_000, "how long a client may take until it is logged in, ms", low=100, high=600_000
     )
     hold_limit_ms: int = _key(5000, "how long a Produce request is held at most, ms", low=100, high=5000)
+    max_connections: int = _key(
+        10_000, "how many connections of clients are taken at most", low=1, high=1_000_000
+    )
+    max_request_bytes: int = _key(
+        128 << 20, "the longest request that is taken, bytes", low=1 << 16, high=(1 << 31) - 1
+    )
     leave_per_s: float = _key(
         10.0, "how many connections a second are ended once the links are finished", low=0.1, high=1000
     )

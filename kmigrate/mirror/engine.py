@@ -36,7 +36,7 @@ from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecor
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.net.tasks import together
+from kmigrate.net.tasks import accompanied, together
 from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import OffsetMaps
 
@@ -201,9 +201,7 @@ class MirrorEngine:
         )
         self._leader, self._upkeep = leader, upkeep
         try:
-            await together(_led(leader), upkeep.run())
-        except _LeaseLostError:
-            return
+            await accompanied(leader.run(), upkeep.run())
         finally:
             self._leader = self._upkeep = None
 
@@ -324,15 +322,6 @@ class MirrorEngine:
         upkeep = self._upkeep.notes if self._upkeep is not None else ()
         trouble = self._copier.trouble if self._copier is not None else ""
         return (*upkeep, trouble) if trouble else upkeep
-
-
-class _LeaseLostError(Exception):
-    """Another process looks after the link now."""
-
-
-async def _led(leader: Leader) -> None:
-    await leader.run()
-    raise _LeaseLostError
 
 
 def _part(throttle: int, ours: int, all_partitions: int) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, overload
 
-__all__ = ["TaskOwner", "together"]
+__all__ = ["TaskOwner", "accompanied", "together"]
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -34,10 +34,35 @@ async def together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         await _end(tasks)
+    _raise_failure(tasks, done)
+    return tuple(task.result() for task in tasks)
+
+
+async def accompanied(work: Coroutine[Any, Any, _A], *others: Coroutine[Any, Any, Any]) -> _A:
+    """What `work` returns; the others are ended with it. Failures and cancellation as with `together`."""
+    loop = asyncio.get_running_loop()
+    main = loop.create_task(work)
+    tasks: list[asyncio.Task[Any]] = [main, *(loop.create_task(other) for other in others)]
+    done: set[asyncio.Task[Any]] = set()
+    try:
+        while not main.done() and not any(_failed(task) for task in done):
+            newly, _ = await asyncio.wait(set(tasks) - done, return_when=asyncio.FIRST_COMPLETED)
+            done |= newly
+    finally:
+        await _end(tasks)
+    _raise_failure(tasks, done)
+    return main.result()
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return not task.cancelled() and task.exception() is not None
+
+
+def _raise_failure(tasks: list[asyncio.Task[Any]], done: set[asyncio.Task[Any]]) -> None:
+    """The failure that ended the others, not one that their end caused."""
     for task in tasks:
         if task in done and not task.cancelled() and (failure := task.exception()) is not None:
             raise failure
-    return tuple(task.result() for task in tasks)
 
 
 async def _end(tasks: list[asyncio.Task[Any]]) -> None:

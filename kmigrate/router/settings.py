@@ -30,7 +30,7 @@ class RouterSettings:
     group_hold_s: float = 1.0
     """How long a request of a held group waits before it is told to come again (code 14)."""
     max_frame: int = 128 * 1024 * 1024
-    max_connections: int = 4096
+    max_connections: int = 10_000
     max_pending: int = 100
     """Requests of one client connection that may wait for an answer before reading from it pauses."""
     max_pending_bytes: int = 64 * 1024 * 1024

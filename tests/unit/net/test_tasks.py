@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kmigrate.errors import Unreachable
-from kmigrate.net.tasks import together
+from kmigrate.net.tasks import accompanied, together
 
 
 async def _fails_when_ended() -> None:
@@ -76,6 +76,35 @@ def test_who_is_cancelled_while_a_task_fails_is_cancelled() -> None:
 
     asyncio.run(scene())
     assert len(tries) == 1
+
+
+def test_what_accompanies_a_work_is_ended_with_it() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    assert asyncio.run(accompanied(_gives("a"), waits(), _gives("b"))) == "a"
+    assert ended == [True]
+
+
+def test_a_failure_beside_a_work_ends_it() -> None:
+    with pytest.raises(Unreachable):
+        asyncio.run(accompanied(asyncio.sleep(60), _gives("b"), _fails()))
+
+
+def test_who_is_cancelled_while_an_accompanied_work_fails_is_cancelled() -> None:
+    async def scene() -> None:
+        task = asyncio.create_task(accompanied(_fails_when_ended(), _fails_when_ended()))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task], timeout=2)
+        assert task.cancelled()
+
+    asyncio.run(scene())
 
 
 def test_a_deadline_around_tasks_that_fail_as_they_end_is_a_deadline() -> None:
