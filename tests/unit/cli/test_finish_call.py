@@ -107,3 +107,15 @@ def test_the_configuration_may_say_how_long_producers_repeat(estate: Estate, cal
     assert (code, told["error"]) == (Exit.REFUSED, "retries-not-over")
     assert "delivery timeout 120 s" in told["what"]
     assert "delivery timeout 7 s" in call("--yes", "--delivery-timeout", "7")[1]["what"]
+
+
+def test_a_person_reads_what_was_done_and_what_may_be_done_now(
+    estate: Estate, call: Finish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("--plan")[0] == Exit.OK
+    with estate.asking():
+        assert main(["link", "finish", "l", "--config", str(tmp_path / "kmigrate.toml"), "--yes"]) == Exit.OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert "link finish: done" in said
+    assert "real:9" in said
+    assert "Do not stop the router behind router:9092 before that name leads to brokers of the target" in said
