@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -15,14 +13,8 @@ from kmigrate.errors import Refused, UsageError, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import (
-    ClusterRef,
-    ConnectedClient,
-    GroupRecord,
-    LinkRecord,
     Record,
     RouterPresence,
-    RouterRecord,
-    TopicRecord,
     decode_record,
     encode_record,
 )
@@ -30,63 +22,8 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.bootstraps import Bootstrap, Leads, ask_bootstraps, bootstrap_findings, host_and_port
-from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs import finish
-from tests.fakes.state_log import MemoryLog
-
-T = TypeVar("T")
-
-LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
-FINISHED = replace(LINK, finished_ms=5)
-TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, promoted_ms=1)
-GROUP = GroupRecord("l", "g", GroupPhase.PROMOTED, 1)
-ROUTER = RouterRecord("r", "r1", "host", "router:9092", 1)
-WORD = RouterPresence("r1", "r", applied=100, interval_ms=100, on_brokers=0, protocol="PLAINTEXT")
-CLIENT = ConnectedClient("app", "10.0.0.7", "User:app", "librdkafka 2.8.0", brokers=2)
-
-
-class Estate:
-    """What the verbs use of an estate; `asked` is what is found at the bootstrap addresses."""
-
-    def __init__(self, *records: Record, words: tuple[RouterPresence, ...] = (WORD,)) -> None:
-        self.log = MemoryLog(*(records or (LINK, TOPIC, GROUP, ROUTER)))
-        for word in words:
-            self.log.say(word)
-        self.target: Any = SimpleNamespace(
-            settings=SimpleNamespace(security=SimpleNamespace(protocol="PLAINTEXT")),
-            metadata=SimpleNamespace(brokers={1: ("real", 9)}, cluster_id="target-id"),
-        )
-        self.leads = Leads.ROUTER
-        self.addresses: list[str] = []
-
-    async def ask(self, _: Any, addresses: Any) -> list[Bootstrap]:
-        self.addresses = list(addresses)
-        return [Bootstrap(each, self.leads, "somebody answers") for each in addresses]
-
-    def finish(self, *bootstraps: str, delivery_s: float = 120.0, plan: bool = False) -> Plan:
-        with self.asking():
-            made, _ = _run(verbs.finish_link(self, "l", bootstraps, delivery_s, plan=plan))  # type: ignore[arg-type]
-        return made
-
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(finish, "ask_bootstraps", self.ask)
-            yield
-
-    @property
-    def finished_ms(self) -> int:
-        link = self.log.state.link("l")
-        assert link is not None
-        return link.finished_ms
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    async def bounded() -> T:
-        async with asyncio.timeout(10):
-            return await work
-
-    return asyncio.run(bounded())
+from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, WORD, Estate, run
 
 
 def test_a_finish_is_one_field_of_the_links_record_and_repeats_change_nothing() -> None:
@@ -156,7 +93,7 @@ def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterP
 def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
     estate = Estate(LINK, TOPIC, ROUTER, words=(replace(WORD, maps_clients=True),))
     with estate.asking():
-        made, _ = _run(verbs.finish_link(estate, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
+        made, _ = run(verbs.finish_link(estate, "l", [], 1.0, clients_known=True))  # type: ignore[arg-type]
     assert made.applied
     assert ("warn", "clients-mapped") in {(f.level, f.ref) for f in made.findings}
 
@@ -203,7 +140,7 @@ def test_an_address_where_nobody_answers_is_found_out_by_asking() -> None:
         addresses = [f"127.0.0.1:{port}", "no-such-host.invalid:9092"]
         return await ask_bootstraps(Target(port), addresses)  # type: ignore[arg-type]
 
-    assert [each.leads for each in _run(ask())] == [Leads.NOWHERE, Leads.NOWHERE]
+    assert [each.leads for each in run(ask())] == [Leads.NOWHERE, Leads.NOWHERE]
 
 
 class Target:
@@ -230,15 +167,15 @@ def test_addresses_have_a_host_and_a_port() -> None:
 def test_a_finish_is_taken_back_while_a_router_runs() -> None:
     estate = Estate()
     estate.finish()
-    assert _run(verbs.undo_finish(estate, "l", plan=True)).changes  # type: ignore[arg-type]
+    assert run(verbs.undo_finish(estate, "l", plan=True)).changes  # type: ignore[arg-type]
     assert estate.finished_ms
-    assert _run(verbs.undo_finish(estate, "l")).applied  # type: ignore[arg-type]
+    assert run(verbs.undo_finish(estate, "l")).applied  # type: ignore[arg-type]
     assert estate.finished_ms == 0
-    assert not _run(verbs.undo_finish(estate, "l")).changes  # type: ignore[arg-type]
+    assert not run(verbs.undo_finish(estate, "l")).changes  # type: ignore[arg-type]
     estate.finish()
     estate.log.silence(WORD.key)
     with pytest.raises(Refused) as caught:
-        _run(verbs.undo_finish(estate, "l"))  # type: ignore[arg-type]
+        run(verbs.undo_finish(estate, "l"))  # type: ignore[arg-type]
     assert caught.value.ref == "no-router"
 
 
@@ -250,12 +187,12 @@ def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> Non
         (verbs.mirror_groups(estate, "l", ["n"]), "link-finished"),  # type: ignore[arg-type]
     ):
         with pytest.raises(Refused) as caught:
-            _run(verb)
+            run(verb)
         assert caught.value.ref == ref
 
 
 def _wait(estate: Estate, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:
-    _run(verbs.wait_left(estate, "l", timeout, say))  # type: ignore[arg-type]
+    run(verbs.wait_left(estate, "l", timeout, say))  # type: ignore[arg-type]
 
 
 def test_the_wait_ends_when_nobody_is_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

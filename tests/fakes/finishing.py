@@ -1,0 +1,83 @@
+"""An estate in memory for `link finish`: a log, routers' words, and scripted bootstrap addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    ClusterRef,
+    ConnectedClient,
+    GroupRecord,
+    LinkRecord,
+    Record,
+    RouterPresence,
+    RouterRecord,
+    TopicRecord,
+)
+from kmigrate.workflow import verbs
+from kmigrate.workflow.bootstraps import Bootstrap, Leads
+from kmigrate.workflow.plan import Plan
+from kmigrate.workflow.verbs import finish
+from tests.fakes.state_log import MemoryLog
+
+T = TypeVar("T")
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
+FINISHED = replace(LINK, finished_ms=5)
+TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTED, 1, promoted_ms=1)
+GROUP = GroupRecord("l", "g", GroupPhase.PROMOTED, 1)
+ROUTER = RouterRecord("r", "r1", "host", "router:9092", 1)
+WORD = RouterPresence("r1", "r", applied=100, interval_ms=100, on_brokers=0, protocol="PLAINTEXT")
+CLIENT = ConnectedClient("app", "10.0.0.7", "User:app", "librdkafka 2.8.0", brokers=2)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(10):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+class Estate:
+    """What the verbs use of an estate; `asked` is what is found at the bootstrap addresses."""
+
+    def __init__(self, *records: Record, words: tuple[RouterPresence, ...] = (WORD,)) -> None:
+        self.log = MemoryLog(*(records or (LINK, TOPIC, GROUP, ROUTER)))
+        for word in words:
+            self.log.say(word)
+        self.target: Any = SimpleNamespace(
+            settings=SimpleNamespace(security=SimpleNamespace(protocol="PLAINTEXT")),
+            metadata=SimpleNamespace(brokers={1: ("real", 9)}, cluster_id="target-id"),
+        )
+        self.leads = Leads.ROUTER
+        self.addresses: list[str] = []
+
+    async def ask(self, _: Any, addresses: Any) -> list[Bootstrap]:
+        self.addresses = list(addresses)
+        return [Bootstrap(each, self.leads, "somebody answers") for each in addresses]
+
+    def finish(self, *bootstraps: str, delivery_s: float = 120.0, plan: bool = False) -> Plan:
+        with self.asking():
+            made, _ = run(verbs.finish_link(self, "l", bootstraps, delivery_s, plan=plan))  # type: ignore[arg-type]
+        return made
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(finish, "ask_bootstraps", self.ask)
+            yield
+
+    @property
+    def finished_ms(self) -> int:
+        link = self.log.state.link("l")
+        assert link is not None
+        return link.finished_ms
