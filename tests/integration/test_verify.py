@@ -42,9 +42,15 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
         assert process.wait(15) == 0
 
 
+def here(run: Migration, *words: str) -> Cli:
+    """A verb in this process, which saves the start of another."""
+    done = CliRunner().invoke(app, [*words, "--config", str(run.config), "--json"])
+    return Cli(done.exit_code, json.loads(done.stdout), done.stderr)
+
+
 @pytest.fixture
-def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cli]:
-    """A verb in this process, whose checks use the Spark that is there already."""
+def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks in this process use the Spark that is there already; test_verify_follow has the command line's own."""
 
     @contextmanager
     def session(choice: object, waiting: object) -> Iterator[SparkSession]:
@@ -52,32 +58,26 @@ def warm(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     monkeypatch.setattr("kmigrate.cli.verify.session", session)
 
-    def call(run: Migration, *words: str) -> Cli:
-        done = CliRunner().invoke(app, [*words, "--config", str(run.config), "--json"])
-        return Cli(done.exit_code, json.loads(done.stdout), done.stderr)
-
-    return call
-
 
 def rows(told: dict[str, Any], topic: str) -> list[dict[str, Any]]:
     return [row for row in told["by_partition"] if row["topic"] == topic]
 
 
 def topics_of(run: Migration) -> dict[str, dict[str, Any]]:
-    return {each["topic"]: each for each in run.does("status")["topics"]}
+    return {each["topic"]: each for each in here(run, "status").told["topics"]}
 
 
 def failed_cases(junit: Path) -> list[str | None]:
     return [case.get("name") for case in ET.parse(junit).iter("testcase") if case.find("failure") is not None]
 
 
+@pytest.mark.usefixtures("warm")
 def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_offsets(
     tmp_path: Path,
     source: KafkaCluster,
     target: KafkaCluster,
     make_topic: Callable[..., None],
     unique_name: Callable[[str], str],
-    warm: Callable[..., Cli],
 ) -> None:
     run = Migration(source, target, tmp_path / "run")
     link, plain, mapped = unique_name("link"), unique_name("plain"), unique_name("mapped")
@@ -93,7 +93,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
         run.does("topic", "mirror", plain, "--link", link)
         run.does("topic", "mirror", mapped, "--offsets", "mapped", "--link", link)
         page, junit = tmp_path / "report.html", tmp_path / "report.xml"
-        told = run.does("verify", "--link", link, "--html", str(page), "--junit", str(junit))
+        told = here(run, "verify", "--link", link, "--html", str(page), "--junit", str(junit)).told
     assert (told["equal"], told["topics"], told["records"]) == (True, 2, 2 * (500 + 24 * 5))
     assert [(r["target_start"], r["target_records"]) for r in rows(told, mapped)] == [(30, 310), (30, 310)]
     assert told["files"] == {"html": str(page), "junit": str(junit)}
@@ -110,7 +110,7 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     wait_until(lambda: bounds(target.bootstrap, mapped)[0][1] == ends[1] + 20, 10, "the foreign records")
 
     findings = tmp_path / "findings"
-    told = warm(run, "verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
+    told = here(run, "verify", "--link", link, "--junit", str(junit), "--parquet", str(findings))
 
     assert told.code == 4
     assert told.told["files"] == {"junit": str(junit), "parquet": str(findings)}
@@ -141,10 +141,10 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     status = topics_of(run)
     assert [p["verified_to"] for p in status[mapped]["partitions"]] == [ends[0], others]
     assert (status[mapped]["unverified"], status[plain]["unverified"]) == (20, 0)
-    again = run.does("verify", plain, "--link", link)
+    again = here(run, "verify", plain, "--link", link).told
     assert (again["records"], again["verified_before"]) == (0, told_before), "nothing new, so nothing was started"
     assert again["seconds"] == {"total": 0.0}
-    refused = warm(run, "promote", mapped, "--link", link, "--verify", "--no-wait", "--yes")
+    refused = here(run, "promote", mapped, "--link", link, "--verify", "--no-wait", "--yes")
     assert (refused.code, refused.told["topics"], refused.told["parity"]["mismatches"]) == (4, [], 3)
     assert topics_of(run)[mapped]["phase"] == "mirroring", "nothing was promoted"
 
