@@ -1,6 +1,6 @@
 """What a check costs beyond reading: the parity job against a bare count() of the same two topics, in one run.
 
-    python -m tests.bench.spark [--rounds 5] [--records 500000] [--memory-rounds 3]
+    python -m tests.bench.spark [--rounds 5] [--records 500000] [--memory-rounds 3] [--bulk-pairs 3]
 
 kmigrate's own mirror copies two topics of 1 kB records, the second with four times the records of the first. Then:
 
@@ -10,6 +10,8 @@ parity_ratio  In one warm session, counts and checks of the larger topic alterna
 peak_rss_mb   `kmigrate verify --full` on each topic as a person runs it: the peaks of its process and of Spark's.
 rerun_...     `kmigrate verify` where nothing is new: all of its time counts as time over Spark's start, because Spark
               is not started for it.
+
+bulk          Spark's tasks against the mirror process, which copy the same topic in turn (`tests.bench.bulk`).
 
 Writes build/bench/spark.json.
 """
@@ -38,6 +40,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.spark.parity import verify_with
 from kmigrate.spark.session import spark_session
 from kmigrate.spark.source import KafkaOptions, bare_rows
+from tests.bench.bulk import bulk_case
 from tests.bench.load import CASES, Case, load, make_topic
 from tests.bench.meter import TreePeak, spread
 from tests.bench.mirror import PARTITIONS, cluster
@@ -170,6 +173,7 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--memory-rounds", type=int, default=3)
     arguments.add_argument("--records", type=int, default=500_000)
+    arguments.add_argument("--bulk-pairs", type=int, default=3)
     chosen = arguments.parse_args()
     began = time.monotonic()
     found: dict[str, Any] = {
@@ -181,17 +185,20 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="kmigrate-bench-") as folder:
         root = Path(folder)
-        with cluster("source", SOURCE_VERSION, root) as source, cluster("target", TARGET_VERSION, root) as target:
-            run = Migration(source, target, root / "run")
-            bench = Bench(run, chosen.records)
-            try:
-                bench.copy()
-            finally:
-                run.stop()
-            say(f"copied: {5 * chosen.records} records of 1 kB")
-            found |= bench.ratio(chosen.rounds)
-            found |= bench.memory(chosen.memory_rounds)
-            found |= bench.rerun()
+        with cluster("source", SOURCE_VERSION, root) as source:
+            with cluster("target", TARGET_VERSION, root) as target:
+                run = Migration(source, target, root / "run")
+                bench = Bench(run, chosen.records)
+                try:
+                    bench.copy()
+                finally:
+                    run.stop()
+                say(f"copied: {5 * chosen.records} records of 1 kB")
+                found |= bench.ratio(chosen.rounds)
+                found |= bench.memory(chosen.memory_rounds)
+                found |= bench.rerun()
+            if chosen.bulk_pairs:
+                found["bulk"] = bulk_case(root, source, pairs=chosen.bulk_pairs)
     found["seconds"] = round(time.monotonic() - began)
     path = Path("build/bench/spark.json")
     path.parent.mkdir(parents=True, exist_ok=True)
