@@ -32,6 +32,8 @@ class SourceTalk:
     core: Core
     edge: Edge
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    """Links whose source did not answer when it was asked last."""
 
     def ask(self, link: str, name: str, client_id: str | None, message: Any, told: Told) -> None:
         """Ask the coordinator of a transactional id at a link's source."""
@@ -68,16 +70,19 @@ class SourceTalk:
 
     def _send(self, link: str, node: int, client_id: str | None, message: Any, told: Told) -> None:
         if node < 0:
+            self.silent.add(link)
             told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)
             return
         kind = type(message)
 
         def done(outcome: Outcome) -> None:
             if outcome.frame is not None:
+                self.silent.discard(link)
                 told(read_answer(kind, outcome.frame), 0)
             elif outcome.refused:
                 told(None, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
             else:
+                self.silent.add(link)
                 told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         self.edge.to_source(link, node, [frame_request(message, 0, client_id)], 0, done)

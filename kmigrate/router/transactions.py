@@ -166,8 +166,10 @@ class TransactionDesk:
         holder = (known.source_id, known.source_epoch) if known and known.producer_id == resumed else (-1, -1)
 
         def identified(code: int) -> None:
-            if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED and known is None:
-                code = 0  # it has no rights there, and needs none for what is not mirrored
+            if known is None and (code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or link in self._talk.silent):
+                # It has no rights there, or nobody answers; neither matters for what is not mirrored, and the first
+                # write to what is asks again, which ends whatever an earlier holder had begun there.
+                code = 0
             if code:
                 errand.fail(code)
             else:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as Spec
 
@@ -254,9 +254,25 @@ def bounds(bootstrap: str, topic: str, only: Collection[int] = ()) -> dict[int, 
     partitions = sorted(only) or sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions)
     ends = []
     for spec in (Spec.earliest(), Spec.latest()):
-        futures = admin.list_offsets({TopicPartition(topic, p): spec for p in partitions})
-        ends.append({tp.partition: future.result(10).offset for tp, future in futures.items()})
+        ends.append(_offsets(admin, {TopicPartition(topic, p): spec for p in partitions}))
     return {p: (ends[0][p], ends[1][p]) for p in partitions}
+
+
+_NO_LEADER = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION
+)  # fmt: skip
+
+
+def _offsets(admin: AdminClient, asked: dict[TopicPartition, Spec]) -> dict[int, int]:
+    """Asked again for some seconds while a partition that was just made, or moved, has no leader."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return {tp.partition: future.result(10).offset for tp, future in admin.list_offsets(asked).items()}
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 Seen = tuple[int, bytes | None, bytes | None, object, tuple[int, int]]

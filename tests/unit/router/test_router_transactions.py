@@ -213,6 +213,25 @@ def test_a_client_without_rights_at_the_source_may_still_write_what_is_not_mirro
     assert desk.asked(ADD) == [("target", ADD)]
 
 
+def test_a_source_that_is_away_stops_nobody_but_its_own_writers() -> None:
+    desk = forwarded(known=False)
+    desk.lost |= {("source", FIND), ("source", INIT)}
+    assert desk.init() == 0
+    assert desk.add("free") == {"free": 0}
+    assert desk.end() == 0
+    assert desk.add("t") == {"t": 14}
+    desk.lost.clear()
+    assert desk.add("t") == {"t": 0}
+    assert desk.passed[-1][0] == "source"
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
+
+
+def test_a_new_holder_of_an_id_that_is_known_at_a_source_waits_for_it() -> None:
+    desk = forwarded()
+    desk.lost.add(("source", INIT))
+    assert desk.init() == 14
+
+
 def test_a_transaction_goes_to_the_source_in_the_sources_name() -> None:
     desk = forwarded()
     assert desk.add("t") == {"t": 0}
