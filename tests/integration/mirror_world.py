@@ -252,9 +252,10 @@ def bounds(bootstrap: str, topic: str, only: Collection[int] = ()) -> dict[int, 
     """Log start and end of every partition (or of some), as librdkafka's admin client reads them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     partitions = sorted(only) or sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions)
-    ends = []
-    for spec in (Spec.earliest(), Spec.latest()):
-        ends.append(_offsets(admin, {TopicPartition(topic, p): spec for p in partitions}))
+    ends = [
+        _offsets(admin, {TopicPartition(topic, p): spec for p in partitions})
+        for spec in (Spec.earliest(), Spec.latest())
+    ]
     return {p: (ends[0][p], ends[1][p]) for p in partitions}
 
 
