@@ -7,7 +7,7 @@ that count is a fence's proof (AL-79).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -92,6 +92,8 @@ class RoutingTable:
     """By transactional id and link: who its holder is on each side."""
     mirroring: tuple[str, ...] = ()
     """Links that have a topic which is not promoted."""
+    siblings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """For each of these the links from the same source cluster, itself among them."""
     finished: bool = False
     """Whether clients are told the target's own addresses (`finished`)."""
 
@@ -143,4 +145,15 @@ def routing_table(state: State) -> RoutingTable:
     for transaction in state.transactions():
         transactions.setdefault(transaction.name, {})[transaction.link] = transaction
     mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})
-    return RoutingTable(state.epoch, topics, held, transactions, tuple(mirroring), finished(state))
+    return RoutingTable(
+        state.epoch, topics, held, transactions, tuple(mirroring), _siblings(state, mirroring), finished(state)
+    )
+
+
+def _siblings(state: State, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    sources: dict[str, list[str]] = {}
+    for name in names:
+        link = state.link(name)
+        if link is not None:
+            sources.setdefault(link.source.cluster_id or link.source.bootstrap, []).append(name)
+    return {name: tuple(links) for links in sources.values() for name in links}

@@ -55,18 +55,40 @@ class Holders:
             if code:
                 then(self.talk.elsewhere(link, errand.name, code))
                 return
-            self.core.ended(link, errand.name)
-            record = TransactionRecord(
-                link,
-                errand.name,
-                errand.producer_id,
-                errand.epoch,
-                int(answer.producer_id),
-                int(answer.producer_epoch),
+            given = int(answer.producer_id), int(answer.producer_epoch)
+            # A source gives an id one holder, whatever number of links begins there.
+            links = self.core.table.siblings.get(link, (link,))
+            self._write_down(
+                [TransactionRecord(each, errand.name, errand.producer_id, errand.epoch, *given) for each in links], then
             )
-            self.core.memory.remember(record, lambda kept: then(0 if kept else Code.COORDINATOR_LOAD_IN_PROGRESS))
 
         self.talk.ask(link, errand.name, errand.head.client_id, message, told)
+
+    def _write_down(self, records: list[TransactionRecord], then: Callable[[int], None]) -> None:
+        if not records:
+            then(0)
+            return
+        record = records.pop()
+        self.core.ended(record.link, record.name)
+
+        def kept(known: bool) -> None:
+            if known:
+                self._write_down(records, then)
+            else:
+                then(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        self.core.memory.remember(record, kept)
+
+    def sources(self, name: str) -> list[str]:
+        """One link from each source that is mirrored; one that knows the transactional id, where there is one."""
+        table, known = self.core.table, self.records(name)
+        chosen: list[str] = []
+        served: set[str] = set()
+        for link in sorted(table.mirroring, key=lambda each: each not in known):
+            if link not in served:
+                chosen.append(link)
+                served.update(table.siblings.get(link, (link,)))
+        return chosen
 
     def identity(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> TransactionRecord | None:
         """The holder's identities; None where the errand was answered, or goes on (`again`) when they are known."""

@@ -141,7 +141,7 @@ class TransactionDesk:
     # InitProducerId (rule A)
 
     def _init(self, errand: Errand) -> None:
-        links = self._core.table.mirroring
+        links = self._holders.sources(errand.name)
 
         def answered(frame: bytearray) -> None:
             told = errand.read(frame)
@@ -149,7 +149,7 @@ class TransactionDesk:
                 errand.reply(frame)
             else:
                 errand.producer_id, errand.epoch = int(told.producer_id), int(told.producer_epoch)
-                self._init_sources(errand, frame, list(links))
+                self._init_sources(errand, frame, links)
 
         self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
 

@@ -33,8 +33,9 @@ def route(
     *,
     fence_epoch: int = -1,
     gate: dict[int, tuple[ProducerMark, ...]] | None = None,
+    link: str = "l",
 ) -> TopicRoute:
-    return TopicRoute(f"topic/l/{topic}", "l", topic, serve, SHIFT, fence_epoch, 2, gate or {})
+    return TopicRoute(f"topic/{link}/{topic}", link, topic, serve, SHIFT, fence_epoch, 2, gate or {})
 
 
 def table(
@@ -42,7 +43,8 @@ def table(
 ) -> RoutingTable:
     named = {one.name: {one.link: one} for one in ids}
     mirroring = tuple(sorted({one.link for one in routes if one.serve is not Serve.LOCAL}))
-    return RoutingTable(epoch, {one.topic: one for one in routes}, frozenset(held), named, mirroring)
+    siblings = dict.fromkeys(mirroring, mirroring)  # one source cluster
+    return RoutingTable(epoch, {one.topic: one for one in routes}, frozenset(held), named, mirroring, siblings)
 
 
 @dataclass

@@ -186,6 +186,15 @@ def test_an_id_is_given_by_both_clusters_and_the_pair_is_written_down_before_the
     assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S)
 
 
+def test_a_source_gives_an_id_once_however_many_links_begin_there() -> None:
+    """Asked a second time, it would fence the holder that it has just named."""
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD, link="m"), known=False)
+    assert desk.init() == 0
+    assert desk.asked(INIT) == [("target", INIT), ("source", INIT)]
+    for link in ("l", "m"):
+        assert desk.stage.memory.records[(link, NAME)] == TransactionRecord(link, NAME, *T, *S)
+
+
 def test_no_id_is_given_while_the_state_log_is_away() -> None:
     desk = forwarded(known=False)
     desk.stage.memory.reach = False
