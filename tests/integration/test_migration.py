@@ -68,9 +68,19 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     time.sleep(3)
     status = run.does("status")
     assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")], status
-    assert_clean(run, "orders")
     again = run.does("promote", "orders", "--yes")
     assert again["applied"] in (True, False)
+    refused = run.cli("link", "finish", "blue", "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "retries-not-over")
+    left = run.does("link", "finish", "blue", "--delivery-timeout", "2", "--yes")
+    assert [each["leads"] for each in left["bootstraps"]] == ["router"]
+    assert (left["told_real_addresses"], left["on_brokers"], left["routers_may_stop"]) == (True, 0, False)
+    run.kill("router", signal.SIGTERM)
+    assert run.engines["router"].wait(15) == 0
+    stays = run.does("link", "finish", "blue", "--bootstrap", run.target.bootstrap)
+    assert stays["routers_may_stop"] is True
+    time.sleep(1)
+    assert_clean(run, "orders")
 
 
 @pytest.mark.parametrize("victim", ["mirror", "router", "controller"])
