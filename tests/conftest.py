@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -21,8 +20,9 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
+from tests.clusters import running_clusters, source_and_target
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,11 @@ class Pair:
 
 def _run_pair(brokers: int) -> Iterator[Pair]:
     root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
-    specs = (
-        ClusterSpec("source", SOURCE_VERSION, brokers),
-        ClusterSpec("target", TARGET_VERSION, brokers),
-    )
-    with ThreadPoolExecutor() as threads:
-        clusters = list(threads.map(lambda spec: KafkaCluster.create(spec, root), specs))
-        try:
-            list(threads.map(KafkaCluster.start, clusters))
-            list(threads.map(KafkaCluster.wait_ready, clusters))
+    try:
+        with running_clusters(root, *source_and_target(brokers)) as clusters:
             yield Pair(*clusters)
-        finally:
-            for cluster in clusters:
-                cluster.stop()
-            shutil.rmtree(root, ignore_errors=True)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 # Brokers that live for a minute or stand idle are cheaper without Java's second compiler: a third of the start, half of

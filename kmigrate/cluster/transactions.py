@@ -16,14 +16,13 @@ from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.described import OPEN_STATES
 
 __all__ = ["OpenTransaction", "begin_and_abort", "last_begun", "open_topics", "open_transactions"]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
 _OF_TRANSACTIONS = 1
 _NOBODYS_GROUP = "__kmigrate_nobody"
-_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
-"""One that is being ended is open, too, until all its partitions have its marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
     found: dict[str, frozenset[str]] = {}
     listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
     for node in sorted(client.metadata.brokers):
-        listed = await client.call(listing(state_filters=_OPEN_STATES, producer_id_filters=()), node)
+        listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
         if code_of(listed.error_code):
             raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
         open_ = {str(each.transactional_id) for each in listed.transaction_states} & set(names)
@@ -207,4 +206,4 @@ async def _of_coordinator(
 
 
 def _is_open(state: str) -> bool:
-    return str(state) in _OPEN_STATES
+    return str(state) in OPEN_STATES

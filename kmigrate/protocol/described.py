@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from kmigrate.protocol.frames import skip_tags
 from kmigrate.protocol.primitives import read_compact_string, read_uvarint
 
-__all__ = ["DescribedTopic", "DescribedTransaction", "DescribedTransactions", "read_described"]
+__all__ = ["OPEN_STATES", "DescribedTopic", "DescribedTransaction", "DescribedTransactions", "read_described"]
+
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+"""A transaction that is being ended is open, too, until all its partitions have its marker."""
 
 _THROTTLE = struct.Struct(">i")
 _ERROR = struct.Struct(">h")

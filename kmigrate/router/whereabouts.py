@@ -12,6 +12,7 @@ from typing import Any
 
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.core import Core, Edge
@@ -22,7 +23,6 @@ __all__ = ["TARGET", "Whereabouts"]
 TARGET = ""
 """Where a transaction is that is at no link's source."""
 _DESCRIBE = entity(65, 0, "request")
-_OPEN_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Whereabouts:
             if code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 then(code)
                 return
-            if not code and state.transaction_state in _OPEN_STATES:
+            if not code and state.transaction_state in OPEN_STATES:
                 self._enter(link, name, (topic.topic for topic in state.topics))
             self._ask_sources(name, head, links, then)
 
@@ -101,7 +101,7 @@ class Whereabouts:
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
         def told(frame: bytearray) -> None:
             state = read_answer(_DESCRIBE, frame).transaction_states[0]
-            if not code_of(state.error_code) and state.transaction_state in _OPEN_STATES:
+            if not code_of(state.error_code) and state.transaction_state in OPEN_STATES:
                 self.at_target.add(name)
             then(0)
 

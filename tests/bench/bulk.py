@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import tempfile
@@ -37,6 +36,7 @@ from kmigrate.spark.session import spark_session
 from tests.bench.load import CASES, Case, load, make_topic
 from tests.bench.meter import CopyRun, EndReader, measure_copy, spread
 from tests.bench.mirror import PARTITIONS, Bench, cluster, say
+from tests.figures import save
 from tests.integration.mirror_world import link_between, mirror_process, settings_of
 
 __all__ = ["bulk_case"]
@@ -137,9 +137,7 @@ def main() -> None:
         cluster("source", SOURCE_VERSION, Path(folder)) as source,
     ):
         found = bulk_case(Path(folder), source, records=chosen.records, pairs=chosen.pairs)
-    path = Path("build/bench/bulk.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    path = save("bench/bulk", found)
     say(f"{path}: {found['mb_per_s']} MB/s, {found['ratio_to_daemon']} of one mirror process")
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import tempfile
@@ -42,6 +41,8 @@ from kmigrate.sandbox.processes import end_all
 from tests.bench.load import CASES, Case, load, make_topic
 from tests.bench.meter import CopyRun, EndReader, cpu_seconds, measure_copy, spread
 from tests.bench.mm2 import SETTINGS, VERSION, start_mirror_maker
+from tests.clusters import running_clusters
+from tests.figures import save
 from tests.integration.mirror_world import link_between, mirror_process, settings_of
 
 PARTITIONS = 6
@@ -57,13 +58,8 @@ say = Console(stderr=True, highlight=False).print
 
 @contextmanager
 def cluster(name: str, version: str, root: Path) -> Iterator[KafkaCluster]:
-    made = KafkaCluster.create(ClusterSpec(name, version), root)
-    made.start()
-    try:
-        made.wait_ready()
+    with running_clusters(root, ClusterSpec(name, version)) as (made,):
         yield made
-    finally:
-        made.stop()
 
 
 # the two copiers
@@ -445,9 +441,7 @@ def main() -> None:
     found["rss_mb"] = max((each["rss_mb"] for each in found["cases"].values()), default=0)
     found["repeats"] = bench.repeats
     found["seconds"] = round(time.monotonic() - began)
-    path = Path("build/bench/mirror.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    path = save("bench/mirror", found)
     say(f"{path}: {found['seconds']} s")
 
 

@@ -37,9 +37,11 @@ from rich.console import Console
 
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from tests.bench.meter import cpu_seconds, peak_rss_mb, spread
+from tests.clusters import running_clusters, source_and_target
+from tests.figures import save
 from tests.integration.migration import Migration
 
 PARTITIONS = 6
@@ -271,35 +273,26 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="kmigrate-bench-") as folder:
         config = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "1000"}
-        specs = [ClusterSpec("source", SOURCE_VERSION, 1, config), ClusterSpec("target", TARGET_VERSION, 1, config)]
-        made = [KafkaCluster.create(spec, Path(folder)) for spec in specs]
-        run = Migration(made[0], made[1], Path(folder) / "run")
-        try:
-            for cluster in made:
-                cluster.start()
-            for cluster in made:
-                cluster.wait_ready()
-            bench = Bench(run, chosen.pairs)
-            if "forwarded" not in skip:
-                bench.topic(run.source, "forwarded", _SHORT_LIVED)
-                bench.mirror("forwarded")
-            run.start("router")
-            if "connections" not in skip:
-                found["connections"] = bench.connections()
-            if "latency" not in skip:
-                found["latency_ms"] = bench.latency()
-            if "pass" not in skip:
-                found["pass_through"] = {name: bench.pass_through(*size) for name, size in sizes.items()}
-            if "forwarded" not in skip:
-                found["forwarded"] = {name: bench.forwarded("forwarded", *size) for name, size in sizes.items()}
-        finally:
-            run.stop()
-            for cluster in made:
-                cluster.stop()
+        with running_clusters(Path(folder), *source_and_target(config=config)) as (source, target):
+            run = Migration(source, target, Path(folder) / "run")
+            try:
+                bench = Bench(run, chosen.pairs)
+                if "forwarded" not in skip:
+                    bench.topic(run.source, "forwarded", _SHORT_LIVED)
+                    bench.mirror("forwarded")
+                run.start("router")
+                if "connections" not in skip:
+                    found["connections"] = bench.connections()
+                if "latency" not in skip:
+                    found["latency_ms"] = bench.latency()
+                if "pass" not in skip:
+                    found["pass_through"] = {name: bench.pass_through(*size) for name, size in sizes.items()}
+                if "forwarded" not in skip:
+                    found["forwarded"] = {name: bench.forwarded("forwarded", *size) for name, size in sizes.items()}
+            finally:
+                run.stop()
     found["seconds"] = round(time.monotonic() - began)
-    path = Path("build/bench/router.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    path = save("bench/router", found)
     say(f"{path}: {found['seconds']} s")
 
 

@@ -44,6 +44,7 @@ from tests.bench.bulk import bulk_case
 from tests.bench.load import CASES, Case, load, make_topic
 from tests.bench.meter import TreePeak, spread
 from tests.bench.mirror import PARTITIONS, cluster
+from tests.figures import save
 from tests.integration.migration import Migration
 from tests.integration.mirror_world import bounds
 
@@ -200,9 +201,7 @@ def main() -> None:
             if chosen.bulk_pairs:
                 found["bulk"] = bulk_case(root, source, pairs=chosen.bulk_pairs)
     found["seconds"] = round(time.monotonic() - began)
-    path = Path("build/bench/spark.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    path = save("bench/spark", found)
     say(f"{path}: parity_ratio {found['parity_ratio']}; {found['seconds']} s")
 
 

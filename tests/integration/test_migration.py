@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
-from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
+from tests.clusters import running_clusters, source_and_target
 from tests.integration.migration import Migration, usual_clients, wait_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -22,19 +22,10 @@ pytestmark = pytest.mark.timeout(240)
 def migration(tmp_path: Path) -> Iterator[Migration]:
     """Two fresh clusters of one broker each, because a state log has one name."""
     settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
-    made = [
-        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
-        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
-    ]
-    for cluster in made:
-        cluster.start()
-    for cluster in made:
-        cluster.wait_ready()
-    run = Migration(made[0], made[1], tmp_path / "run", settings)
-    yield run
-    run.stop()
-    for cluster in made:
-        cluster.stop()
+    with running_clusters(tmp_path, *source_and_target()) as (source, target):
+        run = Migration(source, target, tmp_path / "run", settings)
+        yield run
+        run.stop()
 
 
 def begin(run: Migration, topic: str = "orders", group: str = "billing") -> None:

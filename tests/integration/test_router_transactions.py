@@ -19,8 +19,9 @@ from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, Transactiona
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.workflow.keepalive import IdKeeper
+from tests.clusters import running_clusters, source_and_target
 from tests.integration.migration import Migration, wait_until
 from tests.integration.router_world import ends, link_between, quietly, router, settings_of
 
@@ -35,19 +36,10 @@ JAVA_RECORDS = 3_200
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
     settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
-    made = [
-        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
-        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
-    ]
-    for cluster in made:
-        cluster.start()
-    for cluster in made:
-        cluster.wait_ready()
-    run = Migration(made[0], made[1], tmp_path / "run", settings)
-    yield run
-    run.stop()
-    for cluster in made:
-        cluster.stop()
+    with running_clusters(tmp_path, *source_and_target()) as (source, target):
+        run = Migration(source, target, tmp_path / "run", settings)
+        yield run
+        run.stop()
 
 
 def java_transactions(bootstrap: str, topic: str, name: str) -> subprocess.Popen[str]:

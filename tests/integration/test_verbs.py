@@ -17,10 +17,11 @@ from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.status import snapshot
+from tests.clusters import running_clusters, source_and_target
 
 
 def settings(name: str, bootstrap: str) -> ClusterSettings:
@@ -32,17 +33,8 @@ def settings(name: str, bootstrap: str) -> ClusterSettings:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
     """A source and a target of this file's own: the state log has a fixed name."""
     root: Path = tmp_path_factory.mktemp("verbs")
-    made = [
-        KafkaCluster.create(ClusterSpec(name, version), root / name)
-        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
-    ]
-    for cluster in made:
-        cluster.start()
-    for cluster in made:
-        cluster.wait_ready()
-    yield made[0], made[1]
-    for cluster in made:
-        cluster.stop()
+    with running_clusters(root, *source_and_target()) as (source, target):
+        yield source, target
 
 
 Act = Callable[[Estate], Awaitable[Any]]

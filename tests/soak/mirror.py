@@ -13,14 +13,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import math
 import random
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 from rich.console import Console
 
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+from tests.clusters import running_clusters, source_and_target
+from tests.figures import save
 from tests.integration.mirror_world import World, bounds, link_between
 from tests.soak.chaos import Disturbance, Fleet, disturb, move_leaders, wait_in_sync
 from tests.soak.judge import Verdict, judge
@@ -215,20 +215,12 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     plan = Plan(**vars(arguments.parse_args()))
     say(f"{plan.kills} kills over {plan.records} records, seed {plan.seed}")
-    with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder:
-        specs = ClusterSpec("source", SOURCE_VERSION, 3), ClusterSpec("target", TARGET_VERSION, 3)
-        clusters = [KafkaCluster.create(spec, Path(folder)) for spec in specs]
-        try:
-            with ThreadPoolExecutor() as threads:
-                list(threads.map(KafkaCluster.start, clusters))
-                list(threads.map(KafkaCluster.wait_ready, clusters))
-            report = asyncio.run(soak(clusters[0], clusters[1], plan, "soak"))
-        finally:
-            for cluster in clusters:
-                cluster.stop()
-    path = Path("build/soak/mirror.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    with (
+        tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder,
+        running_clusters(Path(folder), *source_and_target(brokers=3)) as (source, target),
+    ):
+        report = asyncio.run(soak(source, target, plan, "soak"))
+    path = save("soak/mirror", report.as_json())
     say(f"{path}: {'nothing lost, doubled or shifted' if report.clean else report.as_json()}; {report.seconds} s")
     sys.exit(0 if report.clean else 1)
 

@@ -10,12 +10,10 @@ build/soak/parity.json; exit code 1 if anything is missed, misnamed or made up.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +24,11 @@ from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.verdict import Anomaly
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.spark.parity import verify
 from kmigrate.spark.source import KafkaOptions
+from tests.clusters import running_clusters, source_and_target
+from tests.figures import save
 from tests.integration.mirror_world import bounds
 from tests.soak.planted import KINDS, Planting, make_topic, plant, write, write_target
 
@@ -120,20 +120,12 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     chosen = arguments.parse_args()
     say(f"{chosen.records} records, {len(KINDS)} faults, seed {chosen.seed}")
-    with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder:
-        specs = ClusterSpec("source", SOURCE_VERSION), ClusterSpec("target", TARGET_VERSION)
-        clusters = [KafkaCluster.create(spec, Path(folder)) for spec in specs]
-        try:
-            with ThreadPoolExecutor() as threads:
-                list(threads.map(KafkaCluster.start, clusters))
-                list(threads.map(KafkaCluster.wait_ready, clusters))
-            report = soak(clusters[0], clusters[1], **vars(chosen))
-        finally:
-            for cluster in clusters:
-                cluster.stop()
-    path = Path("build/soak/parity.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"clean": report.clean, **asdict(report)}, indent=2) + "\n", encoding="utf-8")
+    with (
+        tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder,
+        running_clusters(Path(folder), *source_and_target()) as (source, target),
+    ):
+        report = soak(source, target, **vars(chosen))
+    path = save("soak/parity", {"clean": report.clean, **asdict(report)})
     verdict = f"all {len(KINDS)} named exactly, nothing else" if report.clean else asdict(report)
     say(f"{path}: {verdict}; {report.seconds}")
     sys.exit(0 if report.clean else 1)

@@ -1,0 +1,35 @@
+"""Clusters for the time of a with block, started side by side and stopped whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+
+__all__ = ["running_clusters", "source_and_target"]
+
+
+@contextmanager
+def running_clusters(root: Path, *specs: ClusterSpec) -> Iterator[list[KafkaCluster]]:
+    """A ready cluster for each spec, in that order."""
+    with ThreadPoolExecutor() as threads:
+        clusters = list(threads.map(lambda spec: KafkaCluster.create(spec, root), specs))
+    try:
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(KafkaCluster.start, clusters))
+            list(threads.map(KafkaCluster.wait_ready, clusters))
+        yield clusters
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+
+
+def source_and_target(brokers: int = 1, config: dict[str, str] | None = None) -> tuple[ClusterSpec, ClusterSpec]:
+    """The two clusters of a migration."""
+    return (
+        ClusterSpec("source", SOURCE_VERSION, brokers, config or {}),
+        ClusterSpec("target", TARGET_VERSION, brokers, config or {}),
+    )
