@@ -1,7 +1,8 @@
 """A socket as a stream of whole Kafka frames, in both directions.
 
 Small frames are cut out of one scratch buffer; a frame that does not fit is received straight into its own
-bytearray, so large Fetch answers and Produce requests are copied once, by the kernel.
+bytearray, so large Fetch answers and Produce requests are copied once, by the kernel. While such a frame is under
+way the kernel wakes us only when a good part of it has arrived (SO_RCVLOWAT), not for every segment.
 
 Back-pressure in three sentences: when the peer does not read, `writable` is cleared and `drain` waits; who
 relays from one stream to another pauses reading the first while the second is not writable; reading goes on
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from typing import cast
 
@@ -23,6 +25,9 @@ from kmigrate.protocol.frames import MAX_FRAME, SIZE
 __all__ = ["FrameStream", "TlsAlertError"]
 
 _SCRATCH = 64 * 1024
+_LEAST_ARRIVED = 512 * 1024
+_NONE_WAITED_FOR = 1
+_WAKES_LATE = sys.platform == "linux"
 _TLS_ALERT = b"\x15\x03"
 """The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
@@ -57,6 +62,9 @@ class FrameStream(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
         self._have = 0
+        self._waits_for = _NONE_WAITED_FOR
+        self._raw: socket.socket | None = None
+        """The socket, where its bytes are the frames' own."""
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -75,6 +83,8 @@ class FrameStream(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if _WAKES_LATE and transport.get_extra_info("sslcontext") is None:
+                self._raw = raw
         if self.on_made is not None:
             self.on_made()
 
@@ -86,7 +96,10 @@ class FrameStream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._frame is not None:
             self._have += nbytes
-            if self._have == len(self._frame):
+            missing = len(self._frame) - self._have
+            if missing < self._waits_for:
+                self._wait_for(missing)
+            if not missing:
                 frame, self._frame, self._frame_view = self._frame, None, None
                 self._on_frame(frame)
             return
@@ -115,12 +128,20 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._frame[: self._have] = self._view[at : self._fill]
                 self._frame_view = memoryview(self._frame)
                 self._fill = 0
+                self._wait_for(stop - at - self._have)
                 return
             break
         if at:
             rest = self._fill - at
             self._scratch[:rest] = self._scratch[at : self._fill]
             self._fill = rest
+
+    def _wait_for(self, missing: int) -> None:
+        """Be woken once that much has arrived, or a good part of it; never for more than is sure to come."""
+        count = max(_NONE_WAITED_FOR, min(missing, _LEAST_ARRIVED))
+        if self._raw is not None and count != self._waits_for:
+            self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._waits_for = count
 
     def eof_received(self) -> bool | None:
         return None

@@ -6,9 +6,9 @@ Each pair is one copy by each, alternating who goes first, into a target broker 
 clocks run from the first record on the target to the last; CPU is the copying process's own in that time. Writes
 build/bench/mirror.json, and says every figure as it is measured.
 
-Neither copier shall pay for the machine: a target takes a million records of another topic first, so that its code is
-compiled; and a scratch file of the copy's size is written and removed, for memory that a virtual machine touches for
-the first time can be ten times as dear to write to as memory that was in use before.
+Neither copier shall pay for the machine: a target takes four million records first, in batches like those that are
+copied, so that its code is compiled; and a scratch file of the copy's size is written and removed, for memory that a
+virtual machine touches for the first time can be ten times as dear to write to as memory that was in use before.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PARTITIONS = 6
 _PATIENCE_S = 120.0
 _RATE = 5_000
 _LATENCY_S = 20
-_WARM_RECORDS = 1_000_000
+_WARM_RECORDS = 4_000_000
 _WARM_S = 20
 """Fresh brokers are cold, and the writer starts before the copier: both copiers get this long to catch up."""
 
@@ -106,6 +106,8 @@ class Bench:
         self.root = root
         self.source = source
         self.repeats: list[str] = []
+        self._samples: dict[str, list[bytearray]] = {}
+        """Some batches of each topic that is copied."""
         self._runs = 0
 
     @contextmanager
@@ -116,7 +118,7 @@ class Bench:
 
     def copy(self, who: str, case: Case, topic: str) -> CopyRun:
         with self.fresh_target() as target:
-            self.warm(target, case)
+            self.warm(target, case, topic)
             ends = EndReader(target.bootstrap, topic, PARTITIONS)
 
             def work(pid: int, alive: Callable[[], bool]) -> CopyRun:
@@ -172,10 +174,13 @@ class Bench:
             "runs": {who: [asdict(run) for run in each] for who, each in runs.items()},
         }
 
-    def warm(self, target: KafkaCluster, case: Case) -> None:
+    def warm(self, target: KafkaCluster, case: Case, topic: str) -> None:
         """Have the broker compile its code, and the machine touch as much memory as a copy will need."""
+        if topic not in self._samples:
+            _, self._samples[topic] = asyncio.run(_fetch_all(self.source, topic, 20_000))
         make_topic(target.bootstrap, "warm-up", PARTITIONS)
-        load(target.bootstrap, "warm-up", PARTITIONS, CASES["1kB"], records=_WARM_RECORDS)
+        load(target.bootstrap, "warm-up", PARTITIONS, case, records=PARTITIONS)  # it waits until all have leaders
+        asyncio.run(_produce_all(target, "warm-up", self._samples[topic], _WARM_RECORDS))
         path = self.root / "scratch"
         with path.open("wb", buffering=0) as file:
             for _ in range(2 * case.records * case.record_bytes >> 20):
@@ -189,7 +194,7 @@ class Bench:
         topic = f"bench-{case.name}"
         fetched, sample = asyncio.run(_fetch_all(self.source, topic, case.records))
         with self.fresh_target() as target:
-            self.warm(target, case)
+            self.warm(target, case, topic)
             make_topic(target.bootstrap, topic, PARTITIONS)
             load(target.bootstrap, topic, PARTITIONS, case, records=PARTITIONS)  # it waits until all have leaders
             produced = asyncio.run(_produce_all(target, topic, sample, case.records))
@@ -234,7 +239,7 @@ class Bench:
         for _ in range(2):
             for partitions, topics in ((100, ["wide"]), (1000, ["idle", "wide"])):
                 with self.fresh_target() as target:
-                    self.warm(target, case)
+                    self.warm(target, case, "wide")
                     ends = EndReader(target.bootstrap, "wide", 100)
 
                     def work(

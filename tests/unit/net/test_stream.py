@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 from collections.abc import Sized
 
 import pytest
@@ -72,6 +73,36 @@ def test_one_byte_at_a_time_is_enough() -> None:
     data = b"".join(map(framed, [b"abc", b"", b"xy"]))
     peer = asyncio.run(receive([bytes([b]) for b in data]))
     assert [bytes(f) for f in peer.frames] == [framed(b"abc"), framed(b""), framed(b"xy")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux wakes by how much has arrived")
+def test_a_large_frame_that_comes_in_small_pieces_wakes_us_a_few_times_only() -> None:
+    class Counted(FrameStream):
+        wakes = 0
+
+        def buffer_updated(self, nbytes: int) -> None:
+            self.wakes += 1
+            super().buffer_updated(nbytes)
+
+    async def scene() -> tuple[int, int]:
+        frames: list[bytearray] = []
+        ends: list[Exception | None] = []
+        peer = Counted(frames.append, ends.append)
+        server = await asyncio.get_running_loop().create_server(lambda: peer, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        large = framed(bytes(4 << 20)) + framed(b"small")
+        for at in range(0, len(large), 16 << 10):
+            writer.write(large[at : at + (16 << 10)])
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+        await filled(ends)
+        server.close()
+        return peer.wakes, sum(map(len, frames)) - len(large)
+
+    wakes, missing = asyncio.run(scene())
+    assert missing == 0
+    assert wakes < 32  # of 257 pieces
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, (4 << 20) + 1])
