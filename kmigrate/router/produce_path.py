@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, skip_tags
 from kmigrate.records.batch import Batch, check_crc, stamp, walk
@@ -101,8 +101,8 @@ def _only_batch(part: ProducePart) -> Batch | None:
         batches = list(walk(part.records))
     except ProtocolViolation:
         return None
-    if len(batches) != 1 or len(batches[0].view) != len(part.records):
-        return None
+    if len(batches) != 1 or len(batches[0].view) != len(part.records) or batches[0].producer_id >= DIRECT_LIMIT:
+        return None  # no cluster hands out such an id: translated, it might be another producer's
     return batches[0]
 
 
