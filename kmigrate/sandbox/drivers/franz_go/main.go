@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"sort"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -63,6 +65,7 @@ func name(err error) string {
 }
 
 func main() {
+	signal.Ignore(syscall.SIGTERM) // it is for who drives this
 	role, bootstrap, client := os.Args[1], os.Args[2], os.Args[3]
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ClientID(client)}
 	if role == "consumer" {
