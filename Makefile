@@ -19,6 +19,10 @@ help: ## this list
 demo: $(READY) ## move a live estate between two real clusters [SEED= RATE= RECORDS=]
 	$(BIN)/python -m kmigrate sandbox demo $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE)) $(if $(RECORDS),--records $(RECORDS)) $(ARGS)
 
+.PHONY: demo-families
+demo-families: $(READY) ## the demo with clients of five families (needs a JDK and Go) -> build/demo/families.json [ARGS="--seed 2"]
+	$(BIN)/python -m kmigrate sandbox demo --families --folder build/demo-families --report build/demo/families.json $(ARGS)
+
 .PHONY: test
 test: $(READY) ## all tests, on real brokers too; ends with build/test/summary.json
 	$(BIN)/python -m pytest $(ARGS)

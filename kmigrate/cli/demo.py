@@ -34,6 +34,7 @@ from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import preload
 from kmigrate.sandbox.processes import spawn_tied
 from kmigrate.sandbox.seeded import seeded_clients, seeded_preload
+from kmigrate.sandbox.toolchains import DRIVEN, driver_of
 from kmigrate.sandbox.traffic import Traffic
 
 __all__ = ["Demo", "DemoPlan"]
@@ -52,6 +53,8 @@ class DemoPlan:
     rate: float = 1500.0
     records: int = 200_000
     brokers: int = 1
+    families: bool = False
+    """Whether the clients are of five families, of which three need a toolchain of their own."""
 
 
 @dataclass
@@ -64,10 +67,13 @@ class Demo:
 
     @property
     def _clients(self) -> tuple[ClientSpec, ...]:
-        return seeded_clients(self.plan.seed, self.plan.rate)
+        return seeded_clients(self.plan.seed, self.plan.rate, families=self.plan.families)
 
     def run(self) -> MigrationReport:
         folder = self.plan.folder.absolute()
+        for family in sorted({client.family for client in self._clients} & DRIVEN):
+            self._say(f"the clients of {family}: built, or in the cache already")
+            driver_of(family)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._say(f"starting source {SOURCE_VERSION} and target {TARGET_VERSION}")
@@ -285,6 +291,7 @@ def _report(
             "rate": demo.plan.rate,
             "records": demo.plan.records,
             "brokers": demo.plan.brokers,
+            "families": sorted({client.family for client in clients}),
             "source_version": SOURCE_VERSION,
             "target_version": TARGET_VERSION,
         },

@@ -232,11 +232,19 @@ def demo(
     brokers: Annotated[int, typer.Option("--brokers", help="Brokers a side: 1 or 3.")] = 1,
     folder: Annotated[Path, typer.Option("--folder", help="Where histories and the report go.")] = Path("build/demo"),
     file: Annotated[Path, typer.Option("--playbook", help="The playbook to run.")] = Path("playbooks/quickstart.toml"),
+    families: Annotated[
+        bool, typer.Option("--families", help="Clients of five families; needs a JDK, Go and pip.")
+    ] = False,
+    report_to: Annotated[
+        Path | None, typer.Option("--report", help="Where the report goes; else report.json in the folder.")
+    ] = None,
 ) -> Answer:
     """Run a whole live migration between two clusters, judge and report it."""
     signal.signal(signal.SIGTERM, _as_interrupt)
-    report = Demo(DemoPlan(folder, file, seed, rate, records, brokers), call.out).run()
-    (folder / "report.json").write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    report = Demo(DemoPlan(folder, file, seed, rate, records, brokers, families), call.out).run()
+    chosen = report_to or folder / "report.json"
+    chosen.parent.mkdir(parents=True, exist_ok=True)
+    chosen.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
     return Answer(report.as_json(), migration_view(report), Exit.OK if report.clean else Exit.FAILED)
 
 

@@ -2,7 +2,8 @@
 
 Small frames are cut out of one scratch buffer; a frame that does not fit is received straight into its own
 bytearray, so large Fetch answers and Produce requests are copied once, by the kernel. While such a frame is under
-way the kernel wakes us only when a good part of it has arrived (SO_RCVLOWAT), not for every segment.
+way the kernel wakes us only when a good part of it has arrived (SO_RCVLOWAT), not for every segment. A peer that is
+not trusted gets memory for what it has sent, and not for what it has announced (`on_trust`).
 
 Back-pressure in three sentences: when the peer does not read, `writable` is cleared and `drain` waits; who
 relays from one stream to another pauses reading the first while the second is not writable; reading goes on
@@ -28,6 +29,8 @@ _SCRATCH = 64 * 1024
 _LEAST_ARRIVED = 512 * 1024
 _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"
+_GROWTH = 4
+"""How much more room a frame of an untrusted peer gets each time it has filled what it had."""
 _TLS_ALERT = b"\x15\x03"
 """The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
@@ -49,19 +52,21 @@ class FrameStream(asyncio.BufferedProtocol):
         on_lost: Callable[[Exception | None], None],
         *,
         max_frame: int = MAX_FRAME,
+        on_trust: int = MAX_FRAME,
         high_water: int = 4 << 20,
     ) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
         self.max_frame = max_frame
         """The longest frame that is taken from now on."""
+        self._on_trust = on_trust
         self._high_water = high_water
         self._scratch = bytearray(_SCRATCH)
         self._view = memoryview(self._scratch)
         self._fill = 0
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
-        self._have = 0
+        self._have = self._size = 0
         self._waits_for = _NONE_WAITED_FOR
         self._raw: socket.socket | None = None
         """The socket, where its bytes are the frames' own."""
@@ -96,12 +101,14 @@ class FrameStream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._frame is not None:
             self._have += nbytes
-            missing = len(self._frame) - self._have
+            missing = self._size - self._have
             if missing < self._waits_for:
                 self._wait_for(missing)
             if not missing:
                 frame, self._frame, self._frame_view = self._frame, None, None
                 self._on_frame(frame)
+            elif self._have == len(self._frame):
+                self._begin(self._frame, _GROWTH * self._have)
             return
         self._fill += nbytes
         self._cut()
@@ -123,12 +130,10 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._on_frame(frame)
                 continue
             if stop - at > _SCRATCH // 2:
-                self._frame = _BUFFERS.take(4 + size)
-                self._have = self._fill - at
-                self._frame[: self._have] = self._view[at : self._fill]
-                self._frame_view = memoryview(self._frame)
+                self._size = 4 + size
+                self._begin(self._view[at : self._fill], max(self._on_trust, _SCRATCH))
                 self._fill = 0
-                self._wait_for(stop - at - self._have)
+                self._wait_for(self._size - self._have)
                 return
             break
         if at:
@@ -142,6 +147,13 @@ class FrameStream(asyncio.BufferedProtocol):
         if self._raw is not None and count != self._waits_for:
             self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
             self._waits_for = count
+
+    def _begin(self, come: Buffer, room: int) -> None:
+        """Go on receiving a large frame of which `come` is there, in memory for `room` bytes of it at most."""
+        frame = _BUFFERS.take(min(self._size, room))
+        self._have = len(come)
+        frame[: self._have] = come
+        self._frame, self._frame_view = frame, memoryview(frame)
 
     def eof_received(self) -> bool | None:
         return None

@@ -20,8 +20,11 @@ so that Kafka 2.8 (source) and 4.x (target) both speak it (D6).
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
+import types
+import typing
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -31,6 +34,7 @@ from kio.serial import entity_reader, entity_writer
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.described import read_described
+from kmigrate.protocol.lengths import check_lengths
 
 __all__ = [
     "API_NAMES",
@@ -106,10 +110,37 @@ def encode_body(message: Any) -> bytes:
 
 def decode_body(kind: type[Any], frame: bytearray | memoryview, at: int) -> Any:
     """Read one message of class `kind` from a frame at its body offset."""
+    check_lengths(kind, frame, at)
     try:
         value, _ = _reader(kind)(bytes(memoryview(frame)[at:]), 0)
     except Exception as error:  # kio raises several kinds; all mean the same to us
         raise ProtocolViolation(
             "undecodable-message", f"{kind.__name__} v{kind.__version__} cannot be read: {error}"
         ) from error
+    _check_nulls(value, kind)
     return value
+
+
+def _check_nulls(message: Any, kind: type[Any]) -> None:
+    """Refuse a null array that the schema does not allow: kio reads it as None, which no reader of a field expects."""
+    for name, nullable, element in _arrays(typing.cast("Any", kind)):
+        found = getattr(message, name)
+        if found is None:
+            if not nullable:
+                raise ProtocolViolation("null-array", f"{kind.__name__} cannot be read: its {name} are null")
+        elif element is not None:
+            for each in found:
+                _check_nulls(each, element)
+
+
+@cache
+def _arrays(kind: Any) -> tuple[tuple[str, bool, type[Any] | None], ...]:
+    """A message's array fields, whether each may be null, and the class of elements that hold arrays themselves."""
+    out = []
+    for name, hint in typing.get_type_hints(kind).items() if dataclasses.is_dataclass(kind) else ():
+        choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+        for choice in choices:
+            if typing.get_origin(choice) is tuple:
+                element = typing.get_args(choice)[0]
+                out.append((name, len(choices) > 1, element if _arrays(element) else None))
+    return tuple(out)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import skip_tags
 from kmigrate.protocol.primitives import read_compact_string, read_uvarint
 
@@ -55,12 +56,15 @@ class DescribedTransactions:
 
 def read_described(data: bytes, at: int) -> tuple[DescribedTransactions, int]:
     """Read an answer's body from `at` on; the value, and where it ends."""
-    count, at = read_uvarint(data, at + _THROTTLE.size)
-    states = []
-    for _ in range(count - 1):
-        state, at = _read_state(data, at)
-        states.append(state)
-    return DescribedTransactions(tuple(states)), skip_tags(memoryview(data), at)
+    try:
+        count, at = read_uvarint(data, at + _THROTTLE.size)
+        states = []
+        for _ in range(count - 1):
+            state, at = _read_state(data, at)
+            states.append(state)
+        return DescribedTransactions(tuple(states)), skip_tags(memoryview(data), at)
+    except struct.error as short:
+        raise ProtocolViolation("short-described-answer", str(short)) from None
 
 
 def _read_state(data: bytes, at: int) -> tuple[DescribedTransaction, int]:

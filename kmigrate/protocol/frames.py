@@ -30,6 +30,7 @@ SIZE = struct.Struct(">i")
 _HEAD = struct.Struct(">hhi")
 _I16 = struct.Struct(">h")
 
+_LONGEST_ID = (1 << 15) - 1
 MAX_FRAME = 128 * 1024 * 1024
 """Upper bound of one frame, bytes: above Kafka's own socket.request.max.bytes (100 MiB)."""
 
@@ -93,6 +94,10 @@ def response_body_offset(frame: bytearray, flexible: bool) -> int:
 
 
 def encode_request_head(api_key: int, version: int, correlation: int, client_id: bytes, flexible: bool) -> bytes:
-    """Header bytes of a request, without the size prefix."""
+    """Header bytes of a request, without the size prefix; a client id is cut where its length would not fit.
+
+    That can be one of a client's own: bytes that are no UTF-8 are replaced by longer ones when they are read.
+    """
+    client_id = client_id[:_LONGEST_ID]
     head = _HEAD.pack(api_key, version, correlation) + _I16.pack(len(client_id)) + client_id
     return head + b"\0" if flexible else head

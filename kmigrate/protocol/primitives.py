@@ -72,7 +72,7 @@ def read_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | No
         return None, at
     if at + length > len(data):
         raise ProtocolViolation("short-string", "a string runs past its frame")
-    return str(data[at : at + length], "utf-8"), at + length
+    return _text(data[at : at + length]), at + length
 
 
 def read_compact_string(data: bytes | bytearray | memoryview, at: int) -> tuple[str | None, int]:
@@ -83,7 +83,14 @@ def read_compact_string(data: bytes | bytearray | memoryview, at: int) -> tuple[
     end = at + length - 1
     if end > len(data):
         raise ProtocolViolation("short-string", "a string runs past its frame")
-    return str(data[at:end], "utf-8"), end
+    return _text(data[at:end]), end
+
+
+def _text(raw: bytes | bytearray | memoryview) -> str:
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolViolation("bad-string", f"a string is not UTF-8: {error.reason}") from None
 
 
 def write_string(value: str | None) -> bytes:

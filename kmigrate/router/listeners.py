@@ -30,6 +30,8 @@ from kmigrate.router.upstream import Addresses, Upstream
 __all__ = ["ClientConnection"]
 
 _T = TypeVar("_T")
+_ON_TRUST = 128 * 1024
+"""Bytes of memory that a client gets for the mere announcement of a request."""
 _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
 """How long a client may take to close a connection that was ended to it."""
@@ -76,7 +78,9 @@ class ClientConnection:
         self._ended = False
         self.session = Session(core, self)
         self.session.on_broker = on_broker
-        self.stream = FrameStream(self._on_frame, self._on_lost, max_frame=core.settings.max_frame)
+        self.stream = FrameStream(
+            self._on_frame, self._on_lost, max_frame=core.settings.max_frame, on_trust=_ON_TRUST
+        )
         self.stream.on_writable = self._client_writable
         self.stream.on_made = self._made
 

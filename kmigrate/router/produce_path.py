@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.routes import Serve, TopicRoute
+from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, skip_tags
 from kmigrate.records.batch import Batch, check_crc, stamp, walk
@@ -95,14 +95,14 @@ def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
     return parse_request(frame, head.version, body)
 
 
-def _only_batch(part: ProducePart) -> Batch | None:
-    """The one batch that a partition must carry (A2), or None where it carries anything else."""
+def _only_batch(part: ProducePart) -> Batch | Code:
+    """The one batch that a partition must carry (A2), or what a broker calls anything else."""
     try:
         batches = list(walk(part.records))
-    except ProtocolViolation:
-        return None
-    if len(batches) != 1 or len(batches[0].view) != len(part.records):
-        return None
+    except ProtocolViolation as violation:
+        return Code.INVALID_RECORD if violation.ref == "old-message-format" else Code.CORRUPT_MESSAGE
+    if len(batches) != 1 or len(batches[0].view) != len(part.records) or batches[0].producer_id >= DIRECT_LIMIT:
+        return Code.INVALID_RECORD  # no cluster hands out such an id: translated, it might be another producer's
     return batches[0]
 
 
@@ -123,8 +123,8 @@ class ProduceJudge:
         if route is None:
             return Plan(part, Move.TARGET)
         batch = _only_batch(part)
-        if batch is None:
-            return Plan(part, Move.ANSWER, route=route, error=Code.INVALID_RECORD)
+        if not isinstance(batch, Batch):
+            return Plan(part, Move.ANSWER, route=route, error=batch)
         if route.serve is Serve.LOCAL:
             return self._local(part, batch, route, held)
         plan = Plan(part, Move.WAIT, batch, route)

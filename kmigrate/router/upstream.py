@@ -32,6 +32,8 @@ Addresses = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
 
 _CONNECT_S = 5.0
 _MAX_UPSTREAM_FRAME = 1 << 30
+_MOST_QUEUED = 4 << 20
+"""Bytes that wait for the connection, or for a login, before the client is read no further."""
 _LOGIN_S = 10.0
 _BETWEEN_LOGINS_S = 1.2
 """Kafka takes no renewal within a second of the last one (`KafkaChannel`)."""
@@ -64,6 +66,7 @@ class Upstream:
         self._security = security
         self._on_end = on_end
         self._queued: deque[_Asked] = deque()
+        self._queued_bytes = 0
         self._pending: deque[_Asked] = deque()
         self._stream = FrameStream(self._on_frame, self._on_lost, max_frame=_MAX_UPSTREAM_FRAME)
         self._connected = False
@@ -171,6 +174,8 @@ class Upstream:
         self._stream.on_writable = self._flow
         while self._queued:
             self._write(self._queued.popleft())
+        self._queued_bytes = 0
+        self._flow(self.writable)
         if self._closing and not self.busy:
             self._stream.close()
 
@@ -183,6 +188,7 @@ class Upstream:
             self._write(asked)
         else:
             self._queued.append(asked)
+            self._queued_bytes += sum(map(len, parts))
 
     def _write(self, asked: _Asked) -> None:
         if asked.done is not None:
@@ -201,7 +207,8 @@ class Upstream:
 
     @property
     def writable(self) -> bool:
-        return self._stream.writable
+        """Whether it takes more: what waits here for no answer would be counted by nobody else."""
+        return self._stream.writable and self._queued_bytes <= _MOST_QUEUED
 
     @property
     def busy(self) -> bool:
@@ -225,6 +232,7 @@ class Upstream:
             return
         self._closing = True
         self._queued.clear()
+        self._queued_bytes = 0
         self._stream.close()  # before there is a connection this does nothing, and `_on_connected` will
 
     def replaced(self) -> None:

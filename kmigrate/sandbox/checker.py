@@ -55,6 +55,8 @@ _REBALANCE_ERRORS: Final = frozenset(
         "_STATE",
         "_ASSIGNMENT_LOST",
         "CommitFailedError",
+        "CommitFailedException",
+        "RebalanceInProgressException",
         "IllegalGenerationError",
         "IllegalStateError",
         "RebalanceInProgressError",

@@ -19,11 +19,12 @@ __all__ = [
     "ProducerSpec",
     "TransactionalSpec",
     "demo_clients",
+    "family_clients",
     "spec_from_json",
     "spec_to_json",
 ]
 
-Family = Literal["librdkafka", "aiokafka"]
+Family = Literal["librdkafka", "aiokafka", "java", "kafka-python", "franz-go"]
 Acks = Literal["all", "1", "0"]
 
 
@@ -43,14 +44,14 @@ class ProducerSpec:
 
 @dataclass(frozen=True)
 class TransactionalSpec:
-    """Transactions of a few records each, a fifth of them aborted (librdkafka)."""
+    """Transactions of a few records each, a fifth of them aborted."""
 
     name: str
     topic: str
     rate: float
     records: int = 10
     abort_every: int = 5
-    family: Literal["librdkafka"] = "librdkafka"
+    family: Literal["librdkafka", "java", "franz-go"] = "librdkafka"
     settings: Mapping[str, Any] = field(default_factory=dict)
     role: Literal["transactional"] = "transactional"
 
@@ -145,5 +146,25 @@ def demo_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
             ConsumerSpec(f"{group}-{number}", family, group, topics)
             for group, topics in DEMO_GROUPS.items()
             for number, family in enumerate(families, start=1)
+        ),
+    )
+
+
+def family_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
+    """The demo's clients in five families: a producer and a group member of each, and Java's transactions."""
+    families: tuple[Family, ...] = ("librdkafka", "aiokafka", "java", "kafka-python", "franz-go")
+    audit_rate = min(20.0, rate / 10)
+    groups: Mapping[str, tuple[Family, ...]] = {
+        "billing": ("java", "kafka-python"),
+        "analytics": ("librdkafka", "franz-go", "aiokafka"),
+    }
+    return (
+        *(ProducerSpec(f"shop-{family}", family, "orders", (rate - audit_rate) / 5) for family in families),
+        ProducerSpec("auditor", "franz-go", "audit", audit_rate),
+        TransactionalSpec("till", "payments", rate=50.0, family="java"),
+        *(
+            ConsumerSpec(f"{group}-{family}", family, group, DEMO_GROUPS[group])
+            for group, members in groups.items()
+            for family in members
         ),
     )

@@ -59,6 +59,16 @@ def _run(launch: Launch, history: HistoryWriter, stopping: threading.Event) -> N
         else:
             sync_clients.consume(spec, launch, history, stopping)
         return
+    if spec.family != "aiokafka":
+        from kmigrate.sandbox import driven_clients
+
+        if isinstance(spec, ProducerSpec):
+            driven_clients.produce(spec, launch, history, stopping)
+        elif isinstance(spec, TransactionalSpec):
+            driven_clients.transact(spec, launch, history, stopping)
+        else:
+            driven_clients.consume(spec, launch, history, stopping)
+        return
     from kmigrate.sandbox import aiokafka_clients
 
     if isinstance(spec, ConsumerSpec):

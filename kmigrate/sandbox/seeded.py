@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec, demo_clients
+from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec, demo_clients, family_clients
 from kmigrate.sandbox.preload import Preload
 
 __all__ = ["seeded_clients", "seeded_preload"]
@@ -24,10 +24,10 @@ def seeded_preload(seed: int, records: int, replicas: int) -> Preload:
     )
 
 
-def seeded_clients(seed: int, rate: float) -> tuple[ClientSpec, ...]:
+def seeded_clients(seed: int, rate: float, *, families: bool = False) -> tuple[ClientSpec, ...]:
     """The demo's clients with uneven shares of the rate (the sum stays) and transactions of another size."""
     chance = random.Random(seed)
-    specs = list(demo_clients(rate))
+    specs = list(family_clients(rate) if families else demo_clients(rate))
     orders = [n for n, s in enumerate(specs) if isinstance(s, ProducerSpec) and s.topic == "orders"]
     weights = [chance.uniform(0.5, 1.5) for _ in orders]
     whole = sum(spec.rate for spec in (specs[n] for n in orders) if isinstance(spec, ProducerSpec))

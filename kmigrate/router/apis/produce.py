@@ -53,7 +53,9 @@ _PLAIN_ANSWER = 4 + 4 + 1 + 4 + 1
 _PLAIN_PARTITION = _ANSWER.size + _I64.size + 1 + 1 + 1
 """Log start, no record errors, no message, no tags."""
 _MOST = 100_000
-"""Most topics, partitions or record errors of one message: above it a length is taken for nonsense."""
+"""Most topics, partitions (of all topics) or record errors of a message: above it a length is taken for nonsense.
+
+It bounds what a request is in memory, too: a partition of six bytes on the wire is two objects here."""
 
 
 class ProducePart(NamedTuple):
@@ -114,9 +116,10 @@ class _Reader:
         (value,) = self.unpack(_I32)
         return max(0, value)
 
-    def count(self) -> int:
+    def count(self, before: int = 0) -> int:
+        """The number of elements that follow; together with those `before` it is bounded."""
         value = self.length()
-        if value > _MOST:
+        if before + value > _MOST:
             raise ProtocolViolation("absurd-count", f"a Produce message announces {value} elements")
         return value
 
@@ -144,7 +147,7 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
         parts: list[ProducePart] = []
         for _ in range(read.count()):
             topic = read.string() or ""
-            for _ in range(read.count()):
+            for _ in range(read.count(len(parts))):
                 (partition,) = read.unpack(_I32)
                 size = read.length()
                 end = read.at + size

@@ -1,0 +1,179 @@
+"""Whether all that a message announces fits its bytes, looked at before kio reads it.
+
+kio makes room for an array before it reads its first element. Where a peer announces 2^31 of them in a request of
+forty bytes, the allocation fails, and a failed allocation ends the process and not the request. So lengths are walked
+first, after the same schemas, and an array is bounded in elements, too: one of an octet each on the wire is an object
+of a hundred here.
+
+A walk is a list of steps: skip so many bytes, a text, an array of steps, tagged fields. Fixed fields in a row are one
+step, and arrays of fixed elements are stepped over at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import types
+import typing
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.primitives import read_uvarint
+
+__all__ = ["check_lengths"]
+
+_MOST_ELEMENTS = 1_000_000
+"""Of all arrays of one message: Metadata of 100,000 partitions with three replicas each has fewer."""
+_I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
+_FIXED = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
+}
+
+Buffer = bytes | bytearray | memoryview
+
+
+class _Do(IntEnum):
+    SKIP = 0
+    STRING = 1
+    BYTES = 2
+    ARRAY = 3
+    STRUCTURE = 4
+    OPTIONAL = 5
+    """A structure behind a byte that says whether it is there."""
+    TAGS = 6
+
+
+class _Step(NamedTuple):
+    do: _Do
+    size: int = 0
+    """Bytes to skip; of an array, those of each element where they are fixed."""
+    steps: tuple[_Step, ...] = ()
+    """Of each element, or of the structure."""
+    tags: Mapping[int, tuple[_Step, ...]] = MappingProxyType({})
+
+
+def check_lengths(kind: type[Any], data: Buffer, at: int) -> None:
+    """Refuse a message of class `kind` that announces more than it has."""
+    try:
+        _Walk(data, bool(kind.__flexible__)).walk(_steps(typing.cast("Any", kind)), at)
+    except (struct.error, IndexError):
+        raise ProtocolViolation("short-message", f"{kind.__name__} v{kind.__version__} ends too early") from None
+
+
+class _Walk:
+    """One message's walk: its bytes, and how many elements it may still have."""
+
+    def __init__(self, data: Buffer, flexible: bool) -> None:
+        self._data = data
+        self._flexible = flexible
+        self._left = _MOST_ELEMENTS
+
+    def walk(self, steps: tuple[_Step, ...], at: int) -> int:
+        """Where the steps that begin at `at` end."""
+        for step in steps:
+            if step.do is _Do.SKIP:
+                at += step.size
+            elif step.do is _Do.ARRAY:
+                at = self._array(step, at)
+            elif step.do is _Do.TAGS:
+                at = self._tags(step, at)
+            elif step.do is _Do.STRUCTURE:
+                at = self.walk(step.steps, at)
+            elif step.do is _Do.OPTIONAL:
+                at = self.walk(step.steps, at + 1) if self._data[at] == 1 else at + 1
+            else:
+                size, at = self._length(at, _I16 if step.do is _Do.STRING else _I32)
+                at += size
+        if at > len(self._data):
+            raise ProtocolViolation("short-message", "a field runs past its message")
+        return at
+
+    def _length(self, at: int, shape: struct.Struct) -> tuple[int, int]:
+        """A length, 0 for null, and the offset after it."""
+        if self._flexible:
+            value, at = read_uvarint(self._data, at)
+            return max(0, value - 1), at
+        (value,) = shape.unpack_from(self._data, at)
+        return max(0, value), at + shape.size
+
+    def _array(self, step: _Step, at: int) -> int:
+        count, at = self._length(at, _I32)
+        self._left -= count
+        if count > len(self._data) - at or self._left < 0:
+            raise ProtocolViolation("absurd-count", f"a message announces an array of {count} elements")
+        if step.size:
+            return at + count * step.size
+        for _ in range(count):
+            at = self.walk(step.steps, at)
+        return at
+
+    def _tags(self, step: _Step, at: int) -> int:
+        count, at = read_uvarint(self._data, at)
+        for _ in range(count):
+            tag, at = read_uvarint(self._data, at)
+            size, at = read_uvarint(self._data, at)
+            if tag in step.tags:
+                self.walk(step.tags[tag], at)
+            at += size
+            if at > len(self._data):
+                raise ProtocolViolation("bad-tags", "a tagged field runs past its message")
+        return at
+
+
+@cache
+def _steps(kind: Any) -> tuple[_Step, ...]:
+    """The walk over a message or an element of one."""
+    out: list[_Step] = []
+    tags: dict[int, tuple[_Step, ...]] = {}
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        step = _step(hints[field.name], str(field.metadata.get("kafka_type", "")))
+        if "tag" in field.metadata:
+            tags[int(field.metadata["tag"])] = (step,)
+        elif step.do is _Do.SKIP and out and out[-1].do is _Do.SKIP:
+            out[-1] = _Step(_Do.SKIP, out[-1].size + step.size)
+        else:
+            out.append(step)
+    if kind.__flexible__:
+        out.append(_Step(_Do.TAGS, tags=tags))
+    return tuple(out)
+
+
+def _step(hint: Any, kafka_type: str) -> _Step:
+    choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    for choice in choices:
+        if typing.get_origin(choice) is tuple:
+            steps = _element(typing.get_args(choice)[0], kafka_type)
+            fixed = len(steps) == 1 and steps[0].do is _Do.SKIP
+            return _Step(_Do.ARRAY, steps[0].size if fixed else 0, steps)
+        if dataclasses.is_dataclass(choice):
+            do = _Do.OPTIONAL if len(choices) > 1 else _Do.STRUCTURE
+            return _Step(do, steps=_steps(typing.cast("Any", choice)))
+    return _plain(kafka_type)
+
+
+def _element(kind: Any, kafka_type: str) -> tuple[_Step, ...]:
+    return _steps(typing.cast("Any", kind)) if dataclasses.is_dataclass(kind) else (_plain(kafka_type),)
+
+
+def _plain(kafka_type: str) -> _Step:
+    if kafka_type in _FIXED:
+        return _Step(_Do.SKIP, _FIXED[kafka_type])
+    return _Step(_Do.STRING if kafka_type == "string" else _Do.BYTES)

@@ -1,0 +1,330 @@
+"""Live clients of families that speak no Python here: a small program of theirs, driven line by line from here.
+
+What is sent when, and what is written down, is decided on this side, as for every other family; a driver only hands
+records to its library and tells what the library says (docs/history.md, "Driven clients"). One driver per process.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from threading import Event
+from types import TracebackType
+from typing import Self
+
+from kmigrate.errors import Failed
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
+from kmigrate.sandbox.history import ABORTED, HistoryWriter
+from kmigrate.sandbox.pacing import TICK_SECONDS, Pace
+from kmigrate.sandbox.payload import ValueId, content_of
+from kmigrate.sandbox.reading import COMMIT_SECONDS, Position, ReadLog
+from kmigrate.sandbox.toolchains import driver_of
+
+__all__ = ["consume", "produce", "transact"]
+
+_START_SECONDS = 45.0
+_END_SECONDS = 25.0
+_MOST_WAITING = 20_000
+
+Words = list[str]
+
+
+class _Driver:
+    """One driver's process; lines in both directions."""
+
+    def __init__(self, spec: ClientSpec, launch: Launch, *words: str) -> None:
+        if launch.access is not None:
+            raise Failed("traffic-family", f"{spec.name}: clients of {spec.family} have no login here")
+        built = driver_of(spec.family)
+        # What is ignored at its start stays ignored in it: its group's signal to end is for this process.
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            self._process = subprocess.Popen(
+                [*built.command, spec.role, launch.bootstrap, spec.name, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **built.environment},
+                text=True,
+            )
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put("")
+
+    def say(self, lines: Sequence[str]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("".join(f"{line}\n" for line in lines))
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def hear(self, seconds: float) -> Words | None:
+        """The next line, None where none comes in time."""
+        try:
+            line = self._lines.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return None
+        if not line:
+            raise self._ended()
+        return line.split("\t")
+
+    def expect(self, verb: str, seconds: float, meanwhile: Callable[[Words], None]) -> Words:
+        """Wait for a line of one kind; others go to `meanwhile`."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            words = self.hear(left)
+            if words is not None and words[0] == verb:
+                return words
+            if words is not None:
+                meanwhile(words)
+        raise Failed("traffic-driver", f"the driver did not say {verb!r} within {seconds:g} s")
+
+    def close(self, meanwhile: Callable[[Words], None]) -> None:
+        """Let it flush, commit what it may and leave; its last words still count."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        deadline = time.monotonic() + _END_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                line = self._lines.get(timeout=left)
+            except queue.Empty:
+                break
+            if not line:
+                if self._process.wait(5):
+                    raise self._ended()
+                return
+            meanwhile(line.split("\t"))
+        raise Failed("traffic-driver", f"the driver did not end within {_END_SECONDS:g} s")
+
+    def _ended(self) -> Failed:
+        return Failed("traffic-driver", f"the driver ended by itself with exit code {self._process.wait()}")
+
+
+def _text(data: bytes | None) -> str:
+    return "-" if data is None else base64.b64encode(data).decode("ascii")
+
+
+def _bytes(word: str) -> bytes | None:
+    return None if word == "-" else base64.b64decode(word)
+
+
+# producers
+
+
+class _Sender:
+    """Sends numbered values through a driver and writes down what became of each."""
+
+    def __init__(self, driver: _Driver, launch: Launch, topic: str, history: HistoryWriter) -> None:
+        self._driver = driver
+        self._launch = launch
+        self._topic = topic
+        self._history = history
+        self._seq = launch.start_seq
+        self.waiting: dict[str, int] = {}
+        """Partitions of the values that have no answer yet."""
+        self.offsets: dict[str, int] = {}
+        self._partitions = int(driver.expect("open", _START_SECONDS, self.heard)[1])
+        history.record("ok", "open", topic=topic, detail={"partitions": self._partitions})
+
+    def send(self, count: int, *, txn: int = -1) -> list[tuple[str, int]]:
+        """Names the next records, writes them down (H2) and hands them on: value and partition of each."""
+        named, lines = [], []
+        for _ in range(count):
+            seq, self._seq = self._seq, self._seq + 1
+            text = ValueId(self._launch.spec.name, self._launch.run, seq).text
+            partition = seq % self._partitions
+            timestamp = time.time_ns() // 1_000_000 if seq % 4 == 0 else -1
+            extra = {"txn": txn} if txn >= 0 else {}
+            if timestamp >= 0:
+                extra["ts"] = timestamp
+            self._history.record("invoke", "send", topic=self._topic, partition=partition, value=text, **extra)
+            content = content_of(text, seq)
+            headers = ",".join(f"{name}:{_text(value)}" for name, value in content.headers)
+            words = ("send", text, str(partition), str(timestamp), _text(content.key), _text(content.value), headers)
+            lines.append("\t".join(words))
+            named.append((text, partition))
+        self._history.flush()
+        self.waiting.update(named)
+        self._driver.say(lines)
+        return named
+
+    def heard(self, words: Words) -> None:
+        if words[0] == "acked":
+            self.waiting.pop(words[1], None)
+            self.offsets[words[1]] = int(words[2])
+        elif words[0] == "failed":
+            self.waiting.pop(words[1], None)
+            self._history.record("info", "error", error=words[2], detail={"text": words[3], "value": words[1]})
+
+
+class _Plain(_Sender):
+    """The same, where each record is acknowledged by itself."""
+
+    def heard(self, words: Words) -> None:
+        if words[0] not in {"acked", "failed"}:
+            return
+        partition = self.waiting.pop(words[1])
+        fields = {"topic": self._topic, "partition": partition, "value": words[1]}
+        if words[0] == "acked":
+            self._history.record("ok", "send", offset=int(words[2]), **fields)
+        else:
+            self._history.record("info", "send", error=words[2], detail={"text": words[3]}, **fields)
+
+
+def produce(spec: ProducerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
+    """An idempotent producer that waits for no single answer."""
+    with _Driver(spec, launch, spec.topic) as driver:
+        sender = _Plain(driver, launch, spec.topic, history)
+        # The first record opens connections; the schedule starts behind it, or its wait would be everyone's.
+        sender.send(1)
+        while sender.waiting and not stopping.is_set():
+            _hear(driver, sender, TICK_SECONDS)
+        pace = Pace(spec.rate)
+        while not stopping.is_set():
+            if len(sender.waiting) < _MOST_WAITING and (due := pace.due()):
+                sender.send(due)
+            _hear(driver, sender, TICK_SECONDS)
+        driver.close(sender.heard)
+
+
+def _hear(driver: _Driver, sender: _Sender, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        words = driver.hear(left)
+        if words is not None:
+            sender.heard(words)
+
+
+def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
+    """A transactional writer: a record counts as acknowledged once its transaction is committed."""
+    with _Driver(spec, launch, spec.topic) as driver:
+        sender = _Sender(driver, launch, spec.topic, history)
+        pace = Pace(spec.rate / spec.records)
+        number = launch.start_seq // spec.records
+        while not stopping.is_set():
+            for _ in range(pace.due()):
+                if not stopping.is_set():
+                    _transaction(spec, driver, sender, history, number)
+                    number += 1
+            time.sleep(TICK_SECONDS)
+            history.flush()
+        driver.close(sender.heard)
+
+
+def _transaction(
+    spec: TransactionalSpec, driver: _Driver, sender: _Sender, history: HistoryWriter, number: int
+) -> None:
+    driver.say(["begin"])
+    named = sender.send(spec.records, txn=number)
+    verb = "abort" if number % spec.abort_every == spec.abort_every - 1 else "commit"
+    driver.say([verb])
+    begun = driver.expect("done", _END_SECONDS, sender.heard)[2]
+    told = driver.expect("done", _START_SECONDS, sender.heard)[2]
+    if begun != "ok":
+        outcome, error = "info", begun
+    elif told == "ok":
+        outcome, error = ("fail", ABORTED) if verb == "abort" else ("ok", "")
+    else:
+        aborted, _, name = told.rpartition("aborted ")
+        outcome, error = ("fail", name) if told != name and not aborted else ("info", told)
+    for value, partition in named:
+        fields = {"topic": spec.topic, "partition": partition, "value": value, "txn": number}
+        offset = sender.offsets.pop(value, -1)
+        if outcome == "ok":
+            history.record("ok", "send", offset=offset, **fields)
+        else:
+            history.record(outcome, "send", error=error, **fields)
+    history.record(outcome, "txn", topic=spec.topic, txn=number, error=error)
+
+
+# a group member
+
+
+class _Member:
+    """What a driven group member has read, and when it shall commit it."""
+
+    def __init__(self, driver: _Driver, spec: ConsumerSpec, history: HistoryWriter) -> None:
+        self._driver = driver
+        self._history = history
+        self._log = ReadLog(spec.group, history)
+        self._asked = False
+        """Whether a commit is under way."""
+
+    def heard(self, words: Words) -> None:
+        verb = words[0]
+        if verb == "record":
+            headers = [(name, _bytes(value)) for name, value in _pairs(words[6])]
+            self._log.read(words[1], int(words[2]), int(words[3]), _bytes(words[5]), _bytes(words[4]), headers)
+        elif verb == "polled":
+            self._log.write()
+        elif verb == "committed":
+            self._asked = False
+            self._log.committed(_positions(words[1]), words[2])
+        elif verb == "assigned":
+            self._log.assigned(_positions(words[1]))
+        elif verb == "revoking":
+            self._driver.say([f"release\t{_listed(self._log.uncommitted())}"])
+        elif verb in {"revoked", "lost"}:
+            self._log.revoked(_positions(words[1]), lost=verb == "lost")
+        elif verb == "error":
+            self._history.record("info", "error", error=words[1], detail={"text": words[2]})
+
+    def commit(self) -> None:
+        if not self._asked and (positions := self._log.uncommitted()):
+            self._asked = True
+            self._driver.say([f"commit\t{_listed(positions)}"])
+
+
+def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
+    """A group member's life, from metadata to a clean leave."""
+    with _Driver(spec, launch, spec.group, ",".join(spec.topics)) as driver:
+        member = _Member(driver, spec, history)
+        driver.expect("open", _START_SECONDS, member.heard)
+        history.record("ok", "open")
+        history.flush()
+        commit_at = time.monotonic() + COMMIT_SECONDS
+        while not stopping.is_set():
+            words = driver.hear(0.1)
+            if words is not None:
+                member.heard(words)
+            if time.monotonic() >= commit_at:
+                member.commit()
+                commit_at = time.monotonic() + COMMIT_SECONDS
+        member.commit()
+        driver.close(member.heard)
+
+
+def _pairs(word: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, _, value in (pair.partition(":") for pair in word.split(",") if pair)]
+
+
+def _listed(positions: Sequence[Position]) -> str:
+    return ",".join(f"{topic}:{partition}:{after}" for topic, partition, after in positions)
+
+
+def _positions(word: str) -> list[Position]:
+    parts = (position.split(":") for position in word.split(",") if position)
+    return [(topic, int(partition), int(after)) for topic, partition, after in parts]

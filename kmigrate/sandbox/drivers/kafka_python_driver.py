@@ -1,0 +1,154 @@
+"""A client of kafka-python, driven by lines on its standard input (docs/history.md, "Driven clients").
+
+Run as a file, with kafka-python and nothing of kmigrate on its path.
+"""
+
+from __future__ import annotations
+
+import base64
+import queue
+import sys
+import threading
+from typing import Any
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError
+
+_LOCK = threading.Lock()
+
+
+def say(*words: object) -> None:
+    line = "\t".join(str(word).replace("\t", " ").replace("\n", " ") for word in words)
+    with _LOCK:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def text(data: bytes | None) -> str:
+    return "-" if data is None else base64.b64encode(data).decode()
+
+
+def raw(word: str) -> bytes | None:
+    return None if word == "-" else base64.b64decode(word)
+
+
+def headers_in(word: str) -> list[tuple[str, bytes | None]]:
+    pairs = (header.split(":", 1) for header in word.split(",") if header)
+    return [(name, raw(value)) for name, value in pairs]
+
+
+def produce(bootstrap: str, client: str, topic: str) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap.split(","), client_id=client, acks="all", enable_idempotence=True, linger_ms=5
+    )
+    say("open", len(producer.partitions_for(topic)))
+    for line in sys.stdin:
+        _, tag, partition, timestamp, key, value, headers = line.rstrip("\n").split("\t")
+        try:
+            future = producer.send(
+                topic,
+                raw(value),
+                key=raw(key),
+                headers=headers_in(headers),
+                partition=int(partition),
+                timestamp_ms=None if timestamp == "-1" else int(timestamp),
+            )
+        except KafkaError as error:
+            say("failed", tag, type(error).__name__, error)
+            continue
+        future.add_callback(lambda told, tag=tag: say("acked", tag, told.offset))
+        future.add_errback(lambda error, tag=tag: say("failed", tag, type(error).__name__, error))
+    producer.flush()
+    producer.close()
+
+
+class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
+    """A group member; commands come from a thread and are obeyed between two polls."""
+
+    def __init__(self, bootstrap: str, client: str, group: str, topics: list[str]) -> None:
+        self._commands: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._topics = topics
+        self._stopping = False
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap.split(","),
+            client_id=client,
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            partition_assignment_strategy=[RangePartitionAssignor],
+            session_timeout_ms=10_000,
+            heartbeat_interval_ms=1_000,
+            fetch_max_wait_ms=100,
+            max_poll_records=1000,
+        )
+
+    def run(self) -> None:
+        self._consumer.topics()
+        say("open", len(self._topics))
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._consumer.subscribe(self._topics, listener=self)
+        while not self._stopping:
+            try:
+                for records in self._consumer.poll(timeout_ms=100).values():
+                    for record in records:
+                        self._tell(record)
+                say("polled")
+            except KafkaError as error:
+                say("error", type(error).__name__, error)
+            while not self._commands.empty():
+                self._obey(self._commands.get())
+        self._consumer.close()
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            self._commands.put(line.rstrip("\n"))
+        self._commands.put("end")
+
+    def _tell(self, record: Any) -> None:
+        headers = ",".join(f"{name}:{text(value)}" for name, value in record.headers)
+        key, value = text(record.key), text(record.value)
+        say("record", record.topic, record.partition, record.offset, key, value, headers)
+
+    def _obey(self, line: str) -> bool:
+        """Whether it ends the wait of a member that gives its partitions away."""
+        verb, _, listed = line.partition("\t")
+        if verb == "end":
+            self._stopping = True
+            return True
+        if listed:
+            positions = {}
+            for topic, partition, after in (position.split(":") for position in listed.split(",")):
+                positions[TopicPartition(topic, int(partition))] = OffsetAndMetadata(int(after), "", -1)
+            try:
+                self._consumer.commit(positions)
+            except KafkaError as error:
+                say("committed", listed, type(error).__name__)
+            else:
+                say("committed", listed, "")
+        return verb == "release"
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        if not revoked:
+            return
+        if not self._stopping:
+            say("revoking", named(revoked))
+            while not self._obey(self._commands.get()):
+                pass  # commits that were under way come first
+        say("revoked", named(revoked))
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        say("assigned", named(assigned))
+
+
+def named(partitions: Any) -> str:
+    return ",".join(sorted(f"{each.topic}:{each.partition}:-1" for each in partitions))
+
+
+if __name__ == "__main__":
+    role, *words = sys.argv[1:]
+    if role == "consumer":
+        Reader(words[0], words[1], words[2], words[3].split(",")).run()
+    else:
+        produce(words[0], words[1], words[2])

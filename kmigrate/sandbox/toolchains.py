@@ -1,0 +1,138 @@
+"""What drives the clients of families that are not Python's or no part of kmigrate: built once into the user's cache.
+
+    java         javac of the Java that runs the brokers, Kafka's own client jars
+    franz-go     go, which fetches the modules that go.sum names
+    kafka-python pip, one wheel by its hash
+
+A driver's folder is named for its source, so that a newer kmigrate builds a newer driver. What is missing is said in
+one sentence: a family that is silently left out would prove nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kmigrate.errors import Failed, Refused
+from kmigrate.sandbox.jars import cache_folder, ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import TARGET_VERSION
+from kmigrate.sandbox.locks import exclusive
+
+__all__ = ["DRIVEN", "Driver", "driver_of"]
+
+_SOURCES = Path(__file__).with_name("drivers")
+_KAFKA_PYTHON = (
+    "kafka-python==3.0.12 --hash=sha256:67add72052e3ad0c37ed9963ebe2b1696adc7f063c64eaf19862c21b69a64a18\n"
+)
+_BUILD_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Driver:
+    """How a driver is started: the role and its words follow."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def driver_of(family: str) -> Driver:
+    """The driver of a family, built where it is not there yet."""
+    return _DRIVERS[family]()
+
+
+def _java() -> Driver:
+    java = find_java()
+    jars = ensure_jars("kafka", TARGET_VERSION)
+    source = _SOURCES / "Driver.java"
+
+    def build(folder: Path) -> None:
+        compiler = java.home / "bin" / "javac"
+        if not compiler.is_file():
+            raise _missing("java", f"a JDK with javac, and {java.home} has none", f"install the JDK of Java {java.major}")
+        _run("java", [str(compiler), "-cp", f"{jars}/*", "-d", str(folder), str(source)])
+
+    classes = _built("java", source.read_bytes() + TARGET_VERSION.encode(), build)
+    # -Xrs: the signal that ends the client is for who drives it.
+    options = ("-Xrs", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return Driver((str(java.executable), *options, "-cp", f"{classes}{os.pathsep}{jars}/*", "Driver"))
+
+
+def _franz_go() -> Driver:
+    source = _SOURCES / "franz_go"
+    files = sorted(path for path in source.iterdir() if path.is_file())
+
+    def build(folder: Path) -> None:
+        go = shutil.which("go")
+        if go is None:
+            raise _missing("franz-go", "the Go toolchain, and there is no go on the PATH", "install Go from go.dev/dl")
+        _run("franz-go", [go, "build", "-trimpath", "-o", str(folder / "driver"), "."], source)
+
+    folder = _built("franz-go", b"".join(path.read_bytes() for path in files), build)
+    return Driver((str(folder / "driver"),))
+
+
+def _kafka_python() -> Driver:
+    def build(folder: Path) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as wanted:
+            wanted.write(_KAFKA_PYTHON)
+            wanted.flush()
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            _run("kafka-python", [*pip, "--require-hashes", "--target", str(folder), "-r", wanted.name])
+
+    folder = _built("kafka-python", _KAFKA_PYTHON.encode(), build)
+    return Driver((sys.executable, str(_SOURCES / "kafka_python_driver.py")), {"PYTHONPATH": str(folder)})
+
+
+_DRIVERS: Mapping[str, Callable[[], Driver]] = {"java": _java, "franz-go": _franz_go, "kafka-python": _kafka_python}
+DRIVEN = frozenset(_DRIVERS)
+
+
+def _built(family: str, source: bytes, build: Callable[[Path], None]) -> Path:
+    """The folder that `build` has filled: complete or absent, as the jars are."""
+    cache = cache_folder()
+    folder = cache / f"driver-{family}-{hashlib.sha256(source).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with exclusive(cache / f"driver-{family}.lock"):
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=cache, prefix=f"driver-{family}.") as staging:
+                made = Path(staging) / "made"
+                made.mkdir()
+                build(made)
+                made.rename(folder)
+    return folder
+
+
+def _run(family: str, command: list[str], folder: Path | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed("driver-build", f"building the {family} clients took longer than {_BUILD_SECONDS} s") from None
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise Failed(
+            "driver-build",
+            f"the {family} clients could not be built: {words[-1] if words else 'no word from the compiler'}",
+            still_true="nothing was started",
+            next_step=f"see: {' '.join(command)}",
+        )
+
+
+def _missing(family: str, what: str, next_step: str) -> Refused:
+    return Refused(
+        "toolchain-missing",
+        f"clients of {family} need {what}",
+        still_true="nothing was started, and no family is left out in silence",
+        next_step=next_step,
+    )
