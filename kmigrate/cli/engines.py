@@ -118,7 +118,10 @@ class _Process:
         )
 
     async def _control(self) -> None:
-        settings = ControllerSettings(straggler_window_s=self._call.settings.promote.straggler_window_s)
+        section = self._call.settings.promote
+        settings = ControllerSettings(
+            straggler_window_s=section.straggler_window_s, router_silent_s=section.router_silent_s
+        )
         await Controller(self._estate, self._instance, settings).run()
 
     async def _follow_links(self, only: str | None) -> None:

@@ -92,17 +92,25 @@ def run_router(call: Call, port: Port = None, name: Name = None, metrics: Metric
 @command(router_app, "forget")
 async def forget_router(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The router that is dead for good.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The router that does not answer.")],
+    dead: Annotated[
+        bool, typer.Option("--dead", help="Its process has surely ended: no topic is sealed for it any more.")
+    ] = False,
     plan: PlanOnly = False,
     yes: Yes = False,
 ) -> Answer:
-    """Take a dead router out of the fences' count."""
+    """Take a silent router out of the fences' count.
+
+    Without --dead it is remembered that it may live: topics that are promoted are sealed on the source for it.
+    """
     async with call.estate() as estate:
-        looked = await verbs.forget_router(estate, name, plan=True)
+        looked = await verbs.forget_router(estate, name, dead=dead, plan=True)
         if plan:
             return plan_answer(looked)
-        call.confirm(yes, f"Is router {name} dead for good? A promote will not wait for it any more")
-        return plan_answer(await verbs.forget_router(estate, name))
+        if looked.changes:
+            asked = f"Have all processes of router {name} ended? Seals" if dead else f"Forget router {name}? Fences"
+            call.confirm(yes, f"{asked} will not wait for it any more")
+        return plan_answer(await verbs.forget_router(estate, name, dead=dead))
 
 
 @command(controller_app, "run")

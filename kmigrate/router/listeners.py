@@ -248,7 +248,14 @@ class ClientConnection:
                 lambda why: self._source_ended(key, why),
             )
             self._sources[key] = upstream
-        upstream.send(parts, correlation, lambda outcome: self._guard(done, outcome))
+        upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
+
+    def _believed(self, outcome: Outcome) -> Outcome:
+        """A source's answer, unless this process stood still while it was under way: then nobody is told of it."""
+        if not self._core.stood_still():
+            return outcome
+        self.reset()
+        return Outcome(None)
 
     def _source_security(self, link: str) -> Security | None:
         settings = self._clusters.source_settings(link)
@@ -317,6 +324,11 @@ class ClientConnection:
     def part(self) -> None:
         self.stream.finish()
         asyncio.get_running_loop().call_later(_PARTING_S, self.close, "")
+
+    def reset(self) -> None:
+        """Reset the client alone; what it has sent to the source is accounted for to the end."""
+        self.stream.abort()
+        self._end()
 
     def abort(self) -> None:
         """Reset the client and every upstream: nothing of it goes on."""

@@ -45,6 +45,10 @@ class RouterSettings:
     drain_s: float = 3.0
     """How long `close` waits for answers that are under way."""
 
+    stood_still_s: float = 10.0
+    """A process that did nothing for so long tells no client of what a source answered meanwhile: it may have been
+    taken for dead."""
+
     @property
     def told_host(self) -> str:
         return self.advertised_host or self.host
