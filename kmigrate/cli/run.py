@@ -13,6 +13,7 @@ from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Link, PlanOnly, Yes
 from kmigrate.cli.output import Answer
+from kmigrate.errors import UsageError
 from kmigrate.workflow import verbs
 
 __all__ = ["app", "controller_app", "mirror_app", "router_app"]
@@ -39,14 +40,14 @@ Workers = Annotated[
 
 
 def _serve(
-    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, is_worker: bool = False
+    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, worker: int = 0
 ) -> None:
     # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
     from kmigrate.cli.engines import serve
 
     call.out.as_lines()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(call, engines, link, workers=workers, is_worker=is_worker))
+        runner.run(serve(call, engines, link, workers=workers, worker=worker))
 
 
 def _override(call: Call, *, port: int | None = None, name: str | None = None, metrics: str | None = None) -> None:
@@ -79,14 +80,34 @@ def run_mirror(
     further worker serves at the next port.
     """
     _override(call, metrics=metrics)
-    _serve(call, Engine.MIRROR, link, workers=workers, is_worker=worker)
+    _serve(call, Engine.MIRROR, link, workers=workers, worker=int(worker))
 
 
 @command(router_app, "run")
-def run_router(call: Call, port: Port = None, name: Name = None, metrics: Metrics = None) -> None:
-    """Run one router."""
+def run_router(
+    call: Call,
+    port: Port = None,
+    name: Name = None,
+    metrics: Metrics = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="Processes that share the ports; one uses one core at most.")
+    ] = 1,
+    worker: Annotated[int, typer.Option("--worker", hidden=True, help="End when standard input does.")] = 0,
+) -> None:
+    """Run one router.
+
+    With --workers n it is n processes at the same ports, registered as NAME-1 to NAME-n; one that dies is started
+    again. With --metrics each further worker serves at the next port.
+    """
     _override(call, port=port, name=name, metrics=metrics)
-    _serve(call, Engine.ROUTER)
+    if (workers > 1 or worker) and not call.settings.router.port:
+        raise UsageError(
+            "workers-need-a-port",
+            f"{workers} workers cannot share a port that is any free one",
+            still_true="nothing was started",
+            next_step="expected with --workers: --port, or [router] port",
+        )
+    _serve(call, Engine.ROUTER, workers=workers, worker=worker)
 
 
 @command(router_app, "forget")

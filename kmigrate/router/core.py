@@ -154,6 +154,8 @@ class Core:
     farewell: Farewell = field(default_factory=Farewell)
     requests: Counter[int] = field(default_factory=Counter)
     """Clients' requests by API key."""
+    closing: bool = False
+    """Whether this router is being stopped: every connection is ended as soon as nothing of it is under way."""
     stood_still: Callable[[], bool] = lambda: False
     """Whether this process has just stood still for so long that others may have taken it for dead."""
 

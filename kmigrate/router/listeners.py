@@ -74,6 +74,7 @@ class ClientConnection:
         self._target: Upstream | None = None
         self._sources: dict[tuple[str, int], Upstream] = {}
         self._ended = False
+        self._retiring = False
         self.session = Session(core, self)
         self.session.on_broker = on_broker
         self.stream = FrameStream(self._on_frame, self._on_lost, max_frame=core.settings.max_frame)
@@ -158,7 +159,7 @@ class ClientConnection:
         return [*([self._target] if self._target else []), *self._sources.values()]
 
     def _flow(self) -> None:
-        if self._ended:
+        if self._ended or self._retiring:
             return
         if self.session.congested or not all(u.writable for u in self._upstreams() if not u.ended):
             self.stream.pause_reading()
@@ -321,8 +322,18 @@ class ClientConnection:
             self.stream.abort()
         self._end()
 
+    def retire(self) -> None:
+        """Take no more from the client, and end the connection to it when all that was taken is answered.
+
+        It then meets the end of a connection on which nothing is under way, which no client family tells anybody.
+        """
+        self._retiring = True
+        self.stream.pause_reading()
+        self.session.leave()
+
     def part(self) -> None:
         self.stream.finish()
+        self.stream.resume_reading()  # to close with bytes unread would reset what the client has not read yet
         asyncio.get_running_loop().call_later(_PARTING_S, self.close, "")
 
     def reset(self) -> None:

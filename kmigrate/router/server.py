@@ -116,12 +116,15 @@ class Router:
         await asyncio.shield(self._failed)
 
     async def close(self) -> None:
-        """Take no more clients, let answers under way arrive, leave the state log, go."""
+        """Take no more clients, end each connection when its answers have arrived, leave the state log, go."""
         self._serving = False
         for server in self._servers.values():
             server.close()
         deadline = monotonic() + self.settings.drain_s
-        while monotonic() < deadline and not all(c.session.idle for c in self._connections):
+        self._core.closing = True
+        for connection in list(self._connections):
+            connection.retire()
+        while monotonic() < deadline and self._connections:
             await sleep(0.01)
         for connection in list(self._connections):
             connection.close("")
@@ -156,6 +159,8 @@ class Router:
             try:
                 server = await self._bind(node, near if near < 1 << 16 else 0)
             except Refused:
+                if settings.shares_ports:
+                    raise
                 server = await self._bind(node, 0)
         self._servers[node] = server
         address = (settings.told_host, int(server.sockets[0].getsockname()[1]))
@@ -174,6 +179,7 @@ class Router:
                 settings.host,
                 port,
                 backlog=_BACKLOG,
+                reuse_port=settings.shares_ports or None,
                 start_serving=False,
                 ssl=self._tls.context if self._tls else None,
                 ssl_handshake_timeout=settings.login_s if self._tls else None,

@@ -21,6 +21,8 @@ class RouterSettings:
     host: str = "127.0.0.1"
     port: int = 0
     node_port_base: int = 0
+    shares_ports: bool = False
+    """Whether other processes of this host listen on the same ports: then none may be any other one."""
     advertised_host: str = ""
     """What clients are told to connect to; empty: `host`."""
     node_id_offset: int = 1_000_000
