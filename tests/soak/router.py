@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -172,7 +173,7 @@ def _judge_java(bootstrap: str, topic: str, wanted: int, code: int, said: str) -
         "lost": len(set(range(wanted)) - set(found)),
         "duplicated": len(found) - len(set(found)),
         "reordered": sum(numbers != sorted(numbers) for numbers in by_partition.values()),
-        "client_errors": int(code != 0) + said.count("Exception"),
+        "client_errors": int(code != 0) + len(re.findall(r"^[\w.]+Exception", said, re.MULTILINE)),
     }
 
 
