@@ -51,6 +51,10 @@ soak-tests: $(READY) ## the tests that are too long for every day, each with a s
 soak-mirror: $(READY) ## 100 kills of mirrors over 500,000 records while leaders move -> build/soak/mirror.json [ARGS="--kills 10 --records 50000"]
 	$(BIN)/python -m tests.soak.mirror $(ARGS)
 
+.PHONY: soak-router
+soak-router: $(READY) ## 50 kills of routers under load, 100 promotes past routers that do not answer -> build/soak/router.json [ARGS="--kills 5 --rounds 6"]
+	$(BIN)/python -m tests.soak.router $(ARGS)
+
 .PHONY: soak-parity
 soak-parity: $(READY) ## every kind of fault among 5,000,000 records, named exactly -> build/soak/parity.json [ARGS="--records 500000"]
 	$(BIN)/python -m tests.soak.parity $(ARGS)

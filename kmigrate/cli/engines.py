@@ -15,6 +15,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from kmigrate.cli.call import Call
 from kmigrate.cli.engine_kinds import Engine
@@ -43,21 +44,24 @@ _CALM_SECONDS = 30.0
 
 
 async def serve(
-    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, is_worker: bool = False
+    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, worker: int = 0
 ) -> None:
-    """Run the engines until SIGTERM or SIGINT, then close them cleanly; with `workers` as many processes of them."""
+    """Run the engines until SIGTERM or SIGINT, then close them cleanly; with `workers` as many processes of them.
+
+    `worker` is which further process this one is, 0 for the first.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if is_worker:
+    if worker:
         end_with_parent(stop)
     # What engines make is freed as soon as nobody holds it: looking for cycles all the time costs a twentieth of all.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     # A process may be started before the first link is: it makes the state log, and waits for links.
     async with call.estate(create=True) as estate:
-        process = _Process(call, estate, stop)
+        process = _Process(call, estate, stop, worker)
         await process.run(engines, link, workers)
     call.out.line({"event": "stopped"}, "stopped")
 
@@ -65,10 +69,11 @@ async def serve(
 class _Process:
     """The engines of this process and what they hold open."""
 
-    def __init__(self, call: Call, estate: Estate, stop: asyncio.Event) -> None:
+    def __init__(self, call: Call, estate: Estate, stop: asyncio.Event, worker: int) -> None:
         self._call, self._estate, self._stop = call, estate, stop
         self._fatal: BaseException | None = None
         self._tasks = TaskOwner(self._on_failure)
+        self._worker = worker
         self._instance = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._registry = process_registry()
         self._mirrors = MirrorMetrics(self._registry)
@@ -82,18 +87,19 @@ class _Process:
             await serve_metrics(self._call, self._registry, stack)
             stack.push_async_callback(self._tasks.close)
             if Engine.ROUTER in engines:
-                await self._start_router(stack)
+                await self._start_router(stack, shared=workers > 1 or self._worker > 0)
             if Engine.CONTROLLER in engines:
                 self._tasks.start(self._keep("controller", {}, self._control), "controller")
             if Engine.MIRROR in engines:
                 self._tasks.start(self._follow_links(link), "links")
+            kind = Engine.ROUTER if Engine.ROUTER in engines else Engine.MIRROR
             for number in range(1, workers):
-                self._tasks.start(keep_worker(self._call, number, link), f"worker-{number}")
+                self._tasks.start(keep_worker(self._call, number, kind, link), f"worker-{number}")
             await self._stop.wait()
         if self._fatal is not None:
             raise self._fatal
 
-    async def _start_router(self, stack: AsyncExitStack) -> None:
+    async def _start_router(self, stack: AsyncExitStack, *, shared: bool) -> None:
         sources: dict[str, ClusterClient] = {}
 
         def source_client(link: LinkRecord) -> ClusterClient:
@@ -104,6 +110,9 @@ class _Process:
             return sources[link.name]
 
         settings, target = router_settings(self._call.settings), self._estate.target.settings
+        if shared:
+            name = f"{settings.name}-{self._worker + 1}"
+            settings = replace(settings, name=name, shares_ports=True)
         others = (each for name, each in self._call.settings.clusters.items() if name != target.name)
         check_door(settings.door, target, others)
         router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
@@ -118,7 +127,10 @@ class _Process:
         )
 
     async def _control(self) -> None:
-        settings = ControllerSettings(straggler_window_s=self._call.settings.promote.straggler_window_s)
+        section = self._call.settings.promote
+        settings = ControllerSettings(
+            straggler_window_s=section.straggler_window_s, router_silent_s=section.router_silent_s
+        )
         await Controller(self._estate, self._instance, settings).run()
 
     async def _follow_links(self, only: str | None) -> None:

@@ -120,6 +120,16 @@ def _as_json(record: TopicRecord, holds: dict[int, float]) -> dict[str, Any]:
     }
 
 
+def _sealed(record: TopicRecord) -> Text:
+    """Why the source does not take writes any more, and until when."""
+    names = sorted(set(record.seal.routers.values())) if record.seal is not None else []
+    return Text(
+        f"! {record.topic} is sealed on the source (max.message.bytes=1), as router {', '.join(names)} did not answer. "
+        f"It stays so until the router does, or, if its process has ended: kmigrate router forget {names[0]} --dead",
+        style="yellow",
+    )
+
+
 def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:
     made = table("topic", "phase", "fence to flip", "longest hold", "barrier")
     for record in records:
@@ -131,4 +141,4 @@ def _view(records: list[TopicRecord], holds: Holds) -> RenderableType:
             f"{max(held.values()):.1f} ms" if held else "nothing was held",
             ", ".join(f"{p}:{b.offset:,}" for p, b in sorted(record.barrier.items())),
         )
-    return made
+    return Group(made, *(_sealed(record) for record in records if record.seal is not None))

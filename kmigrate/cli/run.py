@@ -13,6 +13,7 @@ from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Link, PlanOnly, Yes
 from kmigrate.cli.output import Answer
+from kmigrate.errors import UsageError
 from kmigrate.workflow import verbs
 
 __all__ = ["app", "controller_app", "mirror_app", "router_app"]
@@ -39,14 +40,14 @@ Workers = Annotated[
 
 
 def _serve(
-    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, is_worker: bool = False
+    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, worker: int = 0
 ) -> None:
     # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
     from kmigrate.cli.engines import serve
 
     call.out.as_lines()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(call, engines, link, workers=workers, is_worker=is_worker))
+        runner.run(serve(call, engines, link, workers=workers, worker=worker))
 
 
 def _override(call: Call, *, port: int | None = None, name: str | None = None, metrics: str | None = None) -> None:
@@ -79,30 +80,58 @@ def run_mirror(
     further worker serves at the next port.
     """
     _override(call, metrics=metrics)
-    _serve(call, Engine.MIRROR, link, workers=workers, is_worker=worker)
+    _serve(call, Engine.MIRROR, link, workers=workers, worker=int(worker))
 
 
 @command(router_app, "run")
-def run_router(call: Call, port: Port = None, name: Name = None, metrics: Metrics = None) -> None:
-    """Run one router."""
+def run_router(
+    call: Call,
+    port: Port = None,
+    name: Name = None,
+    metrics: Metrics = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="Processes that share the ports; one uses one core at most.")
+    ] = 1,
+    worker: Annotated[int, typer.Option("--worker", hidden=True, help="End when standard input does.")] = 0,
+) -> None:
+    """Run one router.
+
+    With --workers n it is n processes at the same ports, registered as NAME-1 to NAME-n; one that dies is started
+    again. With --metrics each further worker serves at the next port.
+    """
     _override(call, port=port, name=name, metrics=metrics)
-    _serve(call, Engine.ROUTER)
+    if (workers > 1 or worker) and not call.settings.router.port:
+        raise UsageError(
+            "workers-need-a-port",
+            f"{workers} workers cannot share a port that is any free one",
+            still_true="nothing was started",
+            next_step="expected with --workers: --port, or [router] port",
+        )
+    _serve(call, Engine.ROUTER, workers=workers, worker=worker)
 
 
 @command(router_app, "forget")
 async def forget_router(
     call: Call,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The router that is dead for good.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The router that does not answer.")],
+    dead: Annotated[
+        bool, typer.Option("--dead", help="Its process has surely ended: no topic is sealed for it any more.")
+    ] = False,
     plan: PlanOnly = False,
     yes: Yes = False,
 ) -> Answer:
-    """Take a dead router out of the fences' count."""
+    """Take a silent router out of the fences' count.
+
+    Without --dead it is remembered that it may live: topics that are promoted are sealed on the source for it.
+    """
     async with call.estate() as estate:
-        looked = await verbs.forget_router(estate, name, plan=True)
+        looked = await verbs.forget_router(estate, name, dead=dead, plan=True)
         if plan:
             return plan_answer(looked)
-        call.confirm(yes, f"Is router {name} dead for good? A promote will not wait for it any more")
-        return plan_answer(await verbs.forget_router(estate, name))
+        if looked.changes:
+            asked = f"Have all processes of router {name} ended? Seals" if dead else f"Forget router {name}? Fences"
+            call.confirm(yes, f"{asked} will not wait for it any more")
+        return plan_answer(await verbs.forget_router(estate, name, dead=dead))
 
 
 @command(controller_app, "run")

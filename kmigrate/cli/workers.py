@@ -1,7 +1,8 @@
-"""The further processes of `mirror run --workers N`: the same command once more each, that ends with this one.
+"""The further processes of `mirror run` and `router run --workers N`: the same command once more, ending with this one.
 
-They share the links' partitions with us as processes on other machines do, through the state log, and know nothing
-of us but their standard input: we hold its other end, so that however we die, kill -9 included, they see it close.
+Mirrors share the links' partitions with us as processes on other machines do, through the state log; routers share our
+ports. They know nothing of us but their standard input: we hold its other end, so that however we die, kill -9
+included, they see it close.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 from kmigrate.cli.call import Call
+from kmigrate.cli.engine_kinds import Engine
 from kmigrate.config.listen import listen_address
 from kmigrate.net.clock import monotonic, sleep
 
@@ -21,14 +23,21 @@ __all__ = ["end_with_parent", "keep_worker", "worker_command"]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _CALM_SECONDS = 30.0
 """A worker that ran this long before it ended is started again without a growing pause."""
-_PATIENCE_SECONDS = 5.0
-"""For a worker to hand over its share when we end."""
+_PATIENCE_SECONDS = 10.0
+"""For a worker to hand over its share, or to end its clients' connections, when we end."""
 
 
-def worker_command(call: Call, number: int, link: str | None) -> list[str]:
+def worker_command(call: Call, number: int, engine: Engine, link: str | None = None) -> list[str]:
     """The command line of worker `number`; it inherits environment and folder, so also what those configure."""
-    command = [sys.executable, "-m", "kmigrate", "mirror", "run", "--worker"]
-    given = {"--link": link, "--target": call.target, "--config": call.config, "--metrics": _metrics(call, number)}
+    command = [sys.executable, "-m", "kmigrate"]
+    if engine is Engine.ROUTER:
+        command += ["router", "run", "--worker", str(number)]
+        shared = {"--name": call.overrides.get("router.name"), "--port": call.overrides.get("router.port")}
+    else:
+        command += ["mirror", "run", "--worker"]
+        shared = {"--link": link}
+    metrics = _metrics(call, number)
+    given = {**shared, "--target": call.target, "--config": call.config, "--metrics": metrics}
     for flag, value in given.items():
         command += [flag, str(value)] if value else []
     return [*command, *(["--json"] if call.json else []), *(["--debug"] if call.debug else [])]
@@ -43,14 +52,14 @@ def _metrics(call: Call, number: int) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port and port + number}"
 
 
-async def keep_worker(call: Call, number: int, link: str | None) -> None:
+async def keep_worker(call: Call, number: int, engine: Engine, link: str | None) -> None:
     """Run a worker, and another one whenever it ends, until cancelled; then it ends, too."""
     pause = _FIRST_PAUSE
     while True:
         began = monotonic()
         # A session of its own: Ctrl-C is ours to handle, and ends a worker by way of its standard input.
         worker = await asyncio.create_subprocess_exec(
-            *worker_command(call, number, link), stdin=PIPE, start_new_session=True
+            *worker_command(call, number, engine, link), stdin=PIPE, start_new_session=True
         )
         call.out.line(
             {"event": "worker-started", "worker": number, "pid": worker.pid},

@@ -120,6 +120,9 @@ class PromoteSection:
     straggler_window_s: float = _key(
         5.0, "how recent a write that came through no router must be to stop a promote, s", low=0, high=3600
     )
+    router_silent_s: float = _key(
+        5.0, "how long a router must be silent until the source broker holds the fence in its place, s", low=1, high=600
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.patterns import excluded
+from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Seal
 
 __all__ = ["Configs", "changes", "default_times", "own_configs", "target_configs"]
 
@@ -88,9 +89,17 @@ async def default_times(target: ClusterClient, admin: Admin) -> str:
     return told.value if told is not None else "CreateTime"
 
 
-def own_configs(told: Mapping[str, ConfigValue], default: str) -> dict[str, str]:
-    """What is set on a source topic itself, and whose times its records carry where that differs from the target."""
+def own_configs(told: Mapping[str, ConfigValue], default: str, seal: Seal | None = None) -> dict[str, str]:
+    """What is set on a source topic itself, and whose times its records carry where that differs from the target.
+
+    A limit of one byte is a promote's seal and nobody's own: what stood there before is the topic's, as far as the
+    topic's record still knows it.
+    """
     own = {key: entry.value for key, entry in told.items() if entry.own}
+    if own.get(SIZE_LIMIT) == SEALED_SIZE:
+        del own[SIZE_LIMIT]
+        if seal is not None and seal.before:
+            own[SIZE_LIMIT] = seal.before
     times = told.get(_TIME_TYPE)
     return own if times is None or times.value == default else own | {_TIME_TYPE: times.value}
 

@@ -11,7 +11,7 @@ from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.mirror.configs import Configs, changes, default_times, own_configs, target_configs
 from kmigrate.mirror.outlook import why_mapped
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.records import Seal, TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import STATE_TOPIC
@@ -84,7 +84,7 @@ class TopicMaker:
             configs = self._relaxed(kept, replicas, standing, kept)  # who has data keeps its own configs
         else:
             times = await default_times(self._target, self._target_admin)
-            configs = self.configs(told, times, replicas, standing, kept)
+            configs = self.configs(told, times, replicas, standing, kept, record.seal)
         mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
             await ensure_map_topic(self._target, self._target_admin)
@@ -110,12 +110,13 @@ class TopicMaker:
         replicas: int,
         target: Mapping[str, ConfigValue],
         standing: Mapping[str, str],
+        seal: Seal | None,
     ) -> Configs:
         """What the target topic gets from the source topic's configs.
 
         `times` are the target's `default_times`, `standing` is as in `target_configs`.
         """
-        return self._relaxed(own_configs(source, times), replicas, target, standing)
+        return self._relaxed(own_configs(source, times, seal), replicas, target, standing)
 
     def _relaxed(
         self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], standing: Mapping[str, str]

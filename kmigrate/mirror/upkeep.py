@@ -307,7 +307,7 @@ class Upkeep:
             raise theirs
         if isinstance(seen.target_times, KmigrateError):
             raise seen.target_times
-        configs = self._maker.configs(ours, seen.target_times, replicas, theirs, record.restore_configs)
+        configs = self._maker.configs(ours, seen.target_times, replicas, theirs, record.restore_configs, record.seal)
         changed = replace(record, restore_configs=configs.restore, drop_configs=configs.drop)
         record = await self._write(record, replace(changed, compacted=is_compacted(ours)))
         await self._target_admin.alter_topic_configs(record.topic, *self._maker.changes(configs, theirs))

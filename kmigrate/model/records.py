@@ -3,8 +3,8 @@
 State log (`__kmigrate_state`, compare-and-set, one partition): what was decided. Keys:
 
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
-    verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>   lease/<what>
-    assignment/<link>
+    verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>   stray/<name>
+    lease/<what>   assignment/<link>
 
 Presence log (`__kmigrate_presence`, plain appends): what a running process says of itself. A presence record
 names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
@@ -36,6 +36,8 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 __all__ = [
     "KINDS",
     "SCHEMA",
+    "SEALED_SIZE",
+    "SIZE_LIMIT",
     "AssignmentRecord",
     "BarrierRecord",
     "Claim",
@@ -56,6 +58,8 @@ __all__ = [
     "Record",
     "RouterPresence",
     "RouterRecord",
+    "Seal",
+    "StrayRecord",
     "TopicRecord",
     "TransactionRecord",
     "Upkept",
@@ -72,6 +76,10 @@ __all__ = [
 
 SCHEMA = 1
 """Version of the records' shape. A reader refuses a higher one; version n must read n+1 before any writes it."""
+
+
+SIZE_LIMIT, SEALED_SIZE = "max.message.bytes", "1"
+"""The topic config that a seal is made of, and its value: no batch is so small."""
 
 
 def link_key(link: str) -> str:
@@ -174,6 +182,19 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """A fence that the source broker holds: `max.message.bytes=1` on the source topic, which refuses every append (V4).
+
+    It is in the record before it is on the broker, and leaves the record only when the broker takes writes again.
+    """
+
+    before: str
+    """The topic's own `max.message.bytes` before, '' where it had none."""
+    routers: Mapping[str, str]
+    """Names of the routers that did not acknowledge the fence, by instance: it stays on until each is accounted for."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRecord:
     """One mirrored topic. Phase changes obey `kmigrate.model.lifecycle`."""
 
@@ -228,6 +249,8 @@ class TopicRecord:
     """Of Spark tasks, by partition; each takes its own back when it ends."""
     claimed_term: int = 0
     """The highest term of a claim so far; assignments count on from it (V3)."""
+    seal: Seal | None = None
+    """What the source broker holds in place of routers that nobody hears of."""
 
     @property
     def key(self) -> str:
@@ -357,6 +380,28 @@ class RouterRecord:
     @property
     def key(self) -> str:
         return f"router/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StrayRecord:
+    """Instances of a router that left without a word: each may live, or bytes of it be under way (V2).
+
+    One that was replaced by another of its name, or forgotten by a person. A fence is sealed for them, until they
+    take themselves off or a person says that they are dead.
+    """
+
+    name: str
+    host: str
+    instances: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return f"stray/{self.name}"
+
+    def without(self, instance: str) -> StrayRecord | None:
+        """What is left once an instance has ended with a word; None where nothing is."""
+        left = tuple(each for each in self.instances if each != instance)
+        return dataclasses.replace(self, instances=left) if left else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,6 +582,7 @@ Record = (
     | VerifiedRecord
     | TransactionRecord
     | RouterRecord
+    | StrayRecord
     | LeaseRecord
     | AssignmentRecord
     | MirrorPresence
@@ -554,6 +600,7 @@ KINDS: dict[str, type[Record]] = {
         VerifiedRecord,
         TransactionRecord,
         RouterRecord,
+        StrayRecord,
         LeaseRecord,
         AssignmentRecord,
         MirrorPresence,

@@ -78,6 +78,13 @@ class TopicRoute:
     fence_epoch: int
     partitions: int
     gate: Mapping[int, tuple[ProducerMark, ...]]
+    sealed: bool = False
+    """Whether the source broker refuses every write, so that what it refuses as too large need not be."""
+
+    @property
+    def fenced(self) -> bool:
+        """Whether routers tell what of it they still wait for: while it is held, and while it is sealed."""
+        return self.serve is Serve.HOLD or self.sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ class RoutingTable:
 
 def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
     serve = _SERVE[record.phase]
+    if record.seal is not None and serve is Serve.FORWARD:
+        serve = Serve.HOLD  # a promote was given up, and the source does not take writes again yet
     gate: dict[int, tuple[ProducerMark, ...]] = {}
     if serve is Serve.LOCAL:
         for barrier in state.barriers(record.link, record.topic):
@@ -115,6 +124,7 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
         fence_epoch=record.fence_epoch,
         partitions=record.partitions,
         gate=gate,
+        sealed=record.seal is not None,
     )
 
 

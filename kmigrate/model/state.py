@@ -14,6 +14,7 @@ from kmigrate.model.records import (
     LinkRecord,
     Record,
     RouterRecord,
+    StrayRecord,
     TopicRecord,
     TransactionRecord,
     VerifiedRecord,
@@ -90,6 +91,19 @@ class State:
 
     def routers(self) -> list[RouterRecord]:
         return sorted((r for r in self.records.values() if isinstance(r, RouterRecord)), key=lambda r: r.name)
+
+    def strays(self) -> list[StrayRecord]:
+        return sorted((r for r in self.records.values() if isinstance(r, StrayRecord)), key=lambda r: r.name)
+
+    def stray(self, name: str) -> StrayRecord | None:
+        found = self.records.get(f"stray/{name}")
+        return found if isinstance(found, StrayRecord) else None
+
+    def with_stray(self, left: RouterRecord) -> StrayRecord:
+        """What is written of a router before another takes its place or it is forgotten."""
+        known = self.stray(left.name)
+        before = known.instances if known is not None else ()
+        return StrayRecord(left.name, left.host, tuple(dict.fromkeys((*before, left.instance))))
 
     def lease(self, what: str) -> LeaseRecord | None:
         found = self.records.get(f"lease/{what}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-__all__ = ["block", "monotonic", "now_ms", "sleep"]
+__all__ = ["block", "boottime", "monotonic", "now_ms", "sleep"]
 
 
 def now_ms() -> int:
@@ -16,6 +16,12 @@ def now_ms() -> int:
 def monotonic() -> float:
     """Seconds of a clock that never goes back, comparable between processes of one machine."""
     return time.monotonic()
+
+
+def boottime() -> float:
+    """The same, counting also the time in which the machine slept, where the system tells it."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
 
 
 async def sleep(seconds: float) -> None:

@@ -127,8 +127,8 @@ class Memory(Protocol):
     def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
         """Write down a transactional id's identities, merged with what stands; False where it could not be written."""
 
-    def catch_up(self, then: Callable[[], None]) -> None:
-        """Read what other routers have written up to now."""
+    def catch_up(self, then: Callable[[bool], None]) -> None:
+        """Read what others have written up to now; False where it could not be read."""
 
 
 class Waiting(Protocol):
@@ -154,6 +154,10 @@ class Core:
     farewell: Farewell = field(default_factory=Farewell)
     requests: Counter[int] = field(default_factory=Counter)
     """Clients' requests by API key."""
+    closing: bool = False
+    """Whether this router is being stopped: every connection is ended as soon as nothing of it is under way."""
+    stood_still: Callable[[], bool] = lambda: False
+    """Whether this process has just stood still for so long that others may have taken it for dead."""
 
     def __post_init__(self) -> None:
         self.begun = Begun(self.forwards)
@@ -192,5 +196,5 @@ class Core:
         last = False
         for _ in range(count):
             last = self.forwards.resolved(key)
-        if last and any(route.key == key and route.serve is Serve.HOLD for route in self.table.topics.values()):
+        if last and any(route.key == key and route.fenced for route in self.table.topics.values()):
             self.outside.drained()

@@ -1,4 +1,9 @@
-"""One Produce request on its way: sent in as few parts as possible, its answers merged in request order."""
+"""One Produce request on its way: sent in as few parts as possible, its answers merged in request order.
+
+A source's "too large" (10) may come from the seal that a promote has put on the topic (`workflow.sealing`). Clients
+give such a batch up for good, so none is told it before the state log was read: where a seal may be the reason, the
+client is told 6 and sends the batch again.
+"""
 
 from __future__ import annotations
 
@@ -173,14 +178,32 @@ class Exchange:
         answers, throttle, hints = parse_answer(frame, part.version)
         plans = {plan.key[:2]: plan for plan in part.plans}
         told = []
+        too_large: list[Plan] = []
         for answer in answers:
             plan = plans.get((answer.topic, answer.partition))
             if plan is not None:
                 told.append(self._judge.outcome(plan, answer))
-        if part.whole and not hints and told == answers:
+                if answer.error == Code.MESSAGE_TOO_LARGE:
+                    self._judge.not_appended(plan)
+                    too_large.append(plan)
+        if too_large:
+            self._core.memory.catch_up(lambda known: self._take(part, self._unsealed(told, too_large, known), throttle))
+        elif part.whole and not hints and told == answers:
             self._reply(frame)
         else:
             self._take(part, told, throttle)
+
+    def _unsealed(
+        self, told: Iterable[PartitionAnswer], too_large: Iterable[Plan], known: bool
+    ) -> list[PartitionAnswer]:
+        """The answers, with 6 for each "too large" that may come from a seal; the others' clients give them up."""
+        sealed: dict[tuple[str, int], PartitionAnswer] = {}
+        for plan in too_large:
+            if self._judge.sealed(plan, caught_up=known):
+                sealed[plan.key[:2]] = plan.answer(Code.NOT_LEADER_OR_FOLLOWER)
+            else:
+                self._judge.given_up(plan)
+        return [sealed.get((answer.topic, answer.partition), answer) for answer in told]
 
     def _refused(self, part: _Part, why: str) -> None:
         """The source broker could not be reached, or refuses this client: nothing was sent, so nothing was appended."""

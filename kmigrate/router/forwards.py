@@ -80,7 +80,7 @@ class Forwards:
                 producers=self._marks(route.key),
             )
             for route in table.topics.values()
-            if route.serve is Serve.HOLD
+            if route.fenced
         }
 
     def _marks(self, key: str) -> dict[int, tuple[ProducerMark, ...]]:

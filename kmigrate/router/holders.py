@@ -101,7 +101,7 @@ class Holders:
                 return None
         if not errand.caught_up:
             errand.caught_up = True
-            self.core.memory.catch_up(lambda: again(errand))
+            self.core.memory.catch_up(lambda _: again(errand))
             return None
 
         def identified(code: int) -> None:

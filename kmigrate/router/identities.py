@@ -78,3 +78,9 @@ class StopRule:
             or (stop[0] == batch.producer_epoch and ring_distance(batch.base_sequence, stop[1]) < 0)
         ):
             self._stopped[key] = (batch.producer_epoch, batch.base_sequence)
+
+    def given_up(self, topic: str, partition: int, batch: Batch) -> None:
+        """The client will not send that batch again: what it sends next is not behind it."""
+        key = (topic, partition, batch.producer_id)
+        if self._stopped.get(key) == (batch.producer_epoch, batch.base_sequence):
+            del self._stopped[key]

@@ -76,6 +76,7 @@ class ClientConnection:
         self._target: Upstream | None = None
         self._sources: dict[tuple[str, int], Upstream] = {}
         self._ended = False
+        self._retiring = False
         self.session = Session(core, self)
         self.session.on_broker = on_broker
         self.stream = FrameStream(
@@ -162,7 +163,7 @@ class ClientConnection:
         return [*([self._target] if self._target else []), *self._sources.values()]
 
     def _flow(self) -> None:
-        if self._ended:
+        if self._ended or self._retiring:
             return
         if self.session.congested or not all(u.writable for u in self._upstreams() if not u.ended):
             self.stream.pause_reading()
@@ -252,7 +253,14 @@ class ClientConnection:
                 lambda why: self._source_ended(key, why),
             )
             self._sources[key] = upstream
-        upstream.send(parts, correlation, lambda outcome: self._guard(done, outcome))
+        upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
+
+    def _believed(self, outcome: Outcome) -> Outcome:
+        """A source's answer, unless this process stood still while it was under way: then nobody is told of it."""
+        if not self._core.stood_still():
+            return outcome
+        self.reset()
+        return Outcome(None)
 
     def _source_security(self, link: str) -> Security | None:
         settings = self._clusters.source_settings(link)
@@ -318,9 +326,24 @@ class ClientConnection:
             self.stream.abort()
         self._end()
 
+    def retire(self) -> None:
+        """Take no more from the client, and end the connection to it when all that was taken is answered.
+
+        It then meets the end of a connection on which nothing is under way, which no client family tells anybody.
+        """
+        self._retiring = True
+        self.stream.pause_reading()
+        self.session.leave()
+
     def part(self) -> None:
         self.stream.finish()
+        self.stream.resume_reading()  # to close with bytes unread would reset what the client has not read yet
         asyncio.get_running_loop().call_later(_PARTING_S, self.close, "")
+
+    def reset(self) -> None:
+        """Reset the client alone; what it has sent to the source is accounted for to the end."""
+        self.stream.abort()
+        self._end()
 
     def abort(self) -> None:
         """Reset the client and every upstream: nothing of it goes on."""

@@ -44,13 +44,15 @@ class StateMemory:
         self._follow()
         then(True)
 
-    def catch_up(self, then: Callable[[], None]) -> None:
+    def catch_up(self, then: Callable[[bool], None]) -> None:
         self._tasks.start(self._catch_up(then))
 
-    async def _catch_up(self, then: Callable[[], None]) -> None:
+    async def _catch_up(self, then: Callable[[bool], None]) -> None:
+        reached = True
         try:
             await self._state_log.read_to_end(timeout=_PATIENCE_S)
         except KmigrateError as error:
             _log.warning("the state log: %s", error.what)
+            reached = False
         self._follow()
-        then()
+        then(reached)

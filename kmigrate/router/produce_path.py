@@ -214,6 +214,22 @@ class ProduceJudge:
         if plan.batch is not None and not plan.own:
             self.stops.failed(plan.part.topic, plan.part.partition, plan.batch)
 
+    def given_up(self, plan: Plan) -> None:
+        """The client is told that a batch will never be taken: what it sends next may pass."""
+        if plan.batch is not None and not plan.own:
+            self.stops.given_up(plan.part.topic, plan.part.partition, plan.batch)
+
+    def sealed(self, plan: Plan, *, caught_up: bool) -> bool:
+        """Whether the source's "too large" may be its seal: any state of the topic but the one it was sent in.
+
+        The seal is written down before it is put on, so who has read the log up to now knows of it; and it leaves the
+        record only when the broker takes writes again. Who cannot read the log does not know.
+        """
+        assert plan.route is not None
+        now = self._core.table.topics.get(plan.part.topic)
+        same = now is not None and now.serve is Serve.FORWARD and now.fence_epoch == plan.route.fence_epoch
+        return plan.route.sealed or not same or not caught_up
+
     def outcome(self, plan: Plan, answer: PartitionAnswer) -> PartitionAnswer:
         """What the client is told of the source's answer for one forwarded batch."""
         assert plan.batch is not None and plan.route is not None

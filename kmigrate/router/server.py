@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
-from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence, RouterRecord
+from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence, RouterRecord, StrayRecord
 from kmigrate.model.routes import routing_table
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import boottime, monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
@@ -38,6 +38,7 @@ _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
 _LOOK_AT_TRANSACTIONS_S = 0.25
 _LOOK_AT_CLIENTS_S = 5.0
+_BEAT_S = 0.25
 _BACKLOG = 1024
 _TLS_FAREWELL_S = 3.0
 """How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
@@ -75,6 +76,11 @@ class Router:
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._serving = False
         self._bootstrap = ("", 0)
+        self._beat = boottime()
+        """When this process was last seen to work, by its own clock."""
+        self._core.stood_still = lambda: boottime() - self._beat > settings.stood_still_s
+        self._replaced_owing = False
+        """Whether forwards were not resolved when another took this router's place."""
 
     @property
     def bootstrap(self) -> str:
@@ -97,6 +103,7 @@ class Router:
         self._serving = True
         for server in self._servers.values():
             await server.start_serving()
+        self._tasks.start(self._watch_itself(), "router-beat")
         self._tasks.start(self._follow(), "router-follow")
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
@@ -109,12 +116,15 @@ class Router:
         await asyncio.shield(self._failed)
 
     async def close(self) -> None:
-        """Take no more clients, let answers under way arrive, leave the state log, go."""
+        """Take no more clients, end each connection when its answers have arrived, leave the state log, go."""
         self._serving = False
         for server in self._servers.values():
             server.close()
         deadline = monotonic() + self.settings.drain_s
-        while monotonic() < deadline and not all(c.session.idle for c in self._connections):
+        self._core.closing = True
+        for connection in list(self._connections):
+            connection.retire()
+        while monotonic() < deadline and self._connections:
             await sleep(0.01)
         for connection in list(self._connections):
             connection.close("")
@@ -125,7 +135,7 @@ class Router:
             connection.abort()
         await self._tasks.close()
         await self._clusters.close()
-        if resolved:
+        if resolved and not self._replaced_owing:
             await self._deregister()
 
     def _on_failure(self, error: BaseException) -> None:
@@ -149,6 +159,8 @@ class Router:
             try:
                 server = await self._bind(node, near if near < 1 << 16 else 0)
             except Refused:
+                if settings.shares_ports:
+                    raise
                 server = await self._bind(node, 0)
         self._servers[node] = server
         address = (settings.told_host, int(server.sockets[0].getsockname()[1]))
@@ -167,6 +179,7 @@ class Router:
                 settings.host,
                 port,
                 backlog=_BACKLOG,
+                reuse_port=settings.shares_ports or None,
                 start_serving=False,
                 ssl=self._tls.context if self._tls else None,
                 ssl_handshake_timeout=settings.login_s if self._tls else None,
@@ -223,6 +236,21 @@ class Router:
             if guest is not None:
                 guest.leave()
 
+    async def _watch_itself(self) -> None:
+        """A process that stood still (SIGSTOP, a machine asleep) may have been taken for dead: it begins anew.
+
+        Its clients are reset, so that none is told what a source answered meanwhile; what had been sent there is
+        waited for. The fence does not rest on it: the source broker holds that (`workflow.sealing`).
+        """
+        self._beat = boottime()
+        while True:
+            await sleep(_BEAT_S)
+            if self._core.stood_still():
+                _log.warning("router %s stood still for %.1f s", self.settings.name, boottime() - self._beat)
+                for connection in list(self._connections):
+                    connection.reset()
+            self._beat = boottime()
+
     async def _watch_brokers(self) -> None:
         while True:
             await sleep(_LOOK_AT_BROKERS_S)
@@ -244,6 +272,7 @@ class Router:
     # the state log
 
     async def _register(self) -> None:
+        """Take the name. Whoever had it and left without a word is written down first: it may live (V2)."""
         record = RouterRecord(
             name=self.settings.name,
             instance=self.instance,
@@ -251,12 +280,28 @@ class Router:
             bootstrap=self.bootstrap,
             since_ms=now_ms(),
         )
-        await self._state_log.append(lambda state: None if state.records.get(record.key) == record else record)
+
+        def decide(state: State) -> RouterRecord | StrayRecord | None:
+            before = state.records.get(record.key)
+            if isinstance(before, RouterRecord) and before != record:
+                stray = state.with_stray(before)
+                if stray != state.stray(before.name):
+                    return stray
+            return None if before == record else record
+
+        while self._own_record(self._state_log.state) is None:
+            await self._state_log.append(decide)
 
     async def _deregister(self) -> None:
-        def decide(state: State) -> tuple[str, None] | None:
-            mine = self._own_record(state)
-            return (mine.key, None) if mine is not None else None
+        """Leave with a word, also where another has this router's place by now: nothing of it is under way."""
+
+        def decide(state: State) -> StrayRecord | tuple[str, None] | None:
+            mine, stray = self._own_record(state), state.stray(self.settings.name)
+            if mine is not None:
+                return mine.key, None
+            if stray is None or self.instance not in stray.instances:
+                return None
+            return stray.without(self.instance) or (stray.key, None)
 
         try:
             await self._state_log.append(decide, timeout=5.0)
@@ -289,6 +334,7 @@ class Router:
 
     def _replaced(self) -> None:
         """Nobody waits for this router at a fence any more, so it must not forward anything any more."""
+        self._replaced_owing = any(self._core.forwards.in_flight.values())
         for server in self._servers.values():
             server.close()
         for connection in [*self._connections, *self._draining]:

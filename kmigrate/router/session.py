@@ -140,7 +140,8 @@ class Session:
         self._part()
 
     def _part(self) -> None:
-        if self.leaving and self._core.table.finished and self.idle and not (self.gone or self._parted):
+        may = self._core.table.finished or self._core.closing
+        if self.leaving and may and self.idle and not (self.gone or self._parted):
             self._parted = True
             self._edge.part()
 

@@ -21,6 +21,8 @@ class RouterSettings:
     host: str = "127.0.0.1"
     port: int = 0
     node_port_base: int = 0
+    shares_ports: bool = False
+    """Whether other processes of this host listen on the same ports: then none may be any other one."""
     advertised_host: str = ""
     """What clients are told to connect to; empty: `host`."""
     node_id_offset: int = 1_000_000
@@ -44,6 +46,10 @@ class RouterSettings:
     """How many connections a second are ended once the links are finished."""
     drain_s: float = 3.0
     """How long `close` waits for answers that are under way."""
+
+    stood_still_s: float = 10.0
+    """A process that did nothing for so long tells no client of what a source answered meanwhile: it may have been
+    taken for dead."""
 
     @property
     def told_host(self) -> str:

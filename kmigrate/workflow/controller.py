@@ -22,6 +22,7 @@ from kmigrate.workflow.handover import hand_over
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
+from kmigrate.workflow.sealing import Sealer, may_come_off
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -35,6 +36,7 @@ class ControllerSettings:
     interval_s: float = 0.5
     lease_s: float = 3.0
     straggler_window_s: float = 5.0
+    router_silent_s: float = 5.0
     handover_timeout_s: float = 30.0
 
 
@@ -117,7 +119,8 @@ class Controller:
             del self._busy[key]
         for record in self._log.state.topics():
             pending = record.phase in (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
-            if (pending or record.unsettled) and record.key not in self._busy:
+            due = pending or record.unsettled or may_come_off(self._log, record)
+            if due and record.key not in self._busy:
                 self._busy[record.key] = self._tasks.start(self._promote(record), f"promote {record.topic}")
         for group in self._log.state.groups():
             if group.phase is GroupPhase.PROMOTING and group.key not in self._busy:
@@ -128,7 +131,7 @@ class Controller:
             link = self._log.state.link(record.link)
             if link is None:
                 return
-            source, _ = await self._estate.source(link)
+            source, source_admin = await self._estate.source(link)
             await TopicPromotion(
                 record.link,
                 record.topic,
@@ -136,6 +139,7 @@ class Controller:
                 source,
                 self._estate.target,
                 self._estate.target_admin,
+                Sealer(self._log, source, source_admin, self._settings.router_silent_s),
                 self._settings.straggler_window_s,
                 self._ready,
             ).run()

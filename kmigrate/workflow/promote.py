@@ -16,6 +16,8 @@ E  The topic's rules on writing are in force on every broker of the target befor
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
 F  Topics that transactions couple are fenced only when all of them are to be promoted, and flipped only when all stand
    at their barriers: their records follow each other at once, and no transaction begins in between (`router`).
+G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
+   the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import (
@@ -72,6 +75,7 @@ class TopicPromotion:
     source: ClusterClient
     target: ClusterClient
     target_admin: Admin
+    sealer: Sealer
     straggler_window_s: float = 5.0
     ready: set[tuple[str, str]] = field(default_factory=set)
     """Topics that only wait for the others of their unit, by link; shared by all promotes of a controller (F)."""
@@ -80,6 +84,9 @@ class TopicPromotion:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
         try:
             while (record := self._record()) is not None:
+                if may_come_off(self.log, record):
+                    await self.sealer.take_off(record)
+                    continue
                 match record.phase:
                     case TopicPhase.PROMOTE_PENDING:
                         await self._pending(record)
@@ -154,7 +161,7 @@ class TopicPromotion:
                 return f"partition {partition} has stopped: {seen.problem}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
-        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router()
+        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router(record)
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """The mirror must have compared partitions, configs and rules since this promote was asked for."""
@@ -164,15 +171,23 @@ class TopicPromotion:
                 return f"the target does not follow the source: {word.problem}" if word.problem else None
         return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
-    def _silent_router(self) -> str | None:
+    def _silent_router(self, record: TopicRecord) -> str | None:
+        """A router that cannot acknowledge a fence, and that no seal overcomes, or not yet (rule G)."""
         alive = {p.instance for p in self.log.alive(RouterPresence)}
         for router in self.log.state.routers():
-            if router.instance not in alive:
-                return (
-                    f"router {router.name} on {router.host} is registered but silent: start it again, "
-                    f"or, if it is dead for good: kmigrate router forget {router.name}"
-                )
-        return None
+            if router.instance not in alive and not self.sealer.given_up(router.instance):
+                return f"router {router.name} on {router.host} is registered but silent"
+        return self._unsealable(record, self.sealer.unheard(record))
+
+    def _unsealable(self, record: TopicRecord, unheard: Mapping[str, str]) -> str | None:
+        if not unheard or not transactional(self.log.state, record):
+            return None
+        names = sorted(set(unheard.values()))
+        return (
+            f"nobody hears of router {', '.join(names)}, and {record.topic} is written in transactions, so that it "
+            f"cannot be sealed in its place: start it again, or, if its process has surely ended: "
+            f"kmigrate router forget {names[0]} --dead"
+        )
 
     # fencing
 
@@ -189,6 +204,13 @@ class TopicPromotion:
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
         await wait_for_ends(self.log.state, self.source, record, deadline)
+        unheard = self.sealer.unheard(record)
+        if unheard or record.seal is not None:
+            why = self._unsealable(record, unheard)
+            if why is not None:
+                raise Refused("not-drained", why)
+            if not await self.sealer.put_on(record, unheard, deadline):
+                return
         ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
@@ -202,6 +224,8 @@ class TopicPromotion:
         for router in state.routers():
             told = presence.get(router.instance)
             ack = told.fences.get(record.key) if told else None
+            if told is None and self.sealer.given_up(router.instance):
+                continue  # overcome by a seal (rule G)
             if ack is None or ack.epoch != record.fence_epoch:
                 return f"router {router.name} on {router.host} has not acknowledged the fence"
             if ack.in_flight:

@@ -83,6 +83,8 @@ class TopicStatus:
     paused: bool = False
     upkeep: str = ""
     """What keeps the target topic from following the source's partitions, configs and ACLs, or ''."""
+    sealed_for: tuple[str, ...] = ()
+    """Routers in whose place the source broker refuses every write to it."""
 
     @property
     def lag(self) -> int:
@@ -315,6 +317,7 @@ def _topic_status(
         tuple(rows),
         record.paused,
         next((m.upkeep[topic].problem for m in mirrors if m.link == record.link and topic in m.upkeep), ""),
+        tuple(sorted(set(record.seal.routers.values()))) if record.seal is not None else (),
     )
 
 

@@ -2,7 +2,8 @@
 
     python tests/integration/router_process.py NAME TARGET_BOOTSTRAP [PORT]
 
-Prints "bootstrap host:port" when it takes clients; SIGTERM closes it.
+Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. STATE_VIA=host:port is where it reaches the state
+log, so that a test can cut it off from that alone; STOOD_STILL_S is how long it may stand still unnoticed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import uvloop
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.broker import BrokerConnection
 from kmigrate.router.server import Router
 from kmigrate.router.settings import RouterSettings
 from kmigrate.state.log import StateLog
@@ -33,10 +35,20 @@ def open_source(link: LinkRecord) -> ClusterClient:
     return ClusterClient(cluster_settings(link.source.name, link.source.bootstrap))
 
 
+class Detour(ClusterClient):
+    """A cluster of one broker, reached elsewhere than it tells."""
+
+    async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
+        host, _, told = os.environ["STATE_VIA"].rpartition(":")
+        return await super()._open(node, host, int(told), purpose)
+
+
 async def main(name: str, target: str, port: int) -> None:
     settings = cluster_settings("target", target)
-    async with ClusterClient(settings) as client, ClusterClient(settings) as state, StateLog(state) as log:
-        router = Router(RouterSettings(name=name, port=port), client, open_source, log, uuid.uuid4().hex)
+    state_client = Detour if "STATE_VIA" in os.environ else ClusterClient
+    own = RouterSettings(name=name, port=port, stood_still_s=float(os.environ.get("STOOD_STILL_S", "10")))
+    async with ClusterClient(settings) as client, state_client(settings) as state, StateLog(state) as log:
+        router = Router(own, client, open_source, log, uuid.uuid4().hex)
         await router.start()
         print("bootstrap", router.bootstrap, flush=True)
         stop = asyncio.Event()

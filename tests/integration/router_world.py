@@ -63,9 +63,10 @@ class RouterProcess:
         return self.process.wait(15)
 
 
-def start_router(name: str, target: KafkaCluster, port: int = 0) -> RouterProcess:
+def start_router(name: str, target: KafkaCluster, port: int = 0, **environment: str) -> RouterProcess:
     command = [sys.executable, "tests/integration/router_process.py", name, target.bootstrap, str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={"PYTHONPATH": "."})
+    environment["PYTHONPATH"] = "."
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert process.stdout is not None
     words = process.stdout.readline().split()
     assert words and words[0] == "bootstrap", f"router {name} did not start: {words}"
@@ -73,8 +74,8 @@ def start_router(name: str, target: KafkaCluster, port: int = 0) -> RouterProces
 
 
 @contextlib.contextmanager
-def router(name: str, target: KafkaCluster, port: int = 0) -> Iterator[RouterProcess]:
-    running = start_router(name, target, port)
+def router(name: str, target: KafkaCluster, port: int = 0, **environment: str) -> Iterator[RouterProcess]:
+    running = start_router(name, target, port, **environment)
     try:
         yield running
     finally:
@@ -188,7 +189,8 @@ async def link_between(
 
 async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
     """Leave no record of a test to the next one."""
-    gone = [k for k in log.state.records if k.split("/")[1] == link or (routers and k.startswith("router/"))]
+    of_routers = ("router/", "stray/") if routers else ()
+    gone = [k for k in log.state.records if k.split("/")[1] == link or k.startswith(of_routers)]
     for key in gone:
         await log.append(lambda state, key=key: (key, None) if key in state.records else None)
 

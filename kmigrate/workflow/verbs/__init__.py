@@ -15,11 +15,11 @@ from kmigrate.workflow.verbs.links import (
     check_link,
     create_link,
     delete_link,
-    forget_router,
     resolve_link,
     throttle_link,
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
+from kmigrate.workflow.verbs.routers import forget_router
 from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
 from kmigrate.workflow.verbs.verified import remember_verified
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics

@@ -1,4 +1,4 @@
-"""Verbs on links: create, delete, check; and the one that takes a dead router out of the fences' count."""
+"""Verbs on links: create, delete, check, and limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ __all__ = [
     "check_link",
     "create_link",
     "delete_link",
-    "forget_router",
     "mirror_runs",
     "refuse_finished",
     "resolve_link",
@@ -174,6 +173,18 @@ def unpromoted(state: State, link: str) -> list[Finding]:
         if t.unsettled
     ]
     found += [
+        Finding(
+            "refuse",
+            "topic-sealed",
+            f"the source does not take writes to topic {t.topic}, in place of router "
+            f"{', '.join(sorted(set(t.seal.routers.values())))}, which has not answered",
+            f"start that router again, or, if its process has ended: kmigrate router forget "
+            f"{min(t.seal.routers.values())} --dead",
+        )
+        for t in state.topics(link)
+        if t.seal is not None
+    ]
+    found += [
         Finding("refuse", "group-not-promoted", f"group {g.group} is {g.phase}", f"kmigrate group promote {g.group}")
         for g in state.groups(link)
         if g.phase is not GroupPhase.PROMOTED
@@ -222,39 +233,6 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
     if not estate.log.alive(RouterPresence):
         found.append(Finding("warn", "no-router", "no router is running", "kmigrate run"))
     return Plan.of("link check", [], found)
-
-
-async def forget_router(estate: Estate, name: str, *, plan: bool = False) -> Plan:
-    """Say for a person that a router is dead, so that no fence waits for its word any more.
-
-    Refused while the router is heard of. A router that lives after all and was only cut off finds its record gone
-    and resets every connection before it forwards anything else.
-    """
-    record = next((r for r in estate.log.state.routers() if r.name == name), None)
-    if record is None:
-        known = ", ".join(r.name for r in estate.log.state.routers()) or "none"
-        raise Refused(
-            "unknown-router",
-            f"no router {name} is registered; routers: {known}",
-            still_true="nothing was changed",
-            next_step="kmigrate status",
-        )
-    found: list[Finding] = []
-    if record.instance in {p.instance for p in estate.log.alive(RouterPresence)}:
-        found.append(
-            Finding(
-                "refuse",
-                "router-alive",
-                f"router {name} on {record.host} is running",
-                "stop it: it then leaves by itself",
-            )
-        )
-    made = Plan.of("router forget", [f"forget router {name} on {record.host}"], found)
-    made.refuse()
-    if plan:
-        return made
-    await estate.log.append(lambda state: (record.key, None) if record.key in state.records else None)
-    return made.done()
 
 
 def mirror_runs(estate: Estate, link: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.cli.call import Call
+from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.workers import worker_command
 
 BEGIN = [sys.executable, "-m", "kmigrate", "mirror", "run", "--worker"]
@@ -20,10 +21,10 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_worker_is_started_with_the_flags_that_its_parent_was_given() -> None:
-    assert worker_command(Call(), 1, None) == BEGIN
+    assert worker_command(Call(), 1, Engine.MIRROR) == BEGIN
     (config := Path("here.toml")).write_text("", encoding="utf-8")
     call = Call(config=config, target="blue", json=True, debug=True)
-    assert worker_command(call, 1, "shop") == [
+    assert worker_command(call, 1, Engine.MIRROR, "shop") == [
         *BEGIN,
         *("--link", "shop", "--target", "blue", "--config", "here.toml", "--json", "--debug"),
     ]
@@ -35,4 +36,10 @@ def test_a_worker_is_started_with_the_flags_that_its_parent_was_given() -> None:
 )
 def test_each_worker_is_scraped_at_a_port_of_its_own(ours: str, theirs: str) -> None:
     call = Call(overrides={"metrics.listen": ours})
-    assert worker_command(call, 2, None) == [*BEGIN, "--metrics", theirs]
+    assert worker_command(call, 2, Engine.MIRROR) == [*BEGIN, "--metrics", theirs]
+
+
+def test_a_routers_worker_has_its_parents_name_and_ports_and_a_number_of_its_own() -> None:
+    call = Call(overrides={"router.name": "edge", "router.port": "9000"})
+    command = worker_command(call, 2, Engine.ROUTER)
+    assert command[3:] == ["router", "run", "--worker", "2", "--name", "edge", "--port", "9000"]

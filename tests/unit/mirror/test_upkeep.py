@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kmigrate.cluster.admin import ConfigValue
 from kmigrate.mirror.access import difference
-from kmigrate.mirror.configs import changes, target_configs
+from kmigrate.mirror.configs import changes, own_configs, target_configs
 from kmigrate.mirror.upkeep import round_s
 from kmigrate.model.acls import Acl
+from kmigrate.model.records import Seal
 
 ANN, BOB, EVE = (Acl("topic", "t", f"User:{name}", "*", "READ") for name in ("ann", "bob", "eve"))
 
@@ -59,3 +63,11 @@ def test_keys_that_the_target_does_not_know_are_left_out() -> None:
 def test_very_many_topics_are_looked_at_less_often() -> None:
     assert round_s(5.0, 10) == 5.0
     assert round_s(5.0, 1000) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("seal", "own"),
+    [(None, {}), (Seal("", {"i": "r"}), {}), (Seal("2000000", {"i": "r"}), {"max.message.bytes": "2000000"})],
+)
+def test_the_seal_of_a_promote_is_never_taken_for_the_topics_own_limit(seal: Seal | None, own: dict[str, str]) -> None:
+    assert own_configs({"max.message.bytes": ConfigValue("1", own=True)}, "CreateTime", seal) == own

@@ -193,9 +193,10 @@ class FakeMemory:
             self.changed()
         then(self.reach)
 
-    def catch_up(self, then: Callable[[], None]) -> None:
-        self.changed()
-        then()
+    def catch_up(self, then: Callable[[bool], None]) -> None:
+        if self.reach:
+            self.changed()
+        then(self.reach)
 
 
 class Stage:

@@ -22,7 +22,7 @@ def scene(log: MemoryLog, *records: TransactionRecord) -> list[Any]:
     async def act() -> None:
         tasks, done = TaskOwner(), asyncio.Event()
 
-        def answered(kept: Any = "caught up") -> None:
+        def answered(kept: bool) -> None:
             heard.append(kept)
             done.set()
 
@@ -59,4 +59,4 @@ def test_a_state_log_that_is_away_is_told() -> None:
 
 
 def test_catching_up_reads_before_it_is_said() -> None:
-    assert scene(MemoryLog(THEIRS)) == ["followed", "caught up"]
+    assert scene(MemoryLog(THEIRS)) == ["followed", True]

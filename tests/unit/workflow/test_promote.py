@@ -32,6 +32,7 @@ from kmigrate.model.records import (
 from kmigrate.model.routes import id_shift
 from kmigrate.workflow import settling
 from kmigrate.workflow.promote import TopicPromotion
+from kmigrate.workflow.sealing import Sealer
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
@@ -95,6 +96,8 @@ class Stage:
     admin: FakeAdmin = field(default_factory=FakeAdmin)
     router_acks: bool = True
     in_flight: int = 0
+    source_admin: FakeAdmin = field(default_factory=FakeAdmin)
+    silent_s: float = 60.0
     mirror_stops_at: int | None = None
     problem: str = ""
     upkeep: str | None = ""
@@ -106,7 +109,8 @@ class Stage:
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
 
     def promotion(self) -> TopicPromotion:
-        return TopicPromotion("l", "t", self.log, self.source, self.target, self.admin)  # type: ignore[arg-type]
+        sealer = Sealer(self.log, self.source, self.source_admin, self.silent_s)  # type: ignore[arg-type]
+        return TopicPromotion("l", "t", self.log, self.source, self.target, self.admin, sealer)  # type: ignore[arg-type]
 
     @property
     def record(self) -> TopicRecord:

@@ -1,0 +1,73 @@
+"""Whether a topic's leaders refuse every append because of its size limit, asked without a risk.
+
+The question is a batch whose checksum is wrong, so that no broker ever stores it. The size of a batch is judged before
+its checksum: a partition that takes writes answers CORRUPT_MESSAGE (2), one with `max.message.bytes=1` answers
+MESSAGE_TOO_LARGE (10). A limit counts only where the leader itself shows it: it is in force some 50 ms after it is set
+(V4), broker by broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import BrokerRefused, Unreachable
+from kmigrate.net.clock import now_ms
+from kmigrate.net.tasks import together
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.records.build import one_record_batch
+
+__all__ = ["Takes", "asked_to_append"]
+
+_LAST_BYTE = -1
+
+
+class Takes(Enum):
+    """What a partition's leader does with a batch."""
+
+    WRITES = "writes"
+    NOTHING = "nothing"
+
+
+_TOLD = {Code.CORRUPT_MESSAGE: Takes.WRITES, Code.MESSAGE_TOO_LARGE: Takes.NOTHING}
+
+
+async def asked_to_append(client: ClusterClient, topic: str, partitions: Sequence[int]) -> dict[int, Takes]:
+    """What each partition's leader says now; raises Unreachable where one is away or is no leader any more."""
+    leaders: dict[int, list[int]] = {}
+    for partition in partitions:
+        leaders.setdefault(client.leader(topic, partition), []).append(partition)
+    out: dict[int, Takes] = {}
+    for told in await together(*(_ask(client, node, topic, parts) for node, parts in leaders.items())):
+        out.update(told)
+    return out
+
+
+async def _ask(client: ClusterClient, node: int, topic: str, partitions: Sequence[int]) -> dict[int, Takes]:
+    if node < 0:
+        raise Unreachable("no-leader", f"{topic}-{partitions[0]} has no leader now")
+    batch = one_record_batch(b"", None, timestamp=now_ms(), producer_id=-1, epoch=-1, sequence=-1)
+    batch[_LAST_BYTE] ^= 0xFF  # after the checksum was made
+    connection = await client.connection(node, "probe")
+    # acks=1: with acks=-1 a partition that misses replicas answers that first, and tells nothing.
+    body = encode_produce([(topic, partition, batch) for partition in partitions], acks=1)
+    frame = await connection.call_raw(
+        PRODUCE, PRODUCE_VERSION, body, flexible=True, timeout=client.settings.request_timeout_s
+    )
+    out: dict[int, Takes] = {}
+    for (_, partition), answer in decode_produce(frame).items():
+        told = _TOLD.get(Code(answer.error)) if answer.error in _TOLD else None
+        if told is not None:
+            out[partition] = told
+        elif answer.error and row(answer.error).retriable:
+            raise Unreachable("no-leader", f"{topic}-{partition}: {row(answer.error).name}")
+        else:
+            raise BrokerRefused(
+                "seal-unproven",
+                f"the leader of {topic}-{partition} does not say whether it takes writes: {row(answer.error).name}",
+                code=answer.error,
+                next_step="kmigrate's principal needs the right to WRITE this topic at the source for it",
+            )
+    return out

@@ -1,0 +1,155 @@
+"""A fence that the source broker holds, in place of routers that do not answer (decision 10).
+
+A router that is silent may stand still between its look at the routing table and its write, or its bytes may lie in the
+socket of a broker that stands still (V2). No clock says when that is over. So where a router does not acknowledge a
+fence, the topic is sealed on the source: `max.message.bytes=1` refuses every append (V4), whoever it comes from.
+
+A  Sealed is who has not said of this fence that it holds and has nothing in flight, and is silent for `silent_s` or
+   left without a word (`StrayRecord`). The time only says when waiting is given up: what is safe rests on the broker.
+B  The seal is in the topic's record, with the value to put back, before it is on the broker; it leaves the record only
+   when every leader takes writes again. Whoever drives the topic next takes it up from the record.
+C  It is in force when the leader of each partition has shown it (`cluster.refusal`). The barrier is read after that.
+D  It is taken off at once after an un-fence. After a flip it stays until each of its routers is accounted for: it has
+   acknowledged the fence, left with a word, or was declared dead.
+E  No transaction is open when it is put on, and none may begin: a coordinator whose marker meets the seal never ends
+   that transaction, also when the seal is gone (tried on 3.9.1), and its id is lost. So a topic that transactional
+   producers write through routers is not sealed, but waits for the router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.refusal import Takes, asked_to_append
+from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Record, RouterPresence, Seal, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.state.log import StateLog
+
+__all__ = ["Sealer", "may_come_off", "transactional"]
+
+_PAUSE_S = 0.005
+_AGAIN_S = 1.0
+_OPENS_S = 30.0
+
+
+def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
+    """Whether a router has said of this topic's newest fence that it holds and nothing is in flight.
+
+    It stays true when the router falls silent: only a newer record lets it forward again.
+    """
+    told = log.presence.get(f"router/{instance}")
+    ack = told[0].fences.get(record.key) if told is not None and isinstance(told[0], RouterPresence) else None
+    return ack is not None and ack.epoch == record.fence_epoch and ack.in_flight == 0
+
+
+def transactional(state: State, record: TopicRecord) -> bool:
+    """Whether a transactional producer has written the topic through a router (rule E)."""
+    return any(record.topic in transaction.topics for transaction in state.transactions(record.link))
+
+
+def strays(state: State) -> dict[str, str]:
+    """Instances that left without a word, with their names."""
+    return {instance: stray.name for stray in state.strays() for instance in stray.instances}
+
+
+def may_come_off(log: StateLog, record: TopicRecord) -> bool:
+    """Whether a topic's seal has done its work (rule D)."""
+    if record.seal is None:
+        return False
+    if record.phase is not TopicPhase.PROMOTED:
+        return record.phase in (TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING)
+    present = {router.instance for router in log.state.routers()} | strays(log.state).keys()
+    return all(instance not in present or acknowledged(log, record, instance) for instance in record.seal.routers)
+
+
+@dataclass(slots=True)
+class Sealer:
+    """Puts seals on a source's topics and takes them off."""
+
+    log: StateLog
+    source: ClusterClient
+    admin: Admin
+    silent_s: float = 5.0
+    _began: float = field(default_factory=monotonic)
+
+    def given_up(self, instance: str) -> bool:
+        """Whether a registered router has been silent for so long that nobody waits for it any more (rule A)."""
+        if instance in {presence.instance for presence in self.log.alive(RouterPresence, self.silent_s)}:
+            return False
+        return f"router/{instance}" in self.log.presence or monotonic() - self._began > self.silent_s
+
+    def unheard(self, record: TopicRecord) -> dict[str, str]:
+        """Routers that a fence is sealed for: names by instance."""
+        found = strays(self.log.state)
+        found.update({r.instance: r.name for r in self.log.state.routers() if self.given_up(r.instance)})
+        return {one: name for one, name in found.items() if not acknowledged(self.log, record, one)}
+
+    async def put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
+        """Seal a fenced topic and prove it; False where its record has to be looked at again first (rules B and C)."""
+        known = record.seal
+        if known is None or not routers.keys() <= known.routers.keys():
+            before = known.before if known is not None else await self._own_limit(record.topic)
+            names = {**(known.routers if known is not None else {}), **routers}
+            await self._write(record, Seal(before, names))
+            return False
+        await self.admin.alter_topic_configs(record.topic, {SIZE_LIMIT: SEALED_SIZE})
+        await self.log.read_to_end()
+        now = self.log.state.topic(record.link, record.topic)
+        if now is None or now.seal is None:  # another controller has lifted the fence meanwhile
+            await self._restore(record.topic, known)
+            return False
+        await self._shown(record, Takes.NOTHING, deadline)
+        return True
+
+    async def take_off(self, record: TopicRecord) -> None:
+        """Have the source take writes again; tried again by the next look where the source does not answer."""
+        assert record.seal is not None
+        try:
+            await self._restore(record.topic, record.seal)
+            await self._shown(record, Takes.WRITES, monotonic() + _OPENS_S)
+        except KmigrateError:
+            await sleep(_AGAIN_S)
+            raise
+        await self._write(record, None)
+
+    async def _own_limit(self, topic: str) -> str:
+        told = (await self.admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)
+        return told.value if told is not None and told.own else ""
+
+    async def _restore(self, topic: str, seal: Seal) -> None:
+        if seal.before:
+            await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: seal.before})
+        else:
+            await self.admin.alter_topic_configs(topic, {}, (SIZE_LIMIT,))
+
+    async def _shown(self, record: TopicRecord, wanted: Takes, deadline: float) -> None:
+        """Wait until the leader of every partition shows it."""
+        left = list(range(record.partitions))
+        while True:
+            try:
+                told = await asked_to_append(self.source, record.topic, left)
+                left = [partition for partition in left if told.get(partition) is not wanted]
+                if not left:
+                    return
+                problem = f"the source still takes {told[left[0]].value}" if left[0] in told else "no answer"
+            except Unreachable as away:
+                problem = away.what
+                await self.source.refresh([record.topic])
+            if monotonic() > deadline:
+                raise Refused("seal-unproven", f"{record.topic}-{left[0]}: {problem}")
+            await sleep(_PAUSE_S)
+
+    async def _write(self, record: TopicRecord, seal: Seal | None) -> None:
+        def decide(state: State) -> Record | None:
+            now = state.topic(record.link, record.topic)
+            if now is None or now.seal != record.seal or (seal is not None and now != record):
+                return None
+            return replace(now, seal=seal)
+
+        await self.log.append(decide)

@@ -1,0 +1,186 @@
+"""Several routers under load: restarted one by one, cut off from the state log, and as processes at one port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.relay import Relay
+from tests.integration.migration import wait_until
+from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values
+
+pytestmark = pytest.mark.timeout(120)
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
+JAVA_RECORDS = 1500
+
+
+@contextmanager
+def java_producer(bootstrap: str, topic: str) -> Iterator[subprocess.Popen[str]]:
+    """Kafka's own producer, idempotent; its values count up."""
+    command = [
+        str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(JAVA_RECORDS),
+        "--payload-monotonic", "--throughput", "200", "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_routers_are_restarted_one_by_one_and_no_client_has_an_error(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topics = {name: unique_name(name) for name in ("rd", "java")}
+    for topic in topics.values():
+        for cluster in (source, target):
+            make_topic(cluster, topic, partitions=3)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            for topic in topics.values():
+                await world.put(topic, TopicPhase.MIRRORING)
+            ports = free_ports(2)
+            routers = [start_router(name, target, port) for name, port in zip("ab", ports, strict=True)]
+            both = ",".join(each.bootstrap for each in routers)
+            try:
+                with Writer(both, topics["rd"], "w") as writer, java_producer(both, topics["java"]) as java:
+                    await quietly(writer.until, 500)
+                    for number, name in enumerate("ab"):
+                        assert await quietly(routers[number].stop) == 0
+                        assert [r.name for r in world.log.state.routers()] != ["a", "b"], "it left with a word"
+                        routers[number] = start_router(name, target, ports[number])
+                        await quietly(writer.until, writer.acked + 500)
+                    out, _ = await quietly(java.communicate, None, 60)
+                    writer.finish()
+                assert world.log.state.strays() == []
+            finally:
+                for each in routers:
+                    each.stop()
+        assert (writer.errors, java.returncode) == ([], 0), out
+        assert re.search(r"^[\w.]+Exception", out, re.MULTILINE) is None, out
+        assert values(source.bootstrap, topics["rd"]) == writer.sent
+        stored = {p: [int(v) for v in found] for p, found in values(source.bootstrap, topics["java"]).items()}
+        assert sorted(number for found in stored.values() for number in found) == list(range(JAVA_RECORDS))
+        assert all(found == sorted(found) for found in stored.values())
+
+    asyncio.run(scenario())
+
+
+def test_a_state_log_that_is_away_stops_no_producer_of_a_topic_that_is_merely_mirrored(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("outage")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=3)
+
+    async def scenario() -> None:
+        with Relay(target.bootstrap) as relay:
+            async with link_between(source, target, unique_name("link")) as world:
+                await world.put(topic, TopicPhase.MIRRORING)
+                with (
+                    router("r1", target, STATE_VIA=relay.address, ROUTER_LOG="ERROR") as running,
+                    Writer(running.bootstrap, topic, "old") as old,
+                ):
+                    await quietly(old.until, 200)
+                    relay.refuse()
+                    await quietly(old.until, old.acked + 1000)
+                    with Writer(running.bootstrap, topic, "new") as new:
+                        await quietly(new.until, 500)
+                        relay.heal()
+                        fence = await world.fence(topic)
+                        acks = await world.drained(topic, fence.fence_epoch)
+                        await world.flip(topic, fence.fence_epoch, acks)
+                        await quietly(new.until, new.acked + 200)
+        assert old.errors == new.errors == []
+        before, after = values(source.bootstrap, topic), values(target.bootstrap, topic)
+        for writer in (old, new):
+            mine = {
+                p: [v for v in before[p] + after[p] if v.startswith(writer.name.encode())] for p in writer.sent
+            }
+            assert mine == writer.sent
+
+    asyncio.run(scenario())
+
+
+def test_several_processes_of_one_router_share_its_ports_and_one_that_dies_is_started_again(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+) -> None:
+    topic, name, port = unique_name("shared"), unique_name("edge"), free_ports(1)[0]
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=3)
+    config = tmp_path / "kmigrate.toml"
+    config.write_text(
+        f'[clusters.source]\n"bootstrap.servers" = "{source.bootstrap}"\n'
+        f'[clusters.target]\n"bootstrap.servers" = "{target.bootstrap}"\n[defaults]\ntarget = "target"\n',
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "kmigrate", "router", "run", "--config", str(config), "--json"]
+    command += ["--name", name, "--port", str(port), "--workers", "2"]
+    log = tmp_path / "router.log"
+
+    def started() -> subprocess.Popen[bytes]:
+        with log.open("wb") as sink:
+            return subprocess.Popen(command, stdout=sink, stderr=sink)
+
+    def said(event: str) -> list[dict[str, object]]:
+        lines = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{"))
+        return [line for line in lines if line.get("event") == event]
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING)
+            parent = started()
+            try:
+                await quietly(wait_until, lambda: len(said("router-listening")) == 2, 30, "both to listen")
+                assert {str(each["bootstrap"]) for each in said("router-listening")} == {f"127.0.0.1:{port}"}
+                writers = [Writer(f"127.0.0.1:{port}", topic, f"w{n}", {"log_level": 0}) for n in range(6)]
+                with writers[0], writers[1], writers[2], writers[3], writers[4], writers[5]:
+                    for writer in writers:
+                        await quietly(writer.until, 100)
+                    os.kill(int(str(said("worker-started")[0]["pid"])), signal.SIGKILL)
+                    await quietly(wait_until, lambda: len(said("router-listening")) == 3, 30, "another in its place")
+                    for writer in writers:
+                        await quietly(writer.until, writer.acked + 100)
+                        writer.finish()
+                names = [each.name for each in world.log.state.routers()]
+                assert names == [f"{name}-1", f"{name}-2"]
+                parent.terminate()
+                assert await quietly(parent.wait, 30) == 0, log.read_text(encoding="utf-8")
+                await world.log.read_to_end()
+                assert world.log.state.routers() == []
+                assert [len(stray.instances) for stray in world.log.state.strays()] == [1], "the one that was killed"
+            finally:
+                parent.kill()
+                parent.wait()
+        stored = values(source.bootstrap, topic)
+        for writer in writers:
+            assert writer.errors == []
+            mine = {p: [v for v in stored[p] if v.startswith(b"%s-" % writer.name.encode())] for p in writer.sent}
+            assert mine == writer.sent
+
+    asyncio.run(scenario())
+
+
+def test_it_takes_a_port_to_share_one() -> None:
+    command = [sys.executable, "-m", "kmigrate", "router", "run", "--workers", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, json.loads(done.stdout)["error"]) == (2, "workers-need-a-port")

@@ -1,0 +1,152 @@
+"""A router that does not answer at a promote: the source broker holds the fence in its place, and lets go again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.net.clock import monotonic
+from kmigrate.sandbox.client_specs import ProducerSpec
+from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
+from kmigrate.workflow.sealing import Sealer, may_come_off
+from tests.integration.migration import Migration, wait_until
+from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
+
+pytestmark = pytest.mark.timeout(240)
+
+LIMIT = "max.message.bytes"
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    """Two fresh clusters of one broker each, because a state log has one name."""
+    settings = "[promote]\nfence_timeout_s = 8.0\nstraggler_window_s = 2.0\nrouter_silent_s = 2.0\n"
+    made = [
+        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
+        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
+    ]
+    for cluster in made:
+        cluster.start()
+    for cluster in made:
+        cluster.wait_ready()
+    run = Migration(made[0], made[1], tmp_path / "run", settings)
+    yield run
+    run.stop()
+    for cluster in made:
+        cluster.stop()
+
+
+def limit(cluster: KafkaCluster, topic: str) -> str:
+    """The topic's own limit, '' where it has none."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    entry = admin.describe_configs([resource])[resource].result()[LIMIT]
+    return str(entry.value) if not entry.is_default else ""
+
+
+def write_directly(bootstrap: str, topic: str) -> str:
+    """What librdkafka is told of a record that passes every router by."""
+    told: list[str] = []
+
+    def hear(error: Any, _: Any) -> None:
+        told.append(error.name() if error else "")
+
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    producer.produce(topic, b"past", partition=0, on_delivery=hear)
+    producer.flush(20)
+    return told[0]
+
+
+def test_a_sealed_topic_takes_no_write_and_no_client_of_a_router_is_told_so(
+    source: KafkaCluster, target: KafkaCluster, make_topic: Callable[..., None], unique_name: Callable[[str], str]
+) -> None:
+    """One of two routers stands still, with its client's writes in its hands, from before the fence until the seal."""
+    topic = unique_name("sealed")
+    make_topic(source, topic, partitions=3, config={LIMIT: "2000000"})
+    make_topic(target, topic, partitions=3)
+    settings = settings_of("source", source.bootstrap)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world, ClusterClient(settings) as client:
+            await world.put(topic, TopicPhase.MIRRORING)
+            sealer = Sealer(world.log, client, Admin(settings), silent_s=1.0)
+            with (
+                router("a", target, ROUTER_LOG="ERROR") as a,
+                router("b", target, ROUTER_LOG="ERROR") as b,
+                Writer(a.bootstrap, topic, "at-a", {"log_level": 0}) as at_a,
+                Writer(b.bootstrap, topic, "at-b", {"log_level": 0}) as at_b,
+            ):
+                for writer in (at_a, at_b):
+                    await quietly(writer.until, 100)
+                b.process.send_signal(signal.SIGSTOP)
+                record = await world.fence(topic)
+                acks = await world.drained(topic, record.fence_epoch)
+                await world.log.wait(lambda _: sealer.unheard(record) or None, 20, "b to be silent")
+                while not await sealer.put_on(record, sealer.unheard(record), monotonic() + 20):
+                    record = await world.put(topic, TopicPhase.FENCING)
+                assert record.seal is not None
+                assert (record.seal.before, list(record.seal.routers.values())) == ("2000000", ["b"])
+                assert await quietly(write_directly, source.bootstrap, topic) == "MSG_SIZE_TOO_LARGE"
+                barrier = await quietly(ends, source.bootstrap, topic)
+                b.process.send_signal(signal.SIGCONT)
+                await world.drained(topic, record.fence_epoch, routers=2)
+                await world.flip(topic, record.fence_epoch, acks)
+                promoted = await world.put(topic, TopicPhase.PROMOTED)
+                assert may_come_off(world.log, promoted)
+                await sealer.take_off(promoted)
+                assert await quietly(limit, source, topic) == "2000000"
+                for writer in (at_a, at_b):
+                    await quietly(writer.until, writer.acked + 100)
+                    writer.finish()
+        assert ends(source.bootstrap, topic) == barrier
+        before, after = values(source.bootstrap, topic), values(target.bootstrap, topic)
+        for writer in (at_a, at_b):
+            assert writer.errors == []
+            name = b"%s-" % writer.name.encode()
+            assert {p: [v for v in before[p] + after[p] if v.startswith(name)] for p in writer.sent} == writer.sent
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.soak
+def test_a_silent_router_is_overcome_by_a_fence_that_the_source_broker_holds(migration: Migration) -> None:
+    """Topics with a limit of their own and without; one router stands still with its clients' writes in its hands."""
+    run = migration
+    run.make_topic("orders", 3, **{LIMIT: "2000000"})
+    run.make_topic("bills", 3)
+    traffic = run.run_clients(
+        [ProducerSpec("p1", "librdkafka", "orders", 200.0), ProducerSpec("p2", "aiokafka", "bills", 200.0)]
+    )
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router-a", "router-b", "controller")
+    run.does("topic", "mirror", "orders", "bills")
+    traffic.roll("producers", run.routers)
+    time.sleep(3)
+    run.kill("router-b", signal.SIGSTOP)
+    told = run.does("promote", "orders", "bills", "--yes")
+    barriers = {}
+    for topic in told["topics"]:
+        barriers[topic["topic"]] = [topic["barrier"][str(p)]["offset"] for p in range(3)]
+        assert list(topic["seal"]["routers"].values()) == ["b"], topic
+    assert (limit(run.source, "orders"), limit(run.source, "bills")) == ("1", "1")
+    assert (limit(run.target, "orders"), limit(run.target, "bills")) == ("2000000", "")
+    run.kill("router-b", signal.SIGCONT)
+    wait_until(lambda: limit(run.source, "orders") == "2000000", 30, "the seal of orders to be taken off")
+    wait_until(lambda: limit(run.source, "bills") == "", 30, "the seal of bills to be taken off")
+    wait_until(lambda: all(not t["sealed_for"] for t in run.does("status")["topics"]), 30, "the record to say so")
+    time.sleep(1)
+    verdict = run.judge("orders", "bills")
+    assert verdict.acked > 500
+    assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+    assert {topic: ends(run.source.bootstrap, topic) for topic in barriers} == barriers, "both clusters accepted"

@@ -1,0 +1,222 @@
+"""Two routers that are killed, cut off and stopped under load: zero lost, doubled, reordered; never two owners.
+
+    python -m tests.soak.router [--kills 50] [--rounds 100] [--seed N]
+
+First one of two routers after the other is killed with -9 and started again, while idempotent and transactional
+producers of librdkafka, aiokafka and Java write through both. Then rounds of promotes (`router_rounds`). The judges are
+librdkafka's readers and the clients' own histories. Writes build/soak/router.json; exit code 1 on any anomaly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from kmigrate.sandbox.client_specs import ProducerSpec, TransactionalSpec
+from kmigrate.sandbox.final_read import read_topic
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.relay import Relay
+from tests.integration.migration import Migration, wait_until
+from tests.integration.router_world import RouterProcess, ends, start_router
+from tests.soak.router_rounds import SETTINGS, Fault, Round, Rounds
+
+__all__ = ["Report", "kills", "rounds"]
+
+_PARTITIONS = 3
+_TOPICS = ("plain", "transactions", "java", "java-transactions")
+_JAVA_RATE = 100
+_KILL_S = 3.0
+"""About what a kill takes, with the restart: Java's tool is told beforehand how many records it shall write."""
+
+
+@dataclass
+class Report:
+    """What is written down."""
+
+    seed: int
+    kills: int = 0
+    records: int = 0
+    anomalies: dict[str, int] = field(default_factory=dict)
+    """Of the kills, by name: what the judge of the sandbox names, and what Java's producers say and left behind."""
+    rounds: list[Round] = field(default_factory=list)
+    grown_later: int = 0
+    """Records that the source took behind a barrier, looked at once more when all rounds were over."""
+    promotes_given_up: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        return not any(self.anomalies.values()) and all(r.clean for r in self.rounds) and not self.grown_later
+
+    def as_json(self) -> dict[str, Any]:
+        told = asdict(self)
+        told["rounds"] = {
+            "count": len(self.rounds),
+            "by_fault": {fault: sum(r.fault is fault for r in self.rounds) for fault in Fault},
+            "sealed": sum(r.sealed for r in self.rounds),
+            "records": sum(r.records for r in self.rounds),
+            "lost": sum(r.lost for r in self.rounds),
+            "duplicated": sum(r.duplicated for r in self.rounds),
+            "reordered": sum(r.reordered for r in self.rounds),
+            "client_errors": sum(len(r.client_errors) for r in self.rounds),
+            "both_accepted": sum(r.both_accepted for r in self.rounds) + self.grown_later,
+            "not_clean": [asdict(r) for r in self.rounds if not r.clean],
+        }
+        return {**told, "clean": self.clean}
+
+
+@contextmanager
+def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster, Path]]:
+    """A fresh source and target, because a state log has one name."""
+    with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder:
+        versions = ("source", SOURCE_VERSION), ("target", TARGET_VERSION)
+        made = [KafkaCluster.create(ClusterSpec(name, version), Path(folder)) for name, version in versions]
+        try:
+            for cluster in made:
+                cluster.start()
+            for cluster in made:
+                cluster.wait_ready()
+            yield made[0], made[1], Path(folder) / "run"
+        finally:
+            for cluster in made:
+                cluster.stop()
+
+
+def kills(run: Migration, count: int, report: Report) -> None:
+    """One router after the other dies and comes back; everything that was acknowledged is there, once and in order."""
+    for topic in _TOPICS:
+        run.make_topic(topic, _PARTITIONS)
+    specs = [
+        ProducerSpec("rd", "librdkafka", "plain", 150.0),
+        ProducerSpec("aio", "aiokafka", "plain", 100.0),
+        TransactionalSpec("till", "transactions", 100.0),
+    ]
+    traffic = run.run_clients(specs)
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror")
+    run.does("topic", "mirror", *_TOPICS)
+    ports = free_ports(2)
+    routers = [start_router(name, run.target, port, ROUTER_LOG="ERROR") for name, port in zip("ab", ports, strict=True)]
+    addresses = ",".join(router.bootstrap for router in routers)
+    java: dict[str, subprocess.Popen[str]] = {}
+    try:
+        for role in ("producers", "transactional"):
+            traffic.roll(role, addresses)
+        wanted = round(count * _KILL_S * _JAVA_RATE)
+        java = {topic: _java(addresses, topic, wanted, topic.endswith("transactions")) for topic in _TOPICS[2:]}
+        dice = random.Random(report.seed)
+        for number in range(count):
+            time.sleep(dice.uniform(0.3, 2.0))
+            routers[number % 2] = _killed(routers[number % 2], run.target, ports[number % 2])
+            report.kills += 1
+        said = {topic: process.communicate(timeout=300)[0] for topic, process in java.items()}
+        traffic.stop()
+        for topic in _TOPICS:
+            wait_until(lambda topic=topic: _alike(run, topic), 60, f"the mirror of {topic} to catch up")  # type: ignore[misc]
+        verdict = run.judge("plain", "transactions")
+        report.records = verdict.acked + wanted * len(java)
+        report.anomalies = dict(verdict.named)
+        for topic, process in java.items():
+            found = _judge_java(run.target.bootstrap, topic, wanted, process.returncode, said[topic])
+            report.anomalies |= {f"{topic}_{name}": number for name, number in found.items()}
+    finally:
+        for process in java.values():
+            process.kill()
+        for router in routers:
+            router.kill()
+        run.stop()
+
+
+def _killed(router: RouterProcess, target: KafkaCluster, port: int) -> RouterProcess:
+    router.kill()
+    return start_router(router.name, target, port, ROUTER_LOG="ERROR")
+
+
+def _alike(run: Migration, topic: str) -> bool:
+    return ends(run.source.bootstrap, topic, _PARTITIONS) == ends(run.target.bootstrap, topic, _PARTITIONS)
+
+
+def _java(bootstrap: str, topic: str, records: int, transactional: bool) -> subprocess.Popen[str]:
+    """Kafka's own producer: idempotent, or in transactions of 50 ms; its values count up."""
+    command = [
+        str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
+        "--payload-monotonic", "--throughput", str(_JAVA_RATE),
+        *(["--transactional-id", topic, "--transaction-duration-ms", "50"] if transactional else []),
+        "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all", "enable.idempotence=true",
+    ]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _judge_java(bootstrap: str, topic: str, wanted: int, code: int, said: str) -> dict[str, int]:
+    """Every number that was to be written stands there once; each partition's count up."""
+    by_partition: dict[int, list[int]] = {}
+    for record in read_topic(bootstrap, topic):
+        by_partition.setdefault(record.partition, []).append(int(record.value or b"-1"))
+    found = [number for numbers in by_partition.values() for number in numbers]
+    return {
+        "lost": len(set(range(wanted)) - set(found)),
+        "duplicated": len(found) - len(set(found)),
+        "reordered": sum(numbers != sorted(numbers) for numbers in by_partition.values()),
+        "client_errors": int(code != 0) + len(re.findall(r"^[\w.]+Exception", said, re.MULTILINE)),
+    }
+
+
+def rounds(source: KafkaCluster, target: KafkaCluster, folder: Path, count: int, report: Report) -> None:
+    """Promotes under each fault in turn."""
+    run = Migration(source, target, folder, SETTINGS)
+    try:
+        with Relay(target.bootstrap) as relay, Rounds(run, relay, random.Random(report.seed)) as playing:
+            report.rounds, report.promotes_given_up = playing.rounds, playing.given_up
+            for number, fault in enumerate(islice(cycle(Fault), count), start=1):
+                found = playing.play(fault)
+                if number % 10 == 0 or not found.clean:
+                    _say(f"  round {number}: {found}")
+            report.grown_later = playing.grown()
+    finally:
+        run.stop()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--kills", type=int, default=50)
+    arguments.add_argument("--rounds", type=int, default=100)
+    arguments.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    asked = arguments.parse_args()
+    report, began = Report(asked.seed), time.monotonic()
+    _say(f"{asked.kills} kills and {asked.rounds} rounds, seed {asked.seed}")
+    if asked.kills:
+        with clusters() as (source, target, folder):
+            kills(Migration(source, target, folder), asked.kills, report)
+    if asked.rounds:
+        with clusters() as (source, target, folder):
+            rounds(source, target, folder, asked.rounds, report)
+    report.seconds = round(time.monotonic() - began, 1)
+    path = Path("build/soak/router.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    _say(f"{path}: {'nothing lost, doubled or reordered, and one owner at any time' if report.clean else 'NOT CLEAN'}")
+    sys.exit(0 if report.clean else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Promotes while one of two routers is cut off, stands still or is killed with bytes under way: never both accept.
+
+Each round has a topic of its own, with one idempotent librdkafka producer at each router. What is asked in the end:
+every value once and in order on the target; the source's log as long as the barrier that was read before the flip, also
+when everything that was late has arrived; and the source taking writes again once nobody is late any more.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.relay import Relay
+from tests.integration.migration import Migration, wait_until
+from tests.integration.router_world import RouterProcess, Writer, ends, start_router, values
+
+__all__ = ["SETTINGS", "Fault", "Round", "Rounds"]
+
+_PARTITIONS = 2
+_MOMENT_S = (0.0, 1.0)
+_PATIENCE_S = 60.0
+_TRIES = 4
+SETTINGS = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 1.0\nrouter_silent_s = 1.5\n"
+
+
+class Fault(StrEnum):
+    """What becomes of router b while a topic is promoted."""
+
+    CUT_OFF = "cut off from the state log"
+    STOPPED = "stopped between its check and its send"
+    KILLED = "killed with bytes under way to a paused source broker"
+
+
+@dataclass
+class Round:
+    """One promote and what was found after it."""
+
+    fault: Fault
+    sealed: bool = False
+    records: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+    client_errors: list[str] = field(default_factory=list)
+    both_accepted: int = 0
+    """Records that the source took behind the barrier."""
+    slowest_s: float = 0.0
+    """Longest time from a record's sending to its acknowledgement: at the router that was disturbed, too."""
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.duplicated or self.reordered or self.client_errors or self.both_accepted)
+
+
+class Rounds:
+    """Two routers in front of a migration; b is the one that suffers."""
+
+    def __init__(self, run: Migration, relay: Relay, dice: random.Random) -> None:
+        self._run = run
+        self._relay = relay
+        self._dice = dice
+        self._ports = free_ports(2)
+        self._routers: dict[str, RouterProcess] = {}
+        self._barriers: dict[str, list[int]] = {}
+        self.rounds: list[Round] = []
+        self.given_up: list[str] = []
+        """Why promotes were given up before they succeeded."""
+
+    def __enter__(self) -> Rounds:
+        self._run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        self._run.start("mirror", "controller")
+        for name in "ab":
+            self._start(name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._relay.heal()
+        for router in self._routers.values():
+            router.process.send_signal(signal.SIGCONT)
+            router.kill()
+
+    def _start(self, name: str) -> None:
+        # It finds that it stood still after some rounds and not after others.
+        suffers = {"STATE_VIA": self._relay.address, "STOOD_STILL_S": "4"} if name == "b" else {}
+        port = self._ports["ab".index(name)]
+        self._routers[name] = start_router(name, self._run.target, port, ROUTER_LOG="ERROR", **suffers)
+
+    def play(self, fault: Fault) -> Round:
+        """One round; the next one begins when everything of it has come to rest."""
+        found, topic = Round(fault), f"round-{len(self.rounds)}"
+        self._run.make_topic(topic, _PARTITIONS)
+        self._run.does("topic", "mirror", topic)
+        quiet = {"log_level": 0}
+        addresses = {name: router.bootstrap for name, router in self._routers.items()}
+        writers = [Writer(address, topic, name, quiet, partitions=_PARTITIONS) for name, address in addresses.items()]
+        with writers[0], writers[1]:
+            for writer in writers:
+                writer.until(100, 60)
+            with self._disturbed(fault):
+                told = self._promote(topic)
+            found.sealed = told["seal"] is not None
+            self._barriers[topic] = [told["barrier"][str(p)]["offset"] for p in range(_PARTITIONS)]
+            wait_until(lambda: not self._sealed(topic), _PATIENCE_S, f"the seal of {topic} to be taken off: {fault}")
+            for writer in writers:
+                writer.until(writer.acked + 50, 60)
+                writer.finish()
+        self._judge(found, topic, writers)
+        self.rounds.append(found)
+        return found
+
+    @contextmanager
+    def _disturbed(self, fault: Fault) -> Iterator[None]:
+        """Router b suffers for as long as the block lasts and a moment more, and is whole again after it."""
+        b, dice = self._routers["b"], self._dice
+        resume = threading.Timer(dice.uniform(0.3, 2.5), self._run.source.resume, [1])
+        match fault:
+            case Fault.CUT_OFF:
+                self._relay.refuse()
+            case Fault.STOPPED:
+                b.process.send_signal(signal.SIGSTOP)
+            case Fault.KILLED:
+                self._run.source.pause(1)
+                time.sleep(dice.uniform(0.05, 0.3))
+                b.kill()
+                resume.start()
+        try:
+            yield
+            time.sleep(dice.uniform(*_MOMENT_S))
+        finally:
+            match fault:
+                case Fault.CUT_OFF:
+                    self._relay.heal()
+                case Fault.STOPPED:
+                    b.process.send_signal(signal.SIGCONT)
+                case Fault.KILLED:
+                    resume.join()
+                    self._start("b")
+        if fault is Fault.KILLED:
+            self._run.does("router", "forget", "b", "--dead", "--yes")
+
+    def _promote(self, topic: str) -> Any:
+        """The promoted topic's record; a promote that is given up says why, and is asked for again."""
+        for _ in range(_TRIES):
+            made = self._run.cli("promote", topic, "--yes")
+            if made.code == 0:
+                return made.told["topics"][0]
+            self.given_up.append(f"{made.told['error']}: {made.told['what']}" if "error" in made.told else made.stderr)
+        raise AssertionError(f"{topic} was not promoted: {self.given_up[-_TRIES:]}\n{self._run.logs()}")
+
+    def _sealed(self, topic: str) -> bool:
+        """Whether the source still refuses writes, as Kafka's own client is told."""
+        admin = AdminClient({"bootstrap.servers": self._run.source.bootstrap})
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        return str(admin.describe_configs([resource])[resource].result(30)["max.message.bytes"].value) == "1"
+
+    def _judge(self, found: Round, topic: str, writers: list[Writer]) -> None:
+        stored = values(self._run.target.bootstrap, topic, _PARTITIONS)
+        for writer in writers:
+            found.client_errors += writer.errors
+            found.slowest_s = max(found.slowest_s, round(writer.slowest, 3))
+            for partition, sent in writer.sent.items():
+                mine = [value for value in stored[partition] if value.startswith(b"%s-" % writer.name.encode())]
+                found.records += len(sent)
+                found.lost += len(set(sent) - set(mine))
+                found.duplicated += len(mine) - len(set(mine))
+                found.reordered += sum(later < one for one, later in pairwise(map(_number, mine)))
+        found.both_accepted = self.grown([topic])
+
+    def grown(self, topics: Iterable[str] = ()) -> int:
+        """Records behind the barriers of all rounds, or of some topics, on the source now."""
+        return sum(
+            now - then
+            for topic in topics or self._barriers
+            for now, then in zip(
+                ends(self._run.source.bootstrap, topic, _PARTITIONS), self._barriers[topic], strict=True
+            )
+        )
+
+
+def _number(value: bytes) -> int:
+    return int(value.rpartition(b"-")[2])

@@ -1,0 +1,235 @@
+"""A fence that the source broker holds in place of a silent router: when it is put on, proven, and taken off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.refusal import Takes
+from kmigrate.errors import Unreachable
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import (
+    SIZE_LIMIT,
+    FenceAck,
+    Record,
+    RouterPresence,
+    RouterRecord,
+    Seal,
+    StrayRecord,
+    TopicRecord,
+    TransactionRecord,
+)
+from kmigrate.model.routes import Serve, routing_table
+from kmigrate.workflow import sealing
+from kmigrate.workflow.sealing import may_come_off
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.test_promote import LINK, PENDING, ROUTER, SHARED, FakeAdmin, Stage
+
+SILENT = RouterRecord("far", "f1", "far", "far:1", 1)
+LEFT = StrayRecord("gone", "far", ("g1", "g2"))
+
+
+@dataclass
+class SourceAdmin(FakeAdmin):
+    """The source's topic configs; `away` makes every change fail."""
+
+    limit: ConfigValue = field(default_factory=lambda: ConfigValue("1048588", own=False))
+    away: bool = False
+
+    async def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
+        return {name: {SIZE_LIMIT: self.limit} for name in names}
+
+    async def alter_topic_configs(self, *given: Any) -> None:
+        if self.away:
+            raise Unreachable("away", "the source is away")
+        self.altered.append(given)
+        put = given[1].get(SIZE_LIMIT)
+        self.limit = ConfigValue(put or "1048588", own=put is not None)
+
+
+@dataclass
+class Scene:
+    """A topic to be promoted past routers that say nothing; one look at each leader comes before it shows a change."""
+
+    stage: Stage
+    admin: SourceAdmin
+
+    def promote(self) -> TopicRecord:
+        return asyncio.run(self.stage.run())
+
+    @property
+    def seals(self) -> list[Seal | None]:
+        return [r.seal for r in self.stage.log.history if isinstance(r, TopicRecord)]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def made(*records: Record, topic: TopicRecord = PENDING, silent_s: float = 0.0) -> Scene:
+        admin = SourceAdmin()
+        log = MemoryLog(LINK, ROUTER, *SHARED, *records, topic)
+        stage = Stage(log=log, source_admin=admin, silent_s=silent_s)
+        looked: dict[tuple[int, str], int] = {}
+
+        async def told(_: Any, __: str, partitions: list[int]) -> dict[int, Takes]:
+            shown = Takes.NOTHING if admin.limit.value == "1" else Takes.WRITES
+            other = Takes.WRITES if shown is Takes.NOTHING else Takes.NOTHING
+            for partition in partitions:
+                looked[(partition, admin.limit.value)] = looked.get((partition, admin.limit.value), 0) + 1
+            return {p: shown if looked[(p, admin.limit.value)] > 1 else other for p in partitions}
+
+        monkeypatch.setattr(sealing, "asked_to_append", told)
+        monkeypatch.setattr(sealing, "_AGAIN_S", 0.0)
+        return Scene(stage, admin)
+
+    return made
+
+
+@pytest.mark.parametrize("other", [SILENT, LEFT])
+def test_a_topic_is_sealed_for_a_router_that_is_silent_or_left_without_a_word(scene: Any, other: Record) -> None:
+    made = scene(other)
+    proven: list[str] = []
+
+    def look(record: Record | None) -> None:
+        if isinstance(record, TopicRecord) and record.phase is TopicPhase.FENCED:
+            proven.append(made.admin.limit.value)
+
+    made.stage.log.on_append = look
+    record = made.promote()
+    assert record.phase is TopicPhase.PROMOTED
+    assert proven == ["1"], "the barrier is read behind the seal"
+    assert record.seal is not None and set(record.seal.routers) == ({"f1"} if other is SILENT else {"g1", "g2"})
+    assert made.admin.limit.value == "1", "it stays on after the flip"
+    assert not may_come_off(made.stage.log, record)
+
+
+def test_the_seal_and_the_old_value_are_written_down_before_the_broker_has_it(scene: Any) -> None:
+    made = scene(SILENT)
+    made.admin.limit = ConfigValue("2000000", own=True)
+    written: list[tuple[str, bool]] = []
+
+    def look(record: Record | None) -> None:
+        if isinstance(record, TopicRecord) and record.seal is not None:
+            written.append((record.seal.before, bool(made.admin.altered)))
+
+    made.stage.log.on_append = look
+    made.promote()
+    assert written[0] == ("2000000", False)
+
+
+def test_no_topic_is_sealed_while_every_router_answers(scene: Any) -> None:
+    made = scene()
+    assert made.promote().phase is TopicPhase.PROMOTED
+    assert made.admin.altered == []
+    assert set(made.seals) == {None}
+
+
+def test_a_seal_comes_off_when_its_router_has_acknowledged_the_fence(scene: Any) -> None:
+    made = scene(SILENT)
+    record = made.promote()
+    log = made.stage.log
+    log.say(RouterPresence("f1", "far", 1, 500, {record.key: FenceAck(record.fence_epoch, 1)}))
+    assert not may_come_off(log, record), "something of it is under way"
+    log.say(RouterPresence("f1", "far", 1, 500, {record.key: FenceAck(record.fence_epoch, 0)}))
+    assert may_come_off(log, record)
+    record = made.promote()
+    assert (record.phase, record.seal) == (TopicPhase.PROMOTED, None)
+    assert made.admin.altered[-1] == ("t", {}, (SIZE_LIMIT,)), "it had no limit of its own"
+
+
+@pytest.mark.parametrize(("other", "key"), [(SILENT, SILENT.key), (LEFT, LEFT.key)])
+def test_a_seal_comes_off_when_its_router_has_left_or_is_called_dead(scene: Any, other: Record, key: str) -> None:
+    made = scene(other)
+    made.admin.limit = ConfigValue("2000000", own=True)
+    record = made.promote()
+    asyncio.run(made.stage.log.append(lambda _: (key, None)))
+    assert may_come_off(made.stage.log, record)
+    assert made.promote().seal is None
+    assert made.admin.limit == ConfigValue("2000000", own=True)
+
+
+def test_a_fence_that_is_given_up_takes_the_seal_off_before_anything_is_forwarded_again(scene: Any) -> None:
+    made = scene(SILENT)
+    made.stage.mirror_stops_at = 99
+    record = made.promote()
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.seal is not None
+    assert routing_table(made.stage.log.state).topics["t"].serve is Serve.HOLD
+    record = made.promote()
+    assert (record.phase, record.seal) == (TopicPhase.MIRRORING, None)
+    assert not made.admin.limit.own
+    assert routing_table(made.stage.log.state).topics["t"].serve is Serve.FORWARD
+
+
+def test_a_source_that_is_away_keeps_the_seal_in_the_record_until_it_is_off(scene: Any) -> None:
+    made = scene(SILENT)
+    made.stage.mirror_stops_at = 99
+    made.promote()
+    made.admin.away = True
+    assert made.promote().seal is not None
+    made.admin.away = False
+    assert made.promote().seal is None
+
+
+class Crashed(Exception):
+    """kill -9, right after a durable write."""
+
+
+@pytest.mark.parametrize("write", range(5))
+def test_a_controller_that_dies_after_any_write_forgets_no_seal(scene: Any, write: int) -> None:
+    made = scene(SILENT)
+    left = [write]
+
+    def crash(_: Record | None) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise Crashed
+
+    made.stage.log.on_append = crash
+    with pytest.raises(Crashed):
+        made.promote()
+    record = made.promote()
+    assert (record.phase, made.admin.limit.value) == (TopicPhase.PROMOTED, "1")
+    assert record.seal == Seal("", {"f1": "far"})
+
+
+def test_a_seal_of_a_controller_whose_fence_another_has_lifted_is_taken_off_at_once(scene: Any) -> None:
+    made = scene(SILENT)
+    stage = made.stage
+    fenced = replace(PENDING, phase=TopicPhase.FENCING, fence_epoch=1, seal=Seal("", {"f1": "far"}))
+    asyncio.run(stage.log.append(lambda _: replace(fenced, phase=TopicPhase.MIRRORING, seal=None)))
+    assert asyncio.run(stage.promotion().sealer.put_on(fenced, {"f1": "far"}, 0.0)) is False
+    assert not made.admin.limit.own
+
+
+def test_a_topic_that_transactions_write_waits_for_the_router_instead(scene: Any) -> None:
+    written = TransactionRecord("l", "till", 5, 0, 6, 0, ("t",))
+    made = scene(SILENT, written)
+    record = made.promote()
+    assert record.phase is TopicPhase.MIRRORING
+    assert "written in transactions" in record.reason and "router forget far --dead" in record.reason
+    assert made.admin.altered == []
+
+
+def test_a_seal_that_no_leader_shows_gives_the_promote_up(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = scene(SILENT)
+
+    async def open_(_: Any, __: str, partitions: list[int]) -> dict[int, Takes]:
+        return dict.fromkeys(partitions, Takes.WRITES)
+
+    monkeypatch.setattr(sealing, "asked_to_append", open_)
+    record = made.promote()
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason == f"seal-unproven: {record.topic}-0: the source still takes writes"
+
+
+def test_a_router_that_is_not_silent_long_enough_is_waited_for(scene: Any) -> None:
+    made = scene(SILENT, silent_s=60.0)
+    assert "registered but silent" in made.promote().reason
+    assert made.admin.altered == []
+
+
