@@ -11,8 +11,10 @@ from pathlib import Path
 
 from kmigrate.router.apis.addresses import REWRITTEN
 from kmigrate.router.apis.admin import ADMIN_APIS
+from kmigrate.router.apis.broker_names import BROKER_CONFIG_APIS
 from kmigrate.router.apis.groups import HELD_APIS
 from kmigrate.router.apis.offered import CAPPED, HIDDEN, OFFERED
+from kmigrate.router.apis.quorum import QUORUM_APIS
 from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.login import SASL_APIS
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
@@ -75,6 +77,10 @@ def _treatment(key: int) -> str:
         treated = "passed; refused where a mirrored topic or group is touched, until its promote"
     elif key in ADMIN_APIS:
         treated = "passed; refused where a mirrored topic is touched, until its promote"
+        if key in BROKER_CONFIG_APIS:
+            treated += "; brokers are named as each side knows them"
+    elif key in QUORUM_APIS | BROKER_CONFIG_APIS:
+        treated = "passed; brokers are named as each side knows them"
     reason = CAPPED.get(key, "")
     return (treated or "passed") + (f"; {reason}" if reason else "")
 

@@ -100,6 +100,9 @@ class Outside(Protocol):
 
     def refresh_target(self) -> None: ...
 
+    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
+        """Which of these topics the sources of unfinished links have; all of them where a source cannot be asked."""
+
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         """A fresh id of the target; −1 where none could be had."""
 

@@ -14,6 +14,8 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.broker_names import make_names_real
+from kmigrate.router.apis.quorum import ALTER_REASSIGNMENTS, make_replicas_real
 from kmigrate.router.nodeids import AddressBook
 
 __all__ = ["ADMIN_APIS", "make_nodes_real", "refuse_admin"]
@@ -38,11 +40,15 @@ def refuse_admin(head: RequestHead, request: Any, mirrored: Collection[str]) -> 
     return frame_answer(answer, head.correlation_id), text
 
 
-def make_nodes_real(request: Any, book: AddressBook) -> Any | None:
-    """The request with the target's own broker ids in its assignments, or None where it names no broker."""
+def make_nodes_real(head: RequestHead, request: Any, book: AddressBook, asked: Collection[str] = ()) -> Any | None:
+    """The request with the target's own broker ids, or None where it names no broker; `asked` are those in words."""
+    if head.api_key == ALTER_REASSIGNMENTS:
+        return make_replicas_real(request, book)
+    if asked:
+        return make_names_real(request, book)
     found = False
     topics = []
-    for topic in getattr(request, "topics", ()):
+    for topic in getattr(request, "topics", None) or ():
         changed = []
         for assignment in getattr(topic, "assignments", None) or ():
             found = True

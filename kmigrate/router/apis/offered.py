@@ -57,15 +57,21 @@ OFFERED: dict[int, tuple[int, int]] = {
     31: (1, 3),  # DeleteAcls
     32: (1, 4),  # DescribeConfigs
     33: (0, 2),  # AlterConfigs
+    34: (1, 2),  # AlterReplicaLogDirs
+    35: (1, 5),  # DescribeLogDirs
     36: (0, 2),  # SaslAuthenticate
     37: (0, 3),  # CreatePartitions
     42: (0, 2),  # DeleteGroups
+    43: (0, 2),  # ElectLeaders
     44: (0, 1),  # IncrementalAlterConfigs
+    45: (0, 1),  # AlterPartitionReassignments
+    46: (0, 0),  # ListPartitionReassignments
     47: (0, 0),  # OffsetDelete
     48: (0, 1),  # DescribeClientQuotas
     49: (0, 1),  # AlterClientQuotas
     50: (0, 0),  # DescribeUserScramCredentials
     51: (0, 0),  # AlterUserScramCredentials
+    55: (0, 2),  # DescribeQuorum
     60: (0, 2),  # DescribeCluster
     61: (0, 0),  # DescribeProducers
     65: (0, 0),  # DescribeTransactions
@@ -73,6 +79,7 @@ OFFERED: dict[int, tuple[int, int]] = {
     68: (0, 1),  # ConsumerGroupHeartbeat
     69: (0, 1),  # ConsumerGroupDescribe
     74: (0, 1),  # ListConfigResources
+    75: (0, 0),  # DescribeTopicPartitions
 }
 
 CAPPED: dict[int, str] = {
@@ -87,32 +94,25 @@ CAPPED: dict[int, str] = {
 }
 """Why fewer versions are offered than brokers of both clusters speak, or what is odd about them."""
 
-_QUORUM = "about controllers and brokers by node id: for the cluster's operators, who reach it directly"
+_MEMBERS = "changes which nodes the cluster has: for its operators, who reach it directly"
 _SHARE = "share groups have no offsets that a migration could carry (KIP-932)"
 _TOKENS = "a delegation token of one cluster is worth nothing on the other"
 HIDDEN: dict[int, str] = {
     27: "between brokers",
-    34: _QUORUM,
-    35: _QUORUM,
     38: _TOKENS,
     39: _TOKENS,
     40: _TOKENS,
     41: _TOKENS,
-    43: _QUORUM,
-    45: _QUORUM,
-    46: _QUORUM,
-    55: _QUORUM,
     57: "a feature that is raised while a migration runs cannot be lowered again",
-    64: _QUORUM,
+    64: _MEMBERS,
     71: "clients would send their metrics to one cluster only, under ids that the other does not know (D10)",
     72: "as GetTelemetrySubscriptions",
-    75: "clients fall back to Metadata, which is rewritten",
     76: _SHARE,
     77: _SHARE,
     78: _SHARE,
     79: _SHARE,
-    80: _QUORUM,
-    81: _QUORUM,
+    80: _MEMBERS,
+    81: _MEMBERS,
     83: "between brokers",
     84: "between brokers",
     85: "between brokers",

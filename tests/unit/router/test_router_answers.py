@@ -113,7 +113,7 @@ def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
     topic_type = element(kind, "topics")
     assignment = blank(element(topic_type, "assignments"), partition_index=0, broker_ids=(1_000_002, 1_000_001))
     frame, head = _frame(blank(kind, topics=(blank(topic_type, name="n", assignments=(assignment,)),)))
-    changed = make_nodes_real(decode_request(frame, head), BOOK)
+    changed = make_nodes_real(head, decode_request(frame, head), BOOK)
     assert changed is not None
     again = bytearray(encode_request(frame, head, changed))
     read = decode_request(again, peek_request(again, flexible=True))
@@ -207,7 +207,7 @@ def test_api_versions_are_cut_to_what_the_router_offers(version: int) -> None:
     key_type = element(kind, "api_keys")
     keys = tuple(
         key_type(api_key=k, min_version=low, max_version=high)
-        for k, low, high in ((0, 0, 13), (3, 0, 12), (75, 0, 0), (24, 4, 5))
+        for k, low, high in ((0, 0, 13), (3, 0, 12), (76, 0, 0), (24, 4, 5))
     )
     body = encode_body(blank(kind, api_keys=keys))
     frame = bytearray((len(body) + 4).to_bytes(4, "big") + (77).to_bytes(4, "big") + body)
