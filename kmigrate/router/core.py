@@ -8,7 +8,7 @@ implement them, tests fake them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -181,9 +181,9 @@ class Core:
     def hidden(self) -> frozenset[str]:
         return frozenset(t for t, route in self.table.topics.items() if route.serve is Serve.HIDDEN)
 
-    def mirrored(self) -> frozenset[str]:
-        """Topics that are mirrored and not promoted."""
-        return frozenset(t for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL)
+    def mirrored(self) -> Mapping[str, str]:
+        """Topics that are mirrored and not promoted, with their ids at the target."""
+        return {t: route.target_id for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL}
 
     def ended(self, link: str, name: str) -> None:
         """A transaction at a source is over."""

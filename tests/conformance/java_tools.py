@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import threading
 from collections import Counter
@@ -223,8 +224,9 @@ def performance(tools: Tools) -> None:
         "ConsumerPerformance", "--bootstrap-server", tools.place.bootstrap, "--topic", tools.name,
         "--num-records", str(_RECORDS), "--group", tools.name, "--timeout", "60000", "--hide-header",
     )  # fmt: skip
-    if int(told.strip().splitlines()[-1].split(",")[4]) != _RECORDS:
-        raise SceneFailed(told[-500:])
+    read = re.findall(r"^\d[^,]*(?:,[^,]+){3},\s*(\d+)(?:,[^,]+)+$", told, re.MULTILINE)
+    if read != [str(_RECORDS)]:
+        raise SceneFailed(f"read {read}: {told[-500:]}")
 
 
 def end_to_end(tools: Tools) -> None:

@@ -12,7 +12,10 @@ from tests.conformance.suite import Hidden, Outcome, Place, Results, built, exec
 
 __all__ = ["KafkaPython", "read_junit"]
 
-_TOOLS = ("pytest==8.4.2", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0")
+_TOOLS = (
+    "pytest==8.4.2", "pytest-mock==3.15.1", "pytest-timeout==2.4.0", "py==1.11.0",
+    "lz4==4.4.4", "python-snappy==0.7.3", "zstandard==0.25.0",
+)  # fmt: skip
 _LIMIT_S = 600
 _SERVICE = '''"""Stands for a module of the tests that does not ship: the broker is started by somebody else."""
 
@@ -38,7 +41,7 @@ class KafkaPython:
     package = "kafka-python (PyPI)"
     version = "3.0.12"
     floor = 40
-    settings: Mapping[str, str] = {"KAFKA_VERSION": "4.2.0", "tests": "test/integration without TLS and SASL"}
+    settings: Mapping[str, str] = {"KAFKA_VERSION": "4.3.1", "tests": "test/integration without TLS and SASL"}
     broker: Mapping[str, str] = {}
     hidden: Mapping[str, Hidden] = {}
 

@@ -25,8 +25,11 @@ BROKER: Mapping[str, str] = {
     "num.partitions": "4",
     "auto.create.topics.enable": "true",
     "group.coordinator.rebalance.protocols": "classic,consumer,share",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "super.users": "User:ANONYMOUS",
 }
-"""What the suites expect of a broker, beside what every broker of the sandbox has."""
+"""What the suites expect of a broker, beside what every broker of the sandbox has; some make access rules."""
 
 
 @contextmanager

@@ -7,7 +7,7 @@ undone or, worse, break identity. POLICY_VIOLATION is what admin clients show wi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kmigrate.protocol.api import entity
@@ -29,9 +29,10 @@ _TOPIC_RESOURCE = 2
 _REFUSED = Code.POLICY_VIOLATION
 
 
-def refuse_admin(head: RequestHead, request: Any, mirrored: Collection[str]) -> tuple[bytes, str] | None:
-    """The refusal and what to log, or None where no mirrored topic is touched."""
-    touched = sorted(set(_TOPICS[head.api_key](request)) & set(mirrored))
+def refuse_admin(head: RequestHead, request: Any, mirrored: Mapping[str, str]) -> tuple[bytes, str] | None:
+    """The refusal and what to log, or None where no mirrored topic is touched; `mirrored` has their ids, too."""
+    names = {target_id: name for name, target_id in mirrored.items()}
+    touched = sorted({names.get(told, told) for told in _TOPICS[head.api_key](request)} & mirrored.keys())
     if not touched:
         return None
     kind = entity(head.api_key, head.version, "response")
@@ -69,7 +70,10 @@ def _named_topics(request: Any) -> list[str]:
 
 
 def _deleted_topics(request: Any) -> list[str]:
-    return [str(name) for name in request.topic_names]
+    """Names, or ids from version 6 on."""
+    if hasattr(request, "topic_names"):
+        return [str(name) for name in request.topic_names]
+    return [str(topic.topic_id if topic.name is None else topic.name) for topic in request.topics]
 
 
 def _configured_topics(request: Any) -> list[str]:
@@ -96,9 +100,11 @@ def _answer_results(kind: type[Any], request: Any, touched: list[str]) -> Any:
 
 def _answer_deleted(kind: type[Any], request: Any, touched: list[str]) -> Any:
     result_type = element(kind, "responses")
+    named = [{"name": name} for name in getattr(request, "topic_names", ())]
+    named += [{"name": topic.name, "topic_id": topic.topic_id} for topic in getattr(request, "topics", ())]
     results = tuple(
-        blank(result_type, name=name, error_code=_REFUSED, error_message=_why(str(name), touched))
-        for name in request.topic_names
+        blank(result_type, **one, error_code=_REFUSED, error_message=_why(str(one["name"] or touched[0]), touched))
+        for one in named
     )
     return blank(kind, responses=results)
 

@@ -44,7 +44,7 @@ OFFERED: dict[int, tuple[int, int]] = {
     17: (0, 1),  # SaslHandshake
     18: (0, 4),  # ApiVersions
     19: (2, 7),  # CreateTopics
-    20: (1, 5),  # DeleteTopics
+    20: (1, 6),  # DeleteTopics
     21: (0, 2),  # DeleteRecords
     22: (0, 5),  # InitProducerId
     23: (2, 4),  # OffsetForLeaderEpoch
@@ -86,7 +86,6 @@ CAPPED: dict[int, str] = {
     0: "12 belongs to transaction version 2, 13 names topics by id",
     3: "below 4 a request cannot say that no topic shall be created",
     17: "0 is listed, because some clients look for it, and refused when it comes",
-    20: "6 names topics by id",
     22: "6 is two-phase commit",
     24: "4 is between brokers, 5 belongs to transaction version 2",
     26: "5 belongs to transaction version 2",
