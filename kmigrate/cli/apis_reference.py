@@ -26,6 +26,9 @@ _MARKER = "<!-- From here on made by `python -m kmigrate.cli.apis_reference docs
 _TREATED = {
     0: "split by topic: forwarded to the source, held, let through the gate, or passed",
     1: "passed; node ids and addresses rewritten from version 16 on",
+    76: "passed; refused on a topic that is mirrored, until its promote",
+    78: "passed; node ids and addresses rewritten",
+    79: "passed; node ids and addresses rewritten",
     18: "cut down to this table",
     22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
 }

@@ -23,7 +23,7 @@ from kmigrate.router.apis.broker_names import (
     asked_brokers,
     show_names,
 )
-from kmigrate.router.apis.fetch import FETCH, FIRST_WITH_NODE_IDS, rewrite_fetch
+from kmigrate.router.apis.fetch import FETCH, rewrite_fetch
 from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
@@ -35,6 +35,7 @@ from kmigrate.router.apis.offered import (
 from kmigrate.router.apis.produce import PRODUCE, ProduceRequest
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
+from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
 from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
@@ -49,7 +50,8 @@ __all__ = ["Session"]
 
 _LONGEST_HOLD_S = 5.0
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
-_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS
+_READS = SHARE_READS | {FETCH}
+_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | {SHARE_GROUP_HEARTBEAT}
 _NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
 """Administrative answers that name brokers also where the request named none."""
 _FIRST_WITH_SOFTWARE = 3
@@ -200,8 +202,8 @@ class Session:
             return self._group(head, frame)
         if key in REWRITTEN:
             return self._rewritten(head, frame)
-        if key == FETCH and head.version >= FIRST_WITH_NODE_IDS:
-            self._pass(head, frame, lambda answer: self._fetched(head, answer))
+        if key in _READS:
+            self._pass(head, frame, lambda answer: self._read(head, answer))
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
@@ -299,15 +301,23 @@ class Session:
         request = decode_request(frame, full)
         ask_layout(self._core, self._edge, full, frame, request, lambda answer: self._fill(slot, change(answer)))
 
-    def _fetched(self, head: RequestHead, answer: bytearray) -> Buffer:
-        return answer if self._told else rewrite_fetch(answer, head.version, self._core.book)
+    def _read(self, head: RequestHead, answer: bytearray) -> Buffer:
+        if self._told:
+            return answer
+        if head.api_key in SHARE_READS:
+            return show_leaders(answer, head, self._core.book)
+        return rewrite_fetch(answer, head.version, self._core.book)
 
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
         """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""
         core = self._core
         full = self._decodable(head, frame)
         request = decode_request(frame, full)
-        refusal = refuse_admin(head, request, core.mirrored()) if head.api_key in ADMIN_APIS else None
+        refusal = None
+        if head.api_key in ADMIN_APIS:
+            refusal = refuse_admin(head, request, core.mirrored())
+        elif head.api_key == SHARE_GROUP_HEARTBEAT:
+            refusal = refuse_share(head, request, core.mirrored())
         if refusal is not None:
             answer, text = refusal
             if text:

@@ -101,8 +101,8 @@ class Tools:
     def _producer(self, topic: str, count: int, throughput: int) -> list[str]:
         return [
             "--bootstrap-server", self.place.bootstrap, "--topic", topic, "--max-messages", str(count),
-            "--throughput", str(throughput), "--acks", "-1",
-            "--command-config", self.properties("idempotent", enable_idempotence="true"),
+            "--throughput", str(throughput), "--acks", "-1", "--repeating-keys", "100",
+            "--command-config", self.properties("idempotent", enable_idempotence="true", retries="1000000"),
         ]  # fmt: skip
 
     def produce(self, topic: str, count: int, throughput: int = -1) -> Written:
@@ -232,14 +232,14 @@ def performance(tools: Tools) -> None:
 def end_to_end(tools: Tools) -> None:
     tools.tool(
         "EndToEndLatency", "--bootstrap-server", tools.place.bootstrap, "--topic", tools.name, "--num-records", "500",
-        "--acks", "all", "--record-size", "100",
+        "--producer-acks", "all", "--record-size", "100",
     )  # fmt: skip
 
 
 def compatibility(tools: Tools) -> None:
     """Every API that the tool tries, as it expects it of a broker of today."""
     supported = (
-        "offsets-for-times", "describe-cluster", "create-topics", "describe-acls", "describe-configs",
+        "offsets-for-times", "cluster-id", "create-topics", "describe-acls", "describe-configs",
         "idempotent-producer",
     )  # fmt: skip
     flags = [word for each in supported for word in (f"--{each}-supported", "true")]

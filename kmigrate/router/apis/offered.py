@@ -80,6 +80,13 @@ OFFERED: dict[int, tuple[int, int]] = {
     69: (0, 1),  # ConsumerGroupDescribe
     74: (0, 1),  # ListConfigResources
     75: (0, 0),  # DescribeTopicPartitions
+    76: (1, 1),  # ShareGroupHeartbeat
+    77: (1, 1),  # ShareGroupDescribe
+    78: (1, 2),  # ShareFetch
+    79: (1, 2),  # ShareAcknowledge
+    90: (0, 1),  # DescribeShareGroupOffsets
+    91: (0, 0),  # AlterShareGroupOffsets
+    92: (0, 0),  # DeleteShareGroupOffsets
 }
 
 CAPPED: dict[int, str] = {
@@ -94,7 +101,6 @@ CAPPED: dict[int, str] = {
 """Why fewer versions are offered than brokers of both clusters speak, or what is odd about them."""
 
 _MEMBERS = "changes which nodes the cluster has: for its operators, who reach it directly"
-_SHARE = "share groups have no offsets that a migration could carry (KIP-932)"
 _TOKENS = "a delegation token of one cluster is worth nothing on the other"
 HIDDEN: dict[int, str] = {
     27: "between brokers",
@@ -106,10 +112,6 @@ HIDDEN: dict[int, str] = {
     64: _MEMBERS,
     71: "clients would send their metrics to one cluster only, under ids that the other does not know (D10)",
     72: "as GetTelemetrySubscriptions",
-    76: _SHARE,
-    77: _SHARE,
-    78: _SHARE,
-    79: _SHARE,
     80: _MEMBERS,
     81: _MEMBERS,
     83: "between brokers",
@@ -119,13 +121,10 @@ HIDDEN: dict[int, str] = {
     87: "between brokers",
     88: "Streams-protocol groups are not carried over (KIP-1071)",
     89: "Streams-protocol groups are not carried over (KIP-1071)",
-    90: _SHARE,
-    91: _SHARE,
-    92: _SHARE,
 }
 """What brokers offer to clients and the router does not."""
 
-_HIDDEN_FEATURES = frozenset({"transaction.version", "share.version", "streams.version"})
+_HIDDEN_FEATURES = frozenset({"transaction.version", "streams.version"})
 """Finalized features that would make clients speak what is hidden above (B11)."""
 
 

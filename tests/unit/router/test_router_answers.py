@@ -221,7 +221,7 @@ def test_api_versions_are_cut_to_what_the_router_offers(version: int) -> None:
     key_type = element(kind, "api_keys")
     keys = tuple(
         key_type(api_key=k, min_version=low, max_version=high)
-        for k, low, high in ((0, 0, 13), (3, 0, 12), (76, 0, 0), (24, 4, 5))
+        for k, low, high in ((0, 0, 13), (3, 0, 12), (71, 0, 0), (24, 4, 5))
     )
     body = encode_body(blank(kind, api_keys=keys))
     frame = bytearray((len(body) + 4).to_bytes(4, "big") + (77).to_bytes(4, "big") + body)
