@@ -13,7 +13,7 @@ ARGS ?=
 
 .PHONY: help
 help: ## this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  make %-19s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: $(READY) ## move a live estate between two real clusters [SEED= RATE= RECORDS=]
@@ -58,6 +58,14 @@ soak-router: $(READY) ## 50 kills of routers under load, 100 promotes past route
 .PHONY: soak-parity
 soak-parity: $(READY) ## every kind of fault among 5,000,000 records, named exactly -> build/soak/parity.json [ARGS="--records 500000"]
 	$(BIN)/python -m tests.soak.parity $(ARGS)
+
+.PHONY: conformance
+conformance: $(READY) ## the suites of five other clients through the router -> build/conformance.json [SUITE=kgo]
+	$(BIN)/python -m tests.conformance routed $(if $(SUITE),--suite $(SUITE)) $(ARGS)
+
+.PHONY: conformance-direct
+conformance-direct: $(READY) ## the same suites on a plain broker, three times: the lists in tests/conformance/ [SUITE=kgo]
+	$(BIN)/python -m tests.conformance direct $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 
 .PHONY: check
 check: $(READY) ## lint, types and import contracts

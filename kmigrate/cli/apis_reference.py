@@ -11,8 +11,10 @@ from pathlib import Path
 
 from kmigrate.router.apis.addresses import REWRITTEN
 from kmigrate.router.apis.admin import ADMIN_APIS
+from kmigrate.router.apis.broker_names import BROKER_CONFIG_APIS
 from kmigrate.router.apis.groups import HELD_APIS
 from kmigrate.router.apis.offered import CAPPED, HIDDEN, OFFERED
+from kmigrate.router.apis.quorum import QUORUM_APIS
 from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.login import SASL_APIS
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
@@ -24,6 +26,9 @@ _MARKER = "<!-- From here on made by `python -m kmigrate.cli.apis_reference docs
 _TREATED = {
     0: "split by topic: forwarded to the source, held, let through the gate, or passed",
     1: "passed; node ids and addresses rewritten from version 16 on",
+    76: "passed; refused on a topic that is mirrored, until its promote",
+    78: "passed; node ids and addresses rewritten",
+    79: "passed; node ids and addresses rewritten",
     18: "cut down to this table",
     22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
 }
@@ -75,6 +80,10 @@ def _treatment(key: int) -> str:
         treated = "passed; refused where a mirrored topic or group is touched, until its promote"
     elif key in ADMIN_APIS:
         treated = "passed; refused where a mirrored topic is touched, until its promote"
+        if key in BROKER_CONFIG_APIS:
+            treated += "; brokers are named as each side knows them"
+    elif key in QUORUM_APIS | BROKER_CONFIG_APIS:
+        treated = "passed; brokers are named as each side knows them"
     reason = CAPPED.get(key, "")
     return (treated or "passed") + (f"; {reason}" if reason else "")
 

@@ -78,6 +78,8 @@ class TopicRoute:
     fence_epoch: int
     partitions: int
     gate: Mapping[int, tuple[ProducerMark, ...]]
+    target_id: str = ""
+    """The topic's id at the target, as far as it is made."""
     sealed: bool = False
     """Whether the source broker refuses every write, so that what it refuses as too large need not be."""
 
@@ -124,6 +126,7 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
         fence_epoch=record.fence_epoch,
         partitions=record.partitions,
         gate=gate,
+        target_id=record.target_topic_id,
         sealed=record.seal is not None,
     )
 

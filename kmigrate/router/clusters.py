@@ -71,6 +71,8 @@ class Clusters:
         self._on_brokers = on_brokers
         self._on_drained = on_drained
         self._sources: dict[str, _Source] = {}
+        self._unfinished: tuple[str, ...] = ()
+        """Links that may still mirror what their sources have."""
         self._refreshing_target = False
         self._target_tells = False
 
@@ -80,6 +82,7 @@ class Clusters:
 
     def follow(self, state: State, table: RoutingTable) -> None:
         """Open the sources of all links, and learn the leaders of what is forwarded or will be."""
+        self._unfinished = tuple(link.name for link in state.links() if not link.finished_ms)
         for link in state.links():
             known = self._sources.get(link.name)
             if known is None or known.link.uuid != link.uuid:
@@ -195,6 +198,24 @@ class Clusters:
         finally:
             await sleep(_REFRESH_PAUSE_S)
             self._refreshing_target = False
+
+    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
+        async def ask() -> None:
+            there: frozenset[str] = frozenset()
+            for link in self._unfinished:
+                source = self._sources.get(link)
+                try:
+                    layout = await source.client.refresh(topics) if source is not None else None
+                except KmigrateError as error:
+                    _log.warning("source of link %s: %s", link, error.what)
+                    layout = None
+                there |= topics if layout is None else topics & layout.topics.keys()
+            then(there)
+
+        if self._unfinished:
+            self._tasks.start(ask())
+        else:
+            then(frozenset())
 
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         async def ask() -> None:

@@ -8,7 +8,7 @@ implement them, tests fake them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -100,6 +100,9 @@ class Outside(Protocol):
 
     def refresh_target(self) -> None: ...
 
+    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
+        """Which of these topics the sources of unfinished links have; all of them where a source cannot be asked."""
+
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         """A fresh id of the target; −1 where none could be had."""
 
@@ -182,9 +185,9 @@ class Core:
     def hidden(self) -> frozenset[str]:
         return frozenset(t for t, route in self.table.topics.items() if route.serve is Serve.HIDDEN)
 
-    def mirrored(self) -> frozenset[str]:
-        """Topics that are mirrored and not promoted."""
-        return frozenset(t for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL)
+    def mirrored(self) -> Mapping[str, str]:
+        """Topics that are mirrored and not promoted, with their ids at the target."""
+        return {t: route.target_id for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL}
 
     def ended(self, link: str, name: str) -> None:
         """A transaction at a source is over."""

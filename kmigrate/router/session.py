@@ -7,7 +7,6 @@ it. Answers leave in request order (`Sequencer`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable
 
@@ -18,7 +17,13 @@ from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, encode_request, rewrite_answer
 from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
-from kmigrate.router.apis.fetch import FETCH, FIRST_WITH_NODE_IDS, rewrite_fetch
+from kmigrate.router.apis.broker_names import (
+    BROKER_CONFIG_APIS,
+    LIST_CONFIG_RESOURCES,
+    asked_brokers,
+    show_names,
+)
+from kmigrate.router.apis.fetch import FETCH, rewrite_fetch
 from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
@@ -29,8 +34,11 @@ from kmigrate.router.apis.offered import (
 )
 from kmigrate.router.apis.produce import PRODUCE, ProduceRequest
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
+from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
+from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
 from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.creation import ask_layout
 from kmigrate.router.exchange import Exchange
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.login import SASL_APIS, ClientLogin
@@ -42,6 +50,10 @@ __all__ = ["Session"]
 
 _LONGEST_HOLD_S = 5.0
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
+_READS = SHARE_READS | {FETCH}
+_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | {SHARE_GROUP_HEARTBEAT}
+_NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
+"""Administrative answers that name brokers also where the request named none."""
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
 
@@ -191,15 +203,15 @@ class Session:
             return self._group(head, frame)
         if key in REWRITTEN:
             return self._rewritten(head, frame)
-        if key == FETCH and head.version >= FIRST_WITH_NODE_IDS:
-            self._pass(head, frame, lambda answer: self._fetched(head, answer))
+        if key in _READS:
+            self._pass(head, frame, lambda answer: self._read(head, answer))
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
             self._sasl(head, frame)
         elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
             self._of_producer(head, frame)
-        elif key in ADMIN_APIS:
+        elif key in _ADMINISTRATIVE:
             self._guarded(head, frame)
         else:
             self._pass(head, frame)
@@ -270,9 +282,6 @@ class Session:
         """To the target, and back with the router's addresses; or untouched, once the client may leave."""
         if self._core.table.finished and not self._core.farewell.may_tell(self):
             return False
-        request: Buffer = frame
-        if head.api_key == METADATA:
-            request = self._no_auto_create(head, frame)
 
         def change(answer: bytearray) -> Buffer:
             if self._told:
@@ -282,34 +291,53 @@ class Session:
                 self._core.outside.refresh_target()
             return shown
 
-        self._pass(head, request, change)
+        if head.api_key == METADATA:
+            self._layout(head, frame, change)
+        else:
+            self._pass(head, frame, change)
         return True
 
-    def _fetched(self, head: RequestHead, answer: bytearray) -> Buffer:
-        return answer if self._told else rewrite_fetch(answer, head.version, self._core.book)
+    def _layout(self, head: RequestHead, frame: bytearray, change: Callable[[bytearray], Buffer]) -> None:
+        slot, full = self._order.take(len(frame)), self._decodable(head, frame)
+        request = decode_request(frame, full)
+        ask_layout(self._core, self._edge, full, frame, request, lambda answer: self._fill(slot, change(answer)))
 
-    def _no_auto_create(self, head: RequestHead, frame: bytearray) -> Buffer:
-        """The Metadata request with auto-creation off (D11): a topic not mirrored yet must not spring up empty."""
-        full = self._decodable(head, frame)
-        message = decode_request(frame, full)
-        if not message.allow_auto_topic_creation:
-            return frame
-        return encode_request(frame, full, dataclasses.replace(message, allow_auto_topic_creation=False))
+    def _read(self, head: RequestHead, answer: bytearray) -> Buffer:
+        if self._told:
+            return answer
+        if head.api_key in SHARE_READS:
+            return show_leaders(answer, head, self._core.book)
+        return rewrite_fetch(answer, head.version, self._core.book)
 
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
-        """Admin work: refused where a mirrored topic is touched."""
+        """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""
         core = self._core
         full = self._decodable(head, frame)
         request = decode_request(frame, full)
-        refusal = refuse_admin(head, request, core.mirrored())
+        refusal = None
+        if head.api_key in ADMIN_APIS:
+            refusal = refuse_admin(head, request, core.mirrored())
+        elif head.api_key == SHARE_GROUP_HEARTBEAT:
+            refusal = refuse_share(head, request, core.mirrored())
         if refusal is not None:
             answer, text = refusal
             if text:
                 core.outside.say(f"{head.client_id or 'a client'}: {text}")
             self._answer(frame, answer)
             return
-        changed = make_nodes_real(request, core.book)
-        self._pass(head, frame if changed is None else encode_request(frame, full, changed))
+        asked = asked_brokers(request, core.book)
+
+        def change(answer: bytearray) -> Buffer:
+            if self._told:
+                return answer
+            if head.api_key in QUORUM_APIS:
+                return show_nodes(answer, head, core.book, core.hidden())
+            return show_names(answer, head, core.book, asked)
+
+        changed = make_nodes_real(head, request, core.book, asked)
+        sent: Buffer = frame if changed is None else encode_request(frame, full, changed)
+        named = asked or head.api_key in _NAMING_NODES
+        self._pass(head, sent, change if named else None)
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
         """Requests of a held group wait a moment and are told to come again (code 14)."""

@@ -16,6 +16,8 @@ from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.apis.blank import frame_answer
+from kmigrate.router.apis.quorum import SHOWN_FIELDS
+from kmigrate.router.apis.share import LEADER_FIELDS
 from kmigrate.router.nodeids import AddressBook
 
 __all__ = ["REWRITTEN", "REWRITTEN_FIELDS", "decode_request", "encode_request", "rewrite_answer"]
@@ -38,6 +40,8 @@ REWRITTEN_FIELDS: dict[int, frozenset[str]] = {
     DESCRIBE_CLUSTER: frozenset({"response.ControllerId", "response.Brokers"}),
     19: frozenset({"request.Topics.Assignments"}),
     37: frozenset({"request.Topics.Assignments"}),
+    **SHOWN_FIELDS,
+    **LEADER_FIELDS,
 }
 """Fields (Kafka's names, prefixes) whose node ids and addresses are rewritten; a test compares with the schemas."""
 

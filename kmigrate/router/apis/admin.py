@@ -7,13 +7,15 @@ undone or, worse, break identity. POLICY_VIOLATION is what admin clients show wi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.broker_names import make_names_real
+from kmigrate.router.apis.quorum import ALTER_REASSIGNMENTS, make_replicas_real
 from kmigrate.router.nodeids import AddressBook
 
 __all__ = ["ADMIN_APIS", "make_nodes_real", "refuse_admin"]
@@ -27,9 +29,10 @@ _TOPIC_RESOURCE = 2
 _REFUSED = Code.POLICY_VIOLATION
 
 
-def refuse_admin(head: RequestHead, request: Any, mirrored: Collection[str]) -> tuple[bytes, str] | None:
-    """The refusal and what to log, or None where no mirrored topic is touched."""
-    touched = sorted(set(_TOPICS[head.api_key](request)) & set(mirrored))
+def refuse_admin(head: RequestHead, request: Any, mirrored: Mapping[str, str]) -> tuple[bytes, str] | None:
+    """The refusal and what to log, or None where no mirrored topic is touched; `mirrored` has their ids, too."""
+    names = {target_id: name for name, target_id in mirrored.items()}
+    touched = sorted({names.get(told, told) for told in _TOPICS[head.api_key](request)} & mirrored.keys())
     if not touched:
         return None
     kind = entity(head.api_key, head.version, "response")
@@ -38,11 +41,15 @@ def refuse_admin(head: RequestHead, request: Any, mirrored: Collection[str]) -> 
     return frame_answer(answer, head.correlation_id), text
 
 
-def make_nodes_real(request: Any, book: AddressBook) -> Any | None:
-    """The request with the target's own broker ids in its assignments, or None where it names no broker."""
+def make_nodes_real(head: RequestHead, request: Any, book: AddressBook, asked: Collection[str] = ()) -> Any | None:
+    """The request with the target's own broker ids, or None where it names no broker; `asked` are those in words."""
+    if head.api_key == ALTER_REASSIGNMENTS:
+        return make_replicas_real(request, book)
+    if asked:
+        return make_names_real(request, book)
     found = False
     topics = []
-    for topic in getattr(request, "topics", ()):
+    for topic in getattr(request, "topics", None) or ():
         changed = []
         for assignment in getattr(topic, "assignments", None) or ():
             found = True
@@ -63,7 +70,10 @@ def _named_topics(request: Any) -> list[str]:
 
 
 def _deleted_topics(request: Any) -> list[str]:
-    return [str(name) for name in request.topic_names]
+    """Names, or ids from version 6 on."""
+    if hasattr(request, "topic_names"):
+        return [str(name) for name in request.topic_names]
+    return [str(topic.topic_id if topic.name is None else topic.name) for topic in request.topics]
 
 
 def _configured_topics(request: Any) -> list[str]:
@@ -90,9 +100,11 @@ def _answer_results(kind: type[Any], request: Any, touched: list[str]) -> Any:
 
 def _answer_deleted(kind: type[Any], request: Any, touched: list[str]) -> Any:
     result_type = element(kind, "responses")
+    named = [{"name": name} for name in getattr(request, "topic_names", ())]
+    named += [{"name": topic.name, "topic_id": topic.topic_id} for topic in getattr(request, "topics", ())]
     results = tuple(
-        blank(result_type, name=name, error_code=_REFUSED, error_message=_why(str(name), touched))
-        for name in request.topic_names
+        blank(result_type, **one, error_code=_REFUSED, error_message=_why(str(one["name"] or touched[0]), touched))
+        for one in named
     )
     return blank(kind, responses=results)
 

@@ -44,7 +44,7 @@ OFFERED: dict[int, tuple[int, int]] = {
     17: (0, 1),  # SaslHandshake
     18: (0, 4),  # ApiVersions
     19: (2, 7),  # CreateTopics
-    20: (1, 5),  # DeleteTopics
+    20: (1, 6),  # DeleteTopics
     21: (0, 2),  # DeleteRecords
     22: (0, 5),  # InitProducerId
     23: (2, 4),  # OffsetForLeaderEpoch
@@ -57,15 +57,21 @@ OFFERED: dict[int, tuple[int, int]] = {
     31: (1, 3),  # DeleteAcls
     32: (1, 4),  # DescribeConfigs
     33: (0, 2),  # AlterConfigs
+    34: (1, 2),  # AlterReplicaLogDirs
+    35: (1, 5),  # DescribeLogDirs
     36: (0, 2),  # SaslAuthenticate
     37: (0, 3),  # CreatePartitions
     42: (0, 2),  # DeleteGroups
+    43: (0, 2),  # ElectLeaders
     44: (0, 1),  # IncrementalAlterConfigs
+    45: (0, 1),  # AlterPartitionReassignments
+    46: (0, 0),  # ListPartitionReassignments
     47: (0, 0),  # OffsetDelete
     48: (0, 1),  # DescribeClientQuotas
     49: (0, 1),  # AlterClientQuotas
     50: (0, 0),  # DescribeUserScramCredentials
     51: (0, 0),  # AlterUserScramCredentials
+    55: (0, 2),  # DescribeQuorum
     60: (0, 2),  # DescribeCluster
     61: (0, 0),  # DescribeProducers
     65: (0, 0),  # DescribeTransactions
@@ -73,13 +79,20 @@ OFFERED: dict[int, tuple[int, int]] = {
     68: (0, 1),  # ConsumerGroupHeartbeat
     69: (0, 1),  # ConsumerGroupDescribe
     74: (0, 1),  # ListConfigResources
+    75: (0, 0),  # DescribeTopicPartitions
+    76: (1, 1),  # ShareGroupHeartbeat
+    77: (1, 1),  # ShareGroupDescribe
+    78: (1, 2),  # ShareFetch
+    79: (1, 2),  # ShareAcknowledge
+    90: (0, 1),  # DescribeShareGroupOffsets
+    91: (0, 0),  # AlterShareGroupOffsets
+    92: (0, 0),  # DeleteShareGroupOffsets
 }
 
 CAPPED: dict[int, str] = {
     0: "12 belongs to transaction version 2, 13 names topics by id",
     3: "below 4 a request cannot say that no topic shall be created",
     17: "0 is listed, because some clients look for it, and refused when it comes",
-    20: "6 names topics by id",
     22: "6 is two-phase commit",
     24: "4 is between brokers, 5 belongs to transaction version 2",
     26: "5 belongs to transaction version 2",
@@ -87,32 +100,20 @@ CAPPED: dict[int, str] = {
 }
 """Why fewer versions are offered than brokers of both clusters speak, or what is odd about them."""
 
-_QUORUM = "about controllers and brokers by node id: for the cluster's operators, who reach it directly"
-_SHARE = "share groups have no offsets that a migration could carry (KIP-932)"
+_MEMBERS = "changes which nodes the cluster has: for its operators, who reach it directly"
 _TOKENS = "a delegation token of one cluster is worth nothing on the other"
 HIDDEN: dict[int, str] = {
     27: "between brokers",
-    34: _QUORUM,
-    35: _QUORUM,
     38: _TOKENS,
     39: _TOKENS,
     40: _TOKENS,
     41: _TOKENS,
-    43: _QUORUM,
-    45: _QUORUM,
-    46: _QUORUM,
-    55: _QUORUM,
     57: "a feature that is raised while a migration runs cannot be lowered again",
-    64: _QUORUM,
+    64: _MEMBERS,
     71: "clients would send their metrics to one cluster only, under ids that the other does not know (D10)",
     72: "as GetTelemetrySubscriptions",
-    75: "clients fall back to Metadata, which is rewritten",
-    76: _SHARE,
-    77: _SHARE,
-    78: _SHARE,
-    79: _SHARE,
-    80: _QUORUM,
-    81: _QUORUM,
+    80: _MEMBERS,
+    81: _MEMBERS,
     83: "between brokers",
     84: "between brokers",
     85: "between brokers",
@@ -120,13 +121,10 @@ HIDDEN: dict[int, str] = {
     87: "between brokers",
     88: "Streams-protocol groups are not carried over (KIP-1071)",
     89: "Streams-protocol groups are not carried over (KIP-1071)",
-    90: _SHARE,
-    91: _SHARE,
-    92: _SHARE,
 }
 """What brokers offer to clients and the router does not."""
 
-_HIDDEN_FEATURES = frozenset({"transaction.version", "share.version", "streams.version"})
+_HIDDEN_FEATURES = frozenset({"transaction.version", "streams.version"})
 """Finalized features that would make clients speak what is hidden above (B11)."""
 
 

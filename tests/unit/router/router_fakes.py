@@ -140,6 +140,7 @@ class FakeOutside:
     drains: int = 0
     said: list[str] = field(default_factory=list)
     tells: bool = False
+    source_topics: frozenset[str] = frozenset()
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         return self.leaders.get((topic, partition), 1), self.produce_version
@@ -155,6 +156,9 @@ class FakeOutside:
 
     def refresh_target(self) -> None:
         self.refreshed.append("(target)")
+
+    def at_sources(self, topics: frozenset[str], then: Callable[[frozenset[str]], None]) -> None:
+        then(topics & self.source_topics)
 
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         self.ids.append(then)

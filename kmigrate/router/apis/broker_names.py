@@ -1,0 +1,67 @@
+"""Brokers that are named by their node id in words: the configuration resources of brokers and of their loggers.
+
+An admin client takes the id from Metadata, so it names a broker as the router shows it; the broker that is asked knows
+only its own id. A client that names the target's own id is answered with that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.router.apis.blank import frame_answer
+from kmigrate.router.nodeids import AddressBook
+
+__all__ = ["BROKER_CONFIG_APIS", "LIST_CONFIG_RESOURCES", "asked_brokers", "make_names_real", "show_names"]
+
+DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 32, 33, 44, 74
+BROKER_CONFIG_APIS = frozenset({DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, LIST_CONFIG_RESOURCES})
+_ANSWERS = {
+    DESCRIBE_CONFIGS: "results",
+    ALTER_CONFIGS: "responses",
+    INCREMENTAL_ALTER_CONFIGS: "responses",
+    LIST_CONFIG_RESOURCES: "config_resources",
+}
+Buffer = bytes | bytearray | memoryview
+_OF_BROKERS = frozenset({4, 8})
+"""BROKER and BROKER_LOGGER."""
+
+
+def asked_brokers(request: Any, book: AddressBook) -> frozenset[str]:
+    """The brokers that a request names as the router shows them."""
+    named = (resource for resource in getattr(request, "resources", None) or () if _of_broker(resource))
+    return frozenset(name for name in (str(each.resource_name) for each in named) if _real(name, book) != name)
+
+
+def make_names_real(request: Any, book: AddressBook) -> Any:
+    """The request with the target's own ids."""
+    resources = tuple(_named(each, _real(str(each.resource_name), book)) for each in request.resources)
+    return dataclasses.replace(request, resources=resources)
+
+
+def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: frozenset[str]) -> Buffer:
+    """The answer with the ids that the client asked for; in a list that nobody asked by name, all as they are shown."""
+    kind = entity(head.api_key, head.version, "response")
+    message = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    where = _ANSWERS[head.api_key]
+    shown = []
+    for each in getattr(message, where):
+        name = str(each.resource_name)
+        other = str(book.shown(int(name))) if name.isdecimal() else name
+        told = other in asked or head.api_key == LIST_CONFIG_RESOURCES
+        shown.append(_named(each, other) if told else each)
+    return frame_answer(dataclasses.replace(message, **{where: tuple(shown)}), head.correlation_id)
+
+
+def _of_broker(resource: Any) -> bool:
+    return int(getattr(resource, "resource_type", 0)) in _OF_BROKERS
+
+
+def _named(resource: Any, name: str) -> Any:
+    return dataclasses.replace(resource, resource_name=name) if _of_broker(resource) else resource
+
+
+def _real(name: str, book: AddressBook) -> str:
+    return str(book.real(int(name))) if name.isdecimal() else name

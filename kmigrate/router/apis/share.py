@@ -1,0 +1,57 @@
+"""Share groups (KIP-932): at the target as they are, but not on a topic that is still mirrored.
+
+A share group keeps the state of each record at its own cluster, and only its start offsets can be moved (C13). One that
+came to the router before its topics' promote would begin anew at the target and pass over what it had not read, so its
+members are refused until then. Answers to reads name leaders and where they are, like those of Fetch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.router.apis.blank import blank, frame_answer
+from kmigrate.router.nodeids import AddressBook
+
+__all__ = ["LEADER_FIELDS", "SHARE_GROUP_HEARTBEAT", "SHARE_READS", "refuse_share", "show_leaders"]
+
+SHARE_GROUP_HEARTBEAT, SHARE_FETCH, SHARE_ACKNOWLEDGE = 76, 78, 79
+SHARE_READS = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE})
+_LEADERS = frozenset({"response.Responses.Partitions.CurrentLeader", "response.NodeEndpoints"})
+LEADER_FIELDS: dict[int, frozenset[str]] = dict.fromkeys(SHARE_READS, _LEADERS)
+
+
+def refuse_share(head: RequestHead, request: Any, mirrored: Collection[str]) -> tuple[bytes, str] | None:
+    """The refusal of a member that subscribes to a mirrored topic, and what to log."""
+    touched = sorted({str(name) for name in request.subscribed_topic_names or ()} & set(mirrored))
+    if not touched:
+        return None
+    text = f"share group {request.group_id} on mirrored topic {', '.join(touched)} was refused until its promote"
+    kind = entity(head.api_key, head.version, "response")
+    answer = blank(kind, error_code=Code.GROUP_AUTHORIZATION_FAILED, error_message=f"kmigrate: {text}")
+    return frame_answer(answer, head.correlation_id), text
+
+
+def show_leaders(answer: bytearray, head: RequestHead, book: AddressBook) -> bytes:
+    """The answer with leaders and endpoints as the router shows them; brokers without a listener yet are left out."""
+    kind = entity(head.api_key, head.version, "response")
+    message = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    topics = []
+    for topic in message.responses:
+        parts = []
+        for part in topic.partitions:
+            leader = dataclasses.replace(part.current_leader, leader_id=book.shown(int(part.current_leader.leader_id)))
+            parts.append(dataclasses.replace(part, current_leader=leader))
+        topics.append(dataclasses.replace(topic, partitions=tuple(parts)))
+    endpoints = []
+    for each in message.node_endpoints:
+        known = book.address(int(each.node_id))
+        if known is not None:
+            named = {"node_id": book.shown(int(each.node_id)), "host": known[0], "port": known[1]}
+            endpoints.append(dataclasses.replace(each, **named))
+    shown = dataclasses.replace(message, responses=tuple(topics), node_endpoints=tuple(endpoints))
+    return frame_answer(shown, head.correlation_id)

@@ -1,0 +1,107 @@
+"""Where a suite is run: a plain broker of its own, or a router in front of one.
+
+Routed, nothing is mirrored: everything passes to the target. Only a suite that asks for it gets a topic that comes
+from a source and is promoted while its clients work; the source is started for the first of these.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka.admin import NewTopic
+
+from kmigrate.sandbox.kafka import SOURCE_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.topics import create_topics
+from tests.conformance.suite import BROKER_VERSION, Place, Suite
+from tests.integration.migration import Migration
+
+__all__ = ["BROKER", "direct", "routed"]
+
+BROKER: Mapping[str, str] = {
+    "num.partitions": "4",
+    "auto.create.topics.enable": "true",
+    "group.coordinator.rebalance.protocols": "classic,consumer,share",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "super.users": "User:ANONYMOUS",
+}
+"""What the suites expect of a broker, beside what every broker of the sandbox has; some make access rules."""
+
+
+@contextmanager
+def direct(suite: Suite) -> Iterator[Place]:
+    """The suite's clients meet a broker and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="kmigrate-conformance-") as folder:
+        cluster = _cluster(suite, Path(folder))
+        try:
+            cluster.start()
+            cluster.wait_ready()
+            yield Place(cluster.bootstrap, _work(folder), _Plain(cluster))
+        finally:
+            cluster.stop()
+
+
+@contextmanager
+def routed(suite: Suite) -> Iterator[Place]:
+    """The suite's clients meet `kmigrate router`, and behind it the same broker as `direct` gives them."""
+    with tempfile.TemporaryDirectory(prefix="kmigrate-conformance-") as folder:
+        target = _cluster(suite, Path(folder))
+        source = KafkaCluster.create(ClusterSpec("source", SOURCE_VERSION), Path(folder))
+        run = Migration(source, target, Path(folder) / "run", "[promote]\nstraggler_window_s = 3.0\n")
+        try:
+            target.start()
+            target.wait_ready()
+            run.start("router")
+            yield Place(run.routers, _work(folder), _Mirrored(run))
+        finally:
+            run.stop()
+            for cluster in (target, source):
+                cluster.stop()
+
+
+def _cluster(suite: Suite, folder: Path) -> KafkaCluster:
+    return KafkaCluster.create(ClusterSpec("target", BROKER_VERSION, 1, {**BROKER, **suite.broker}), folder)
+
+
+def _work(folder: str) -> Path:
+    work = Path(folder) / "suite"
+    work.mkdir()
+    return work
+
+
+@dataclass
+class _Plain:
+    """A topic of the broker, which nobody moves."""
+
+    cluster: KafkaCluster
+
+    def mirror(self, topic: str, partitions: int) -> None:
+        create_topics(self.cluster.client(), [NewTopic(topic, partitions, 1)])
+
+    def promote(self, topic: str) -> None:
+        pass
+
+
+@dataclass
+class _Mirrored:
+    """A topic of the source that the router's clients write there, until its promote."""
+
+    run: Migration
+    _linked: bool = field(default=False, init=False)
+
+    def mirror(self, topic: str, partitions: int) -> None:
+        if not self._linked:
+            self._linked = True
+            self.run.source.start()
+            self.run.source.wait_ready()
+            self.run.does("link", "create", "blue", "--source", "source", "--target", "target")
+            self.run.start("mirror", "controller")
+        self.run.make_topic(topic, partitions)
+        self.run.does("topic", "mirror", topic)
+
+    def promote(self, topic: str) -> None:
+        self.run.does("promote", topic, "--yes")

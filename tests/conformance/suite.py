@@ -1,0 +1,181 @@
+"""What a foreign suite is: how it is fetched, built and run, and what each of its tests came to.
+
+A suite is pinned to one version, comes from the registry of its own language, and is built once into the user's cache
+folder. It is run against a bootstrap address and neither knows nor asks what is behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from kmigrate.errors import Failed, Refused
+from kmigrate.sandbox.jars import cache_folder
+from kmigrate.sandbox.locks import exclusive
+
+__all__ = [
+    "BROKER_VERSION",
+    "Hidden",
+    "Outcome",
+    "Place",
+    "Promotion",
+    "Results",
+    "Suite",
+    "built",
+    "execute",
+    "need",
+]
+
+BROKER_VERSION = "4.3.1"
+
+
+class Outcome(StrEnum):
+    """What one test came to."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+Results = dict[str, Outcome]
+"""By the name that the suite itself gives a test; a test that was never reported is not in it."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Why a test that passes on a plain broker may fail through the router."""
+
+    api: str
+    reason: str
+
+
+class Promotion(Protocol):
+    """A topic that is mirrored when clients come and promoted while they work; or a plain one, which nobody moves."""
+
+    def mirror(self, topic: str, partitions: int) -> None: ...
+
+    def promote(self, topic: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a suite runs: the address its clients are given, a folder for its files, and the log of what it says."""
+
+    bootstrap: str
+    folder: Path
+    promotion: Promotion
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "suite.log"
+
+
+class Suite(Protocol):
+    """One foreign suite at one version."""
+
+    name: str
+    package: str
+    version: str
+    floor: int
+    """So many tests at least must pass through the router."""
+    settings: Mapping[str, str]
+    """What it is told beside the address; part of the reference, for other settings give other lists."""
+    broker: Mapping[str, str]
+    """Broker properties of its own."""
+    hidden: Mapping[str, Hidden]
+
+    def prepare(self) -> None:
+        """Fetch and build it where the cache does not have it yet."""
+
+    def run(self, place: Place, only: Collection[str] = ()) -> Results:
+        """All of it, or only the tests of these names."""
+
+
+@dataclass
+class Said:
+    """How a command ended and what it wrote; `code` is None where it was ended for taking too long."""
+
+    code: int | None
+    output: str = field(repr=False)
+
+
+def need(tool: str, what_for: str) -> str:
+    """The path of a tool of this machine, or a refusal that says what is missing and for what."""
+    found = shutil.which(tool)
+    if found is None:
+        raise Refused(
+            "toolchain-missing",
+            f"{what_for} needs {tool}, which is not on the PATH",
+            still_true="no suite that needs it was run",
+            next_step=f"install {tool}, or leave the suite out with SUITE=",
+        )
+    return found
+
+
+def built(name: str, build: Callable[[Path], None]) -> Path:
+    """A folder of the user's cache that is complete or absent: built in a staging folder that is renamed at the end."""
+    cache = cache_folder() / "conformance"
+    folder = cache / name
+    with exclusive(cache / f"{name}.lock"):
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=cache, prefix=f"{name}.") as staging:
+                made = Path(staging) / "made"
+                made.mkdir()
+                build(made)
+                made.rename(folder)
+    return folder
+
+
+def must(command: list[str], cwd: Path, *, env: Mapping[str, str] | None = None, seconds: float = 1200) -> str:
+    """Run a step of a build; a failure names the command and shows the end of what it said."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = execute(command, cwd, Path(folder) / "log", env=env, seconds=seconds)
+    if said.code != 0:
+        raise Failed(
+            "suite-not-built",
+            f"{' '.join(command)} ended with {said.code}: {said.output[-1500:]}",
+            still_true="the suite was not run",
+            next_step="look at what the command says; what was built is thrown away, so it can be repeated",
+        )
+    return said.output
+
+
+def execute(
+    command: list[str],
+    cwd: Path,
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    seconds: float,
+) -> Said:
+    """Run a command with its output in a log; it and its children are ended when it takes too long."""
+    start = log.stat().st_size if log.exists() else 0
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code: int | None = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    with log.open("rb") as source:
+        source.seek(start)
+        return Said(code, source.read().decode(errors="replace"))
