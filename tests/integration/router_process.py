@@ -1,6 +1,8 @@
 """One router process for tests that kill it: composed as the command line does it.
 
-    python tests/integration/router_process.py NAME TARGET_BOOTSTRAP [PORT]
+    python tests/integration/router_process.py NAME TARGET_BOOTSTRAP [PORT [SETTINGS]]
+
+SETTINGS are fields of RouterSettings as JSON.
 
 Prints "bootstrap host:port" when it takes clients; SIGTERM closes it.
 """
@@ -8,11 +10,13 @@ Prints "bootstrap host:port" when it takes clients; SIGTERM closes it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import sys
 import uuid
+from typing import Any
 
 import uvloop
 
@@ -33,10 +37,10 @@ def open_source(link: LinkRecord) -> ClusterClient:
     return ClusterClient(cluster_settings(link.source.name, link.source.bootstrap))
 
 
-async def main(name: str, target: str, port: int) -> None:
+async def main(name: str, target: str, port: int, more: dict[str, Any]) -> None:
     settings = cluster_settings("target", target)
     async with ClusterClient(settings) as client, ClusterClient(settings) as state, StateLog(state) as log:
-        router = Router(RouterSettings(name=name, port=port), client, open_source, log, uuid.uuid4().hex)
+        router = Router(RouterSettings(name=name, port=port, **more), client, open_source, log, uuid.uuid4().hex)
         await router.start()
         print("bootstrap", router.bootstrap, flush=True)
         stop = asyncio.Event()
@@ -55,4 +59,4 @@ async def main(name: str, target: str, port: int) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=os.environ.get("ROUTER_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
-    uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0))
+    uvloop.run(main(sys.argv[1], sys.argv[2], int((*sys.argv, "0")[3]), json.loads((*sys.argv, "0", "{}")[4])))

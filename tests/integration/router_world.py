@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 import threading
@@ -63,8 +64,9 @@ class RouterProcess:
         return self.process.wait(15)
 
 
-def start_router(name: str, target: KafkaCluster, port: int = 0) -> RouterProcess:
-    command = [sys.executable, "tests/integration/router_process.py", name, target.bootstrap, str(port)]
+def start_router(name: str, target: KafkaCluster, port: int = 0, **settings: Any) -> RouterProcess:
+    words = [name, target.bootstrap, str(port), json.dumps(settings)]
+    command = [sys.executable, "tests/integration/router_process.py", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={"PYTHONPATH": "."})
     assert process.stdout is not None
     words = process.stdout.readline().split()
@@ -73,8 +75,8 @@ def start_router(name: str, target: KafkaCluster, port: int = 0) -> RouterProces
 
 
 @contextlib.contextmanager
-def router(name: str, target: KafkaCluster, port: int = 0) -> Iterator[RouterProcess]:
-    running = start_router(name, target, port)
+def router(name: str, target: KafkaCluster, port: int = 0, **settings: Any) -> Iterator[RouterProcess]:
+    running = start_router(name, target, port, **settings)
     try:
         yield running
     finally:
