@@ -68,6 +68,15 @@ class RouterSection:
     max_connections: int = _key(
         10_000, "how many connections of clients are taken at most", low=1, high=1_000_000
     )
+    max_connections_per_address: int = _key(
+        0, "how many of them one host may have, 0 for any number", low=0, high=1_000_000
+    )
+    max_buffered_bytes: int = _key(
+        1 << 30, "memory that is kept for all clients together at most, bytes", low=1 << 24, high=1 << 40
+    )
+    max_idle_s: float = _key(
+        600.0, "how long a connection may be without a request before it is closed, s", low=1, high=86_400
+    )
     max_request_bytes: int = _key(
         128 << 20, "the longest request that is taken, bytes", low=1 << 16, high=(1 << 31) - 1
     )

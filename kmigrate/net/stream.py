@@ -76,6 +76,8 @@ class FrameStream(asyncio.BufferedProtocol):
         self.on_writable: Callable[[bool], None] | None = None
         self.on_made: Callable[[], None] | None = None
         """Called once when there is a connection: with TLS, when its handshake is over."""
+        self.on_large: Callable[[], None] | None = None
+        """Called when a large frame begins to come: from then on memory is kept for it."""
         self.lost = False
         self._reason: Exception | None = None
 
@@ -134,6 +136,8 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._begin(self._view[at : self._fill], max(self._on_trust, _SCRATCH))
                 self._fill = 0
                 self._wait_for(self._size - self._have)
+                if self.on_large is not None:
+                    self.on_large()
                 return
             break
         if at:
@@ -186,6 +190,12 @@ class FrameStream(asyncio.BufferedProtocol):
         """Whom the other side's certificate names; '' where it showed none."""
         shown = self._transport.get_extra_info("peercert") if self._transport else None
         return subject_of(shown) if shown else ""
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for it: a large frame that comes, and what it has not taken yet."""
+        unread = self._transport.get_write_buffer_size() if self._transport is not None and not self.lost else 0
+        return unread + (len(self._frame) if self._frame is not None else 0)
 
     @property
     def writable(self) -> bool:

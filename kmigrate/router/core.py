@@ -19,6 +19,7 @@ from kmigrate.router.begun import Begun
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
 from kmigrate.router.leaving import Farewell
+from kmigrate.router.limits import Limits
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
 
@@ -155,6 +156,7 @@ class Core:
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""
     farewell: Farewell = field(default_factory=Farewell)
+    limits: Limits = field(init=False)
     requests: Counter[int] = field(default_factory=Counter)
     """Clients' requests by API key."""
     closing: bool = False
@@ -164,6 +166,10 @@ class Core:
 
     def __post_init__(self) -> None:
         self.begun = Begun(self.forwards)
+        bounds = self.settings
+        self.limits = Limits(
+            bounds.max_connections, bounds.max_per_address, bounds.max_buffered, bounds.max_idle_s
+        )
 
     def swap(self, table: RoutingTable) -> None:
         """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""

@@ -84,14 +84,15 @@ class ClientConnection:
         )
         self.stream.on_writable = self._client_writable
         self.stream.on_made = self._made
+        self.stream.on_large = self._watch
 
     # the client's socket
 
     def _made(self) -> None:
         """There is a connection. It has so long to log in, and until then its requests are short."""
         settings, door = self._core.settings, self._core.settings.door
-        self._on_made(self)
         self.session.host = self.stream.peer.rpartition(":")[0]
+        self._on_made(self)
         self.session.since = self.session.active = monotonic()
         self._core.farewell.guests.add(self.session)
         if door.asks:
@@ -155,6 +156,17 @@ class ClientConnection:
         """Whether forwards of this client are not answered yet."""
         return any(not upstream.ended and upstream.busy for upstream in self._sources.values())
 
+    def _watch(self) -> None:
+        self._core.limits.watch(self)
+
+    @property
+    def held(self) -> int:
+        upstreams = sum(upstream.held for upstream in self._upstreams())
+        return self.stream.held + self.session.waiting_bytes + upstreams
+
+    def idle_for(self, now: float) -> float:
+        return now - self.session.active if self.session.idle else 0.0
+
     def _client_writable(self, writable: bool) -> None:
         for upstream in self._upstreams():
             upstream.read(writable)
@@ -165,6 +177,8 @@ class ClientConnection:
     def _flow(self) -> None:
         if self._ended or self._retiring:
             return
+        if self.session.waiting_bytes:
+            self._watch()
         if self.session.congested or not all(u.writable for u in self._upstreams() if not u.ended):
             self.stream.pause_reading()
         else:
@@ -182,6 +196,7 @@ class ClientConnection:
             self.stream.write(parts[0])
         else:
             self.stream.write_many(list(parts))
+        self._watch()
         self._flow()
 
     def to_target(
@@ -294,6 +309,7 @@ class ClientConnection:
     ) -> Upstream:
         upstream = Upstream(self._tasks, addresses, security, on_end)
         upstream.on_flow = lambda _: self._flow()
+        upstream.on_large = self._watch
         return upstream
 
     def _guard(self, call: Callable[[_T], None], value: _T) -> None:

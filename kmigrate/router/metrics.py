@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample, Value
 from kmigrate.protocol.api import API_NAMES
 from kmigrate.router.core import Core
+from kmigrate.router.limits import Ended
 
 __all__ = ["METRICS", "show_router"]
 
@@ -63,6 +64,19 @@ _ROWS: tuple[_Row, ...] = (
         Kind.GAUGE,
         "Connections whose next request waits, at a fence or for an answer about its producer.",
         lambda core: [((), len(core.waiting))],
+    ),
+    _row(
+        "buffered_bytes",
+        Kind.GAUGE,
+        "Memory kept for clients: half requests, requests and answers that wait, answers that are not read.",
+        lambda core: [((), core.limits.buffered)],
+    ),
+    _row(
+        "ended_connections_total",
+        Kind.COUNTER,
+        "Connections that were closed for a limit, by which.",
+        lambda core: [((reason.value,), core.limits.ended[reason]) for reason in Ended],
+        "limit",
     ),
     _row(
         "hold_seconds",

@@ -16,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One request's place in the order; `size` counts against the connection's pending bytes."""
+    """One request's place in the order; `size`, its bytes or its answer's, counts against the pending bytes."""
 
     size: int
     done: bool = False
@@ -39,6 +39,9 @@ class Sequencer:
     def fill(self, slot: Slot, answer: Buffer | None) -> list[Buffer]:
         """Fill a slot (None: no answer is due) and return everything that may leave now."""
         slot.done, slot.answer = True, answer
+        size = len(answer) if answer is not None else 0
+        self.pending_bytes += size - slot.size
+        slot.size = size
         out: list[Buffer] = []
         while self.slots and self.slots[0].done:
             first = self.slots.popleft()

@@ -39,6 +39,7 @@ _LOOK_AT_BROKERS_S = 10.0
 _LOOK_AT_TRANSACTIONS_S = 0.25
 _LOOK_AT_CLIENTS_S = 5.0
 _BEAT_S = 0.25
+_LOOK_AT_MEMORY_S = 0.2
 _BACKLOG = 1024
 _TLS_FAREWELL_S = 3.0
 """How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
@@ -109,6 +110,7 @@ class Router:
         self._tasks.start(self._watch_brokers(), "router-brokers")
         self._tasks.start(self._watch_transactions(), "router-transactions")
         self._tasks.start(self._see_off(), "router-farewell")
+        self._tasks.start(self._keep_limits(), "router-limits")
 
     async def run(self) -> None:
         """Wait until something that cannot be survived has happened, and raise it."""
@@ -208,12 +210,15 @@ class Router:
 
     def _client_made(self, connection: ClientConnection) -> None:
         """A connection counts from here: one that ends within its TLS handshake is never heard of."""
-        if len(self._connections) >= self.settings.max_connections:
-            asyncio.get_running_loop().call_soon(connection.close, "too many connections")
+        refusal = self._core.limits.admit(connection.session.host, len(self._connections))
+        if refusal:
+            asyncio.get_running_loop().call_soon(connection.close, refusal)
         self._connections.add(connection)
 
     def _client_gone(self, connection: ClientConnection) -> None:
-        self._connections.discard(connection)
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._core.limits.gone(connection, connection.session.host)
         self._draining = {c for c in self._draining if c.draining}
         if connection.draining:
             self._draining.add(connection)
@@ -250,6 +255,15 @@ class Router:
                 for connection in list(self._connections):
                     connection.reset()
             self._beat = boottime()
+
+    async def _keep_limits(self) -> None:
+        looked = monotonic()
+        while True:
+            await sleep(_LOOK_AT_MEMORY_S)
+            self._core.limits.relieve()
+            if (now := monotonic()) - looked >= min(_LOOK_AT_CLIENTS_S, self.settings.max_idle_s / 4):
+                looked = now
+                self._core.limits.part_from_idle(self._connections, now)
 
     async def _watch_brokers(self) -> None:
         while True:

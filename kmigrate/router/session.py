@@ -89,7 +89,7 @@ class Session:
         self.on_broker = True
         """Whether it came to a broker's listener, and not to the bootstrap listener."""
         self.since = self.active = 0.0
-        """When it came, and when its newest request did."""
+        """When it came, and when its newest request or answer did."""
         self.leaving = False
         self._parted = False
 
@@ -182,13 +182,16 @@ class Session:
         return bool(self._order.slots)
 
     @property
+    def waiting_bytes(self) -> int:
+        """Requests that wait or have no answer yet, and answers that wait for one before them."""
+        return self._inbound_bytes + self._order.pending_bytes
+
+    @property
     def congested(self) -> bool:
         """Whether reading from the client should pause."""
         limits = self._core.settings
         waiting = len(self._inbound) + len(self._order.slots)
-        return (
-            waiting > limits.max_pending or self._inbound_bytes + self._order.pending_bytes > limits.max_pending_bytes
-        )
+        return waiting > limits.max_pending or self.waiting_bytes > limits.max_pending_bytes
 
     # requests
 
@@ -231,6 +234,7 @@ class Session:
 
     def _fill(self, slot: Slot, answer: Buffer | None) -> None:
         parts = self._order.fill(slot, answer)
+        self.active = self._edge.now()
         if parts and not self.gone:
             self._edge.reply(parts)
         self._part()

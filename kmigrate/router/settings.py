@@ -33,6 +33,12 @@ class RouterSettings:
     """How long a request of a held group waits before it is told to come again (code 14)."""
     max_frame: int = 128 * 1024 * 1024
     max_connections: int = 10_000
+    max_per_address: int = 0
+    """Connections of one host; 0 for any number."""
+    max_buffered: int = 1 << 30
+    """Bytes that are kept for all clients together (`limits`)."""
+    max_idle_s: float = 600.0
+    """How long a connection may be without a request, as long as brokers let it (`connections.max.idle.ms`)."""
     max_pending: int = 100
     """Requests of one client connection that may wait for an answer before reading from it pauses."""
     max_pending_bytes: int = 64 * 1024 * 1024

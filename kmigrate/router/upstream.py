@@ -215,6 +215,20 @@ class Upstream:
         """Whether answers are still due."""
         return bool(self._pending or self._queued)
 
+    @property
+    def held(self) -> int:
+        """Bytes that are kept here, of either direction."""
+        return self._stream.held + self._queued_bytes
+
+    @property
+    def on_large(self) -> Callable[[], None] | None:
+        """Called when the answer that comes is a large one."""
+        return self._stream.on_large
+
+    @on_large.setter
+    def on_large(self, call: Callable[[], None]) -> None:
+        self._stream.on_large = call
+
     def read(self, on: bool) -> None:
         if on:
             self._stream.resume_reading()

@@ -56,7 +56,8 @@ def _java() -> Driver:
     def build(folder: Path) -> None:
         compiler = java.home / "bin" / "javac"
         if not compiler.is_file():
-            raise _missing("java", f"a JDK with javac, and {java.home} has none", f"install the JDK of Java {java.major}")
+            what = f"a JDK with javac, and {java.home} has none"
+            raise _missing("java", what, f"install the JDK of Java {java.major}, or set JAVA_HOME to one")
         _run("java", [str(compiler), "-cp", f"{jars}/*", "-d", str(folder), str(source)])
 
     classes = _built("java", source.read_bytes() + TARGET_VERSION.encode(), build)

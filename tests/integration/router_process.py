@@ -1,19 +1,23 @@
 """One router process for tests that kill it: composed as the command line does it.
 
-    python tests/integration/router_process.py NAME TARGET_BOOTSTRAP [PORT]
+    python tests/integration/router_process.py NAME TARGET_BOOTSTRAP PORT SETTINGS
+
+SETTINGS are fields of RouterSettings as JSON.
 
 Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. STATE_VIA=host:port is where it reaches the state
-log, so that a test can cut it off from that alone; STOOD_STILL_S is how long it may stand still unnoticed.
+log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import sys
 import uuid
+from typing import Any
 
 import uvloop
 
@@ -43,12 +47,11 @@ class Detour(ClusterClient):
         return await super()._open(node, host, int(told), purpose)
 
 
-async def main(name: str, target: str, port: int) -> None:
+async def main(name: str, target: str, port: int, more: dict[str, Any]) -> None:
     settings = cluster_settings("target", target)
-    state_client = Detour if "STATE_VIA" in os.environ else ClusterClient
-    own = RouterSettings(name=name, port=port, stood_still_s=float(os.environ.get("STOOD_STILL_S", "10")))
+    state_client = Detour if os.environ["STATE_VIA"] else ClusterClient
     async with ClusterClient(settings) as client, state_client(settings) as state, StateLog(state) as log:
-        router = Router(own, client, open_source, log, uuid.uuid4().hex)
+        router = Router(RouterSettings(name=name, port=port, **more), client, open_source, log, uuid.uuid4().hex)
         await router.start()
         print("bootstrap", router.bootstrap, flush=True)
         stop = asyncio.Event()
@@ -66,5 +69,5 @@ async def main(name: str, target: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=os.environ.get("ROUTER_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
-    uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0))
+    logging.basicConfig(level=os.environ["ROUTER_LOG"], format="%(asctime)s %(name)s %(message)s")
+    uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])))

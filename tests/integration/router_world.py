@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 import threading
@@ -63,10 +64,13 @@ class RouterProcess:
         return self.process.wait(15)
 
 
-def start_router(name: str, target: KafkaCluster, port: int = 0, **environment: str) -> RouterProcess:
-    command = [sys.executable, "tests/integration/router_process.py", name, target.bootstrap, str(port)]
-    environment["PYTHONPATH"] = "."
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+def start_router(
+    name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", log_level: str = "INFO", **settings: Any
+) -> RouterProcess:
+    words = [name, target.bootstrap, str(port), json.dumps(settings)]
+    command = [sys.executable, "tests/integration/router_process.py", *words]
+    around = {"PYTHONPATH": ".", "STATE_VIA": state_via, "ROUTER_LOG": log_level}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=around)
     assert process.stdout is not None
     words = process.stdout.readline().split()
     assert words and words[0] == "bootstrap", f"router {name} did not start: {words}"
@@ -74,8 +78,10 @@ def start_router(name: str, target: KafkaCluster, port: int = 0, **environment: 
 
 
 @contextlib.contextmanager
-def router(name: str, target: KafkaCluster, port: int = 0, **environment: str) -> Iterator[RouterProcess]:
-    running = start_router(name, target, port, **environment)
+def router(
+    name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", log_level: str = "INFO", **settings: Any
+) -> Iterator[RouterProcess]:
+    running = start_router(name, target, port, state_via=state_via, log_level=log_level, **settings)
     try:
         yield running
     finally:

@@ -97,7 +97,7 @@ def test_a_state_log_that_is_away_stops_no_producer_of_a_topic_that_is_merely_mi
             async with link_between(source, target, unique_name("link")) as world:
                 await world.put(topic, TopicPhase.MIRRORING)
                 with (
-                    router("r1", target, STATE_VIA=relay.address, ROUTER_LOG="ERROR") as running,
+                    router("r1", target, state_via=relay.address, log_level="ERROR") as running,
                     Writer(running.bootstrap, topic, "old") as old,
                 ):
                     await quietly(old.until, 200)

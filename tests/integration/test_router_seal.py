@@ -82,8 +82,8 @@ def test_a_sealed_topic_takes_no_write_and_no_client_of_a_router_is_told_so(
             await world.put(topic, TopicPhase.MIRRORING)
             sealer = Sealer(world.log, client, Admin(settings), silent_s=1.0)
             with (
-                router("a", target, ROUTER_LOG="ERROR") as a,
-                router("b", target, ROUTER_LOG="ERROR") as b,
+                router("a", target, log_level="ERROR") as a,
+                router("b", target, log_level="ERROR") as b,
                 Writer(a.bootstrap, topic, "at-a", {"log_level": 0}) as at_a,
                 Writer(b.bootstrap, topic, "at-b", {"log_level": 0}) as at_b,
             ):

@@ -111,7 +111,7 @@ def kills(run: Migration, count: int, report: Report) -> None:
     run.start("mirror")
     run.does("topic", "mirror", *_TOPICS)
     ports = free_ports(2)
-    routers = [start_router(name, run.target, port, ROUTER_LOG="ERROR") for name, port in zip("ab", ports, strict=True)]
+    routers = [start_router(name, run.target, port, log_level="ERROR") for name, port in zip("ab", ports, strict=True)]
     addresses = ",".join(router.bootstrap for router in routers)
     java: dict[str, subprocess.Popen[str]] = {}
     try:
@@ -144,7 +144,7 @@ def kills(run: Migration, count: int, report: Report) -> None:
 
 def _killed(router: RouterProcess, target: KafkaCluster, port: int) -> RouterProcess:
     router.kill()
-    return start_router(router.name, target, port, ROUTER_LOG="ERROR")
+    return start_router(router.name, target, port, log_level="ERROR")
 
 
 def _alike(run: Migration, topic: str) -> bool:

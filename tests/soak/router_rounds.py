@@ -92,9 +92,9 @@ class Rounds:
 
     def _start(self, name: str) -> None:
         # It finds that it stood still after some rounds and not after others.
-        suffers = {"STATE_VIA": self._relay.address, "STOOD_STILL_S": "4"} if name == "b" else {}
+        suffers: dict[str, Any] = {"state_via": self._relay.address, "stood_still_s": 4.0} if name == "b" else {}
         port = self._ports["ab".index(name)]
-        self._routers[name] = start_router(name, self._run.target, port, ROUTER_LOG="ERROR", **suffers)
+        self._routers[name] = start_router(name, self._run.target, port, log_level="ERROR", **suffers)
 
     def play(self, fault: Fault) -> Round:
         """One round; the next one begins when everything of it has come to rest."""

@@ -70,6 +70,20 @@ public final class Driver {
         }
     }
 
+    /** Who drives this may be gone for good: it must not outlive it for long, whatever its library waits for. */
+    private static void endSoon() {
+        Thread last = new Thread(() -> {
+            try {
+                Thread.sleep(30_000);
+            } catch (InterruptedException interrupted) {
+                // then at once
+            }
+            Runtime.getRuntime().halt(1);
+        });
+        last.setDaemon(true);
+        last.start();
+    }
+
     // producers
 
     private static void write(Properties settings, String topic, boolean transactional) throws Exception {
@@ -93,6 +107,7 @@ public final class Driver {
                     say("done", words[0], end(producer, words[0]));
                 }
             }
+            endSoon();
         }
     }
 
@@ -200,6 +215,7 @@ public final class Driver {
                 // as if it had ended
             }
             commands.add("end");
+            endSoon();
         }
 
         private void tell(ConsumerRecord<byte[], byte[]> record) {

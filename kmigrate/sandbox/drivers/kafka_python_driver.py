@@ -1,21 +1,38 @@
 """A client of kafka-python, driven by lines on its standard input (docs/history.md, "Driven clients").
 
-Run as a file, with kafka-python and nothing of kmigrate on its path.
+Run as a file, with kafka-python on its path. What kafka-python wants of a library each for lz4 and snappy, cramjam
+does: it is here already, and kafka-python itself stays as it was published.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import queue
 import sys
 import threading
+from types import ModuleType
 from typing import Any
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import KafkaError
+import cramjam
+
+
+def _stand_in(name: str, **functions: Any) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(functions)
+    sys.modules[name] = module
+    return module
+
+
+_stand_in("lz4", frame=_stand_in("lz4.frame", decompress=lambda data: bytes(cramjam.lz4.decompress(data))))
+_stand_in("snappy", decompress=lambda data: bytes(cramjam.snappy.decompress_raw(data)))
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition  # noqa: E402
+from kafka.coordinator.assignors.range import RangePartitionAssignor  # noqa: E402
+from kafka.errors import KafkaError  # noqa: E402
 
 _LOCK = threading.Lock()
+_LAST_SECONDS = 30.0
 
 
 def say(*words: object) -> None:
@@ -36,6 +53,13 @@ def raw(word: str) -> bytes | None:
 def headers_in(word: str) -> list[tuple[str, bytes | None]]:
     pairs = (header.split(":", 1) for header in word.split(",") if header)
     return [(name, raw(value)) for name, value in pairs]
+
+
+def end_soon() -> None:
+    """Who drives this may be gone for good: it must not outlive it for long, whatever its library waits for."""
+    timer = threading.Timer(_LAST_SECONDS, lambda: os._exit(1))
+    timer.daemon = True
+    timer.start()
 
 
 def produce(bootstrap: str, client: str, topic: str) -> None:
@@ -59,6 +83,7 @@ def produce(bootstrap: str, client: str, topic: str) -> None:
             continue
         future.add_callback(lambda told, tag=tag: say("acked", tag, told.offset))
         future.add_errback(lambda error, tag=tag: say("failed", tag, type(error).__name__, error))
+    end_soon()
     producer.flush()
     producer.close()
 
@@ -105,38 +130,32 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
         for line in sys.stdin:
             self._commands.put(line.rstrip("\n"))
         self._commands.put("end")
+        end_soon()
 
     def _tell(self, record: Any) -> None:
         headers = ",".join(f"{name}:{text(value)}" for name, value in record.headers)
         key, value = text(record.key), text(record.value)
         say("record", record.topic, record.partition, record.offset, key, value, headers)
 
-    def _obey(self, line: str) -> bool:
-        """Whether it ends the wait of a member that gives its partitions away."""
+    def _obey(self, line: str) -> None:
         verb, _, listed = line.partition("\t")
         if verb == "end":
             self._stopping = True
-            return True
-        if listed:
-            positions = {}
-            for topic, partition, after in (position.split(":") for position in listed.split(",")):
-                positions[TopicPartition(topic, int(partition))] = OffsetAndMetadata(int(after), "", -1)
-            try:
-                self._consumer.commit(positions)
-            except KafkaError as error:
-                say("committed", listed, type(error).__name__)
-            else:
-                say("committed", listed, "")
-        return verb == "release"
+            return
+        positions = {}
+        for topic, partition, after in (position.split(":") for position in listed.split(",")):
+            positions[TopicPartition(topic, int(partition))] = OffsetAndMetadata(int(after), "", -1)
+        try:
+            self._consumer.commit(positions)
+        except KafkaError as error:
+            say("committed", listed, type(error).__name__)
+        else:
+            say("committed", listed, "")
 
     def on_partitions_revoked(self, revoked: Any) -> None:
-        if not revoked:
-            return
-        if not self._stopping:
-            say("revoking", named(revoked))
-            while not self._obey(self._commands.get()):
-                pass  # commits that were under way come first
-        say("revoked", named(revoked))
+        # It is called where the answer to a commit would have to be read, so none can be waited for here.
+        if revoked:
+            say("revoked", named(revoked))
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         say("assigned", named(assigned))

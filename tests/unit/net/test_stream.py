@@ -22,15 +22,15 @@ def framed(body: bytes) -> bytes:
 class Peer:
     """A FrameStream on the server side, with what it received."""
 
-    def __init__(self, max_frame: int = 1 << 20) -> None:
+    def __init__(self, max_frame: int = 1 << 20, on_trust: int = 1 << 30) -> None:
         self.frames: list[bytearray] = []
         self.lost: list[Exception | None] = []
-        self.stream = FrameStream(self.frames.append, self.lost.append, max_frame=max_frame)
+        self.stream = FrameStream(self.frames.append, self.lost.append, max_frame=max_frame, on_trust=on_trust)
 
 
-async def receive(chunks: list[bytes], max_frame: int = 4 << 20) -> Peer:
+async def receive(chunks: list[bytes], max_frame: int = 4 << 20, on_trust: int = 1 << 30) -> Peer:
     """Send chunks one by one to a peer and close."""
-    peer = Peer(max_frame)
+    peer = Peer(max_frame, on_trust)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: peer.stream, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
@@ -61,10 +61,11 @@ async def filled(found: Sized) -> None:
 BODIES = [b"", b"a", b"b" * 100, b"c" * 70_000, b"d" * 1_500_000, b"e" * 3]
 
 
+@pytest.mark.parametrize("on_trust", [1 << 30, 100_000])
 @pytest.mark.parametrize("step", [1 << 30, 50_000, 7_777])
-def test_frames_come_whole_however_the_bytes_are_cut(step: int) -> None:
+def test_frames_come_whole_however_the_bytes_are_cut(step: int, on_trust: int) -> None:
     data = b"".join(map(framed, BODIES))
-    peer = asyncio.run(receive([data[i : i + step] for i in range(0, len(data), step)]))
+    peer = asyncio.run(receive([data[i : i + step] for i in range(0, len(data), step)], on_trust=on_trust))
     assert [bytes(f) for f in peer.frames] == [framed(b) for b in BODIES]
     assert peer.lost == [None]
 
@@ -103,6 +104,26 @@ def test_a_large_frame_that_comes_in_small_pieces_wakes_us_a_few_times_only() ->
     wakes, missing = asyncio.run(scene())
     assert missing == 0
     assert wakes < 32  # of 257 pieces
+
+
+def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
+    """Four bytes are not worth a hundred megabytes."""
+    peer = Peer(max_frame=1 << 30, on_trust=100_000)
+    large: list[int] = []
+    peer.stream.on_large = lambda: large.append(1)
+
+    def feed(data: bytes) -> None:
+        while data:
+            room = peer.stream.get_buffer(-1)
+            taken = min(len(room), len(data))
+            room[:taken] = data[:taken]
+            peer.stream.buffer_updated(taken)
+            data = data[taken:]
+
+    feed(SIZE.pack(100 << 20))
+    assert (peer.stream.held, large) == (100_000, [1])
+    feed(bytes(150_000))
+    assert peer.stream.held == 400_000
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, (4 << 20) + 1])

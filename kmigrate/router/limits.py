@@ -1,0 +1,100 @@
+"""What clients may cost one router: connections, memory, time without a word; who goes beyond it is parted from.
+
+a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once.
+b. What a client makes this router keep for it is bounded twice: one connection is read no further while too much of
+   it waits (`Session.congested`, `FrameStream`), and all together may hold `max_buffered_bytes`. Beyond that those
+   who hold most are closed, until it fits again: they do not read their answers, or send requests and no end of them.
+c. A connection of which nothing waits and nothing has come for `max_idle_s` is closed, as brokers do. Half a request
+   is nothing.
+
+Only who has been seen to hold something is looked at for (b): `watch` says so, and it is forgotten when it holds
+nothing any more. So ten thousand quiet connections cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+__all__ = ["Client", "Ended", "Limits"]
+
+
+class Ended(Enum):
+    """Why a client was parted from; each is counted."""
+
+    CONNECTIONS = "connections"
+    ADDRESS = "address"
+    MEMORY = "memory"
+    IDLE = "idle"
+
+
+class Client(Protocol):
+    """A client connection, as its limits see it."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for it: half requests, what waits, what it has not read."""
+
+    def idle_for(self, now: float) -> float:
+        """For how long it has said nothing and is owed nothing; 0 while it is."""
+
+    def close(self, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Limits:
+    """The account of one router."""
+
+    max_connections: int
+    max_per_address: int
+    max_bytes: int
+    max_idle_s: float
+    ended: Counter[Ended] = field(default_factory=Counter)
+    buffered: int = 0
+    """Bytes that were held for all clients when they were last looked at."""
+    _watched: dict[Client, None] = field(default_factory=dict)
+    _hosts: Counter[str] = field(default_factory=Counter)
+
+    def admit(self, host: str, others: int) -> str:
+        """Why a connection is not taken beside so many others, '' where it is; it counts until `gone`."""
+        self._hosts[host] += 1
+        if others >= self.max_connections:
+            self.ended[Ended.CONNECTIONS] += 1
+            return "too many connections"
+        if 0 < self.max_per_address < self._hosts[host]:
+            self.ended[Ended.ADDRESS] += 1
+            return f"more than {self.max_per_address} connections of {host}"
+        return ""
+
+    def gone(self, client: Client, host: str) -> None:
+        """A connection that was made has ended."""
+        self._watched.pop(client, None)
+        self._hosts[host] -= 1
+        if self._hosts[host] <= 0:
+            del self._hosts[host]
+
+    def watch(self, client: Client) -> None:
+        """Something is kept for a client, or may be."""
+        self._watched[client] = None
+
+    def relieve(self) -> None:
+        """Measure what is held, and part from those who hold most until it fits."""
+        held = {client: size for client in self._watched if (size := client.held)}
+        self._watched = dict.fromkeys(held)
+        self.buffered = sum(held.values())
+        for client in sorted(held, key=lambda each: held[each], reverse=True):
+            if self.buffered <= self.max_bytes:
+                break
+            self.buffered -= held[client]
+            self.ended[Ended.MEMORY] += 1
+            client.close(f"{held[client] >> 20} MB are kept for it, and all clients together are beyond the limit")
+
+    def part_from_idle(self, clients: Iterable[Client], now: float) -> None:
+        """Close connections that nobody uses."""
+        for client in list(clients):
+            if client.idle_for(now) > self.max_idle_s:
+                self.ended[Ended.IDLE] += 1
+                client.close("")

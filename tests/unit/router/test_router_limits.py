@@ -1,0 +1,68 @@
+"""Who is parted from for a limit, and who is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kmigrate.router.limits import Ended, Limits
+
+
+@dataclass(eq=False)
+class Someone:
+    held: int = 0
+    idle: float = 0.0
+    closed: list[str] = field(default_factory=list)
+
+    def idle_for(self, now: float) -> float:
+        return self.idle
+
+    def close(self, reason: str) -> None:
+        self.closed.append(reason)
+
+
+def limits(connections: int = 10, address: int = 0, size: int = 100 << 20, idle: float = 60.0) -> Limits:
+    return Limits(connections, address, size, idle)
+
+
+def test_those_who_hold_most_are_ended_until_the_rest_fits() -> None:
+    account = limits()
+    crowd = [Someone(size << 20) for size in (10, 70, 40, 5)]
+    for each in crowd:
+        account.watch(each)
+    account.relieve()
+    assert [bool(each.closed) for each in crowd] == [False, True, False, False]
+    assert account.buffered == 55 << 20
+    assert account.ended == {Ended.MEMORY: 1}
+
+
+def test_who_holds_nothing_any_more_is_looked_at_no_more_until_it_is_seen_again() -> None:
+    account, one = limits(), Someone(1 << 20)
+    account.watch(one)
+    account.relieve()
+    one.held = 0
+    account.relieve()
+    one.held = 200 << 20
+    account.relieve()
+    assert account.buffered == 0
+    account.watch(one)
+    account.relieve()
+    assert one.closed == ["200 MB are kept for it, and all clients together are beyond the limit"]
+
+
+def test_a_host_has_no_more_connections_than_it_may_and_gets_room_when_one_ends() -> None:
+    account = limits(address=2)
+    assert [account.admit("a", 0), account.admit("a", 1), account.admit("b", 2)] == [""] * 3
+    assert "more than 2 connections of a" in account.admit("a", 3)
+    account.gone(Someone(), "a")
+    account.gone(Someone(), "a")
+    assert account.admit("a", 2) == ""
+    assert account.admit("b", 10) == "too many connections"
+    assert account.ended == {Ended.ADDRESS: 1, Ended.CONNECTIONS: 1}
+
+
+def test_idle_connections_are_ended_and_busy_ones_stay() -> None:
+    account = limits()
+    idle, busy = Someone(idle=61.0), Someone(idle=0.0)
+    account.part_from_idle([idle, busy], 100.0)
+    assert (idle.closed, busy.closed) == ([""], [])
+    assert account.ended[Ended.IDLE] == 1

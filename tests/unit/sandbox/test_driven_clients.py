@@ -1,0 +1,157 @@
+"""Driven clients write the same history as others, whatever program speaks the lines; here it is one of the test's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kmigrate.errors import Failed, Refused
+from kmigrate.sandbox import driven_clients, toolchains
+from kmigrate.sandbox.client_specs import ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
+from kmigrate.sandbox.driven_clients import consume, produce, transact
+from kmigrate.sandbox.history import Event, HistoryWriter, read_history
+from kmigrate.sandbox.payload import content_of
+from kmigrate.sandbox.toolchains import Driver
+
+DriveWith = Callable[[str], None]
+
+
+@pytest.fixture
+def drive_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DriveWith:
+    """Let the driver be a Python program that has read its lines into `lines` one by one."""
+
+    def use(program: str) -> None:
+        path = tmp_path / "driver.py"
+        path.write_text("import sys\nsay = lambda *w: print(*w, sep='\t', flush=True)\n" + textwrap.dedent(program))
+        monkeypatch.setattr(driven_clients, "driver_of", lambda _: Driver((sys.executable, str(path))))
+
+    return use
+
+
+def run(client: Callable[..., None], spec: Any, folder: Path, until: Callable[[list[Event]], bool]) -> list[Event]:
+    """A client's life up to a moment in its history, and then its clean end."""
+    path, stopping = folder / "history.jsonl", threading.Event()
+    launch = Launch(spec, "localhost:1", 1, 0, str(path))
+
+    def watch() -> None:
+        deadline = time.monotonic() + 30
+        while not stopping.is_set() and time.monotonic() < deadline:
+            if path.exists() and until(list(read_history(path))):
+                break
+            time.sleep(0.02)
+        stopping.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with HistoryWriter(path, f"{spec.name}.1") as history:
+            client(spec, launch, history, stopping)
+    finally:
+        stopping.set()
+        watcher.join()
+    return list(read_history(path))
+
+
+def acked(events: list[Event]) -> list[Event]:
+    return [event for event in events if (event.type, event.f) == ("ok", "send")]
+
+
+def test_a_producer_writes_down_what_it_asked_for_and_what_became_of_it(
+    drive_with: DriveWith, tmp_path: Path
+) -> None:
+    drive_with("""
+        say("open", 3)
+        for number, line in enumerate(sys.stdin):
+            words = line.rstrip("\\n").split("\\t")
+            say("acked", words[1], number) if number != 5 else say("failed", words[1], "SomeError", "its text")
+    """)
+    spec = ProducerSpec("p", "java", "orders", 500)
+    events = run(produce, spec, tmp_path, lambda found: len(acked(found)) > 20)
+    asked = [event.value for event in events if event.type == "invoke"]
+    told = {event.value: event for event in events if event.f == "send" and event.type != "invoke"}
+    assert asked == [f"p.1:{number}" for number in range(len(asked))]
+    assert set(asked) == set(told), "its end waits for every answer"
+    assert (told["p.1:5"].type, told["p.1:5"].error) == ("info", "SomeError")
+    assert {(event.offset, event.partition) for event in acked(events)} >= {(0, 0), (1, 1), (4, 1)}
+
+
+def test_kafka_python_is_not_given_what_it_cannot_send(drive_with: DriveWith, tmp_path: Path) -> None:
+    drive_with("""
+        say("open", 1)
+        for line in sys.stdin:
+            say("acked", line.split("\\t")[1], 0)
+    """)
+    spec = ProducerSpec("p", "kafka-python", "orders", 500)
+    events = run(produce, spec, tmp_path, lambda found: len(acked(found)) > 5)
+    numbers = [int(event.value.rpartition(":")[2]) for event in events if event.type == "invoke"]
+    assert numbers[:4] == [1, 2, 4, 5]
+
+
+def test_transactions_are_acknowledged_by_their_end(drive_with: DriveWith, tmp_path: Path) -> None:
+    drive_with("""
+        say("open", 1)
+        ends = 0
+        for line in sys.stdin:
+            words = line.rstrip("\\n").split("\\t")
+            if words[0] == "send":
+                say("acked", words[1], 7)
+            else:
+                ends += words[0] == "commit"
+                say("done", words[0], "aborted SomeError" if words[0] == "commit" and ends == 2 else "ok")
+    """)
+    spec = TransactionalSpec("t", "payments", 200, records=2, abort_every=3, family="java")
+    events = run(transact, spec, tmp_path, lambda found: sum(event.f == "txn" for event in found) >= 3)
+    ends = [(event.txn, event.type, event.error) for event in events if event.f == "txn"]
+    assert ends[:3] == [(0, "ok", ""), (1, "fail", "SomeError"), (2, "fail", "aborted")]
+    assert [event.offset for event in acked(events) if event.txn == 0] == [7, 7]
+
+
+def test_a_member_commits_what_it_has_read_before_it_gives_partitions_away(
+    drive_with: DriveWith, tmp_path: Path
+) -> None:
+    content = content_of("p.1:3", 3)
+    lines = [driven_clients._text(content.key), driven_clients._text(content.value)]
+    lines.append(",".join(f"{name}:{driven_clients._text(value)}" for name, value in content.headers))
+    drive_with(f"""
+        say("open", 1)
+        say("assigned", "orders:0:-1")
+        say("record", "orders", 0, 41, *{lines!r})
+        say("revoking", "orders:0:-1")
+        for line in sys.stdin:
+            verb, listed = line.rstrip("\\n").split("\\t")
+            say("committed", listed, "")
+            if verb == "release":
+                say("revoked", "orders:0:-1")
+    """)
+    spec = ConsumerSpec("c", "franz-go", "g", ("orders",))
+    events = run(consume, spec, tmp_path, lambda found: any(event.f == "revoke" for event in found))
+    moves = [(event.f, event.type) for event in events if event.group == "g"]
+    assert moves == [("assign", "ok"), ("poll", "ok"), ("commit", "ok"), ("revoke", "ok")]
+    committed = next(event for event in events if event.f == "commit")
+    assert committed.positions == [["orders", 0, 42]]
+
+
+def test_a_driver_that_dies_is_an_error_of_the_client(drive_with: DriveWith, tmp_path: Path) -> None:
+    drive_with("say('open', 1)\nsys.exit(3)")
+    with pytest.raises(Failed, match="exit code 3"):
+        run(produce, ProducerSpec("p", "java", "orders", 10), tmp_path, lambda _: False)
+    events = list(read_history(tmp_path / "history.jsonl"))
+    assert [json.loads(json.dumps(event.error)) for event in events if event.f == "error"] == ["Failed"]
+
+
+def test_a_missing_toolchain_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KMIGRATE_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", os.devnull)
+    with pytest.raises(Refused) as refused:
+        toolchains.driver_of("franz-go")
+    assert refused.value.what == "clients of franz-go need the Go toolchain, and there is no go on the PATH"
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [], "nothing half built is taken for one"
