@@ -14,6 +14,7 @@ from kmigrate.protocol.codes import row
 from kmigrate.state.create import check_state_log
 from kmigrate.state.log import STATE_TOPIC
 from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.verbs import state_findings
 
 __all__ = ["probe_cluster"]
 
@@ -94,6 +95,8 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     )
     found.append(await _authorizer(client, apis))
     found.append(await _state_log(client))
+    if client.metadata.topics.get(STATE_TOPIC) is not None:
+        found += await state_findings(client)
     return found
 
 

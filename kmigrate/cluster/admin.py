@@ -261,15 +261,19 @@ class Admin:
             }
         return out
 
-    async def alter_topic_configs(self, name: str, put: Mapping[str, str], remove: Sequence[str] = ()) -> None:
-        """Set and remove single configs of a topic; others stay as they are."""
+    async def alter_topic_configs(
+        self, name: str, put: Mapping[str, str], remove: Sequence[str] = (), *, try_only: bool = False
+    ) -> None:
+        """Set and remove single configs of a topic; others stay as they are. With `try_only` it is only asked for."""
         entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in put.items()]
         entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in remove]
         if not entries:
             return
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         await self._one(
-            lambda: self.client.incremental_alter_configs([resource], request_timeout=self._timeout),
+            lambda: self.client.incremental_alter_configs(
+                [resource], request_timeout=self._timeout, validate_only=try_only
+            ),
             f"alter the configs of topic {name}",
         )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
-__all__ = ["GROUP", "LITERAL", "PREFIXED", "TOPIC", "Acl", "TopicRights", "group_rights", "topic_rights"]
+__all__ = ["GROUP", "LITERAL", "PREFIXED", "TOPIC", "Acl", "TopicRights", "group_rights", "topic_rights", "writers"]
 
 TOPIC, GROUP = "topic", "group"
 LITERAL, PREFIXED = "literal", "prefixed"
@@ -64,6 +64,7 @@ _DENIED_NOW = {
     "DESCRIBE_CONFIGS": ("DESCRIBE_CONFIGS",),
     "ALL": ("READ", "DESCRIBE", "DESCRIBE_CONFIGS"),
 }
+_WRITES = frozenset({"WRITE", "ALL"})
 _GROUP_OPERATIONS = frozenset({"READ", "DESCRIBE", "DELETE", "ALL"})
 
 
@@ -96,3 +97,10 @@ def group_rights(rules: Iterable[Acl], group: str) -> tuple[Acl, ...]:
         if rule.covers(GROUP, group) and rule.operation in _GROUP_OPERATIONS
     }
     return tuple(sorted(found))
+
+
+def writers(rules: Iterable[Acl], topic: str) -> tuple[str, ...]:
+    """Principals that some rule lets write a topic, and that none keeps from it altogether."""
+    about = [rule for rule in rules if rule.covers(TOPIC, topic) and rule.operation in _WRITES]
+    refused = {rule.principal for rule in about if not rule.allow and rule.host == _WILDCARD}
+    return tuple(sorted({rule.principal for rule in about if rule.allow} - refused))

@@ -35,6 +35,7 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 
 __all__ = [
     "KINDS",
+    "LEAST_READER",
     "SCHEMA",
     "SEALED_SIZE",
     "SIZE_LIMIT",
@@ -75,8 +76,14 @@ __all__ = [
 ]
 
 SCHEMA = 1
-"""Version of the records' shape. A reader refuses a higher one; version n must read n+1 before any writes it."""
+"""Version of the records' shape that this version writes."""
+LEAST_READER = 1
+"""The lowest version that may act on what this one writes, told in every record; an older one refuses it.
 
+A change of the shape takes two releases: the first reads the new shape and does not write it; the second writes it,
+with a higher SCHEMA. LEAST_READER rises to the first of them where a process that does not know a field would do harm
+by ignoring it, or by writing the record again without it; where it does none, it stays.
+"""
 
 SIZE_LIMIT, SEALED_SIZE = "max.message.bytes", "1"
 """The topic config that a seal is made of, and its value: no batch is so small."""

@@ -77,7 +77,8 @@ class Forwards:
             route.key: FenceAck(
                 epoch=route.fence_epoch,
                 in_flight=self.in_flight.get(route.key, 0),
-                producers=self._marks(route.key),
+                # After the flip nobody asks for marks, and a seal may stay on for days.
+                producers=self._marks(route.key) if route.serve is Serve.HOLD else {},
             )
             for route in table.topics.values()
             if route.fenced

@@ -14,10 +14,9 @@ from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
-from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence, RouterRecord, StrayRecord
+from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence
 from kmigrate.model.routes import routing_table
-from kmigrate.model.state import State
-from kmigrate.net.clock import boottime, monotonic, now_ms, sleep
+from kmigrate.net.clock import boottime, monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
@@ -29,6 +28,7 @@ from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.memory import StateMemory
 from kmigrate.router.metrics import show_router
 from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.registration import Registration
 from kmigrate.router.settings import RouterSettings
 from kmigrate.state.log import StateLog
 
@@ -60,6 +60,7 @@ class Router:
         self.instance = instance
         self._target = target
         self._state_log = log
+        self._registration = Registration(log, settings.name, settings.told_host, instance)
         self._failed: asyncio.Future[None] | None = None
         self._tasks = TaskOwner(self._on_failure)
         self._clusters = Clusters(target, source_client, self._tasks, self._brokers_changed, self._announce_now)
@@ -80,8 +81,8 @@ class Router:
         self._beat = boottime()
         """When this process was last seen to work, by its own clock."""
         self._core.stood_still = lambda: boottime() - self._beat > settings.stood_still_s
-        self._replaced_owing = False
-        """Whether forwards were not resolved when another took this router's place."""
+        self._owes = False
+        """Whether something was under way at a source when another took this router's place: it stays a stray."""
 
     @property
     def bootstrap(self) -> str:
@@ -99,7 +100,7 @@ class Router:
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
         await self._state_log.read_to_end()
-        await self._register()
+        await self._registration.take(self.bootstrap)
         self._swap()
         self._serving = True
         for server in self._servers.values():
@@ -137,8 +138,8 @@ class Router:
             connection.abort()
         await self._tasks.close()
         await self._clusters.close()
-        if resolved and not self._replaced_owing:
-            await self._deregister()
+        if resolved and not self._owes:
+            await self._registration.leave()
 
     def _on_failure(self, error: BaseException) -> None:
         _log.error("router: %r", error)
@@ -285,49 +286,6 @@ class Router:
 
     # the state log
 
-    async def _register(self) -> None:
-        """Take the name. Whoever had it and left without a word is written down first: it may live (V2)."""
-        record = RouterRecord(
-            name=self.settings.name,
-            instance=self.instance,
-            host=self.settings.told_host,
-            bootstrap=self.bootstrap,
-            since_ms=now_ms(),
-        )
-
-        def decide(state: State) -> RouterRecord | StrayRecord | None:
-            before = state.records.get(record.key)
-            if isinstance(before, RouterRecord) and before != record:
-                stray = state.with_stray(before)
-                if stray != state.stray(before.name):
-                    return stray
-            return None if before == record else record
-
-        while self._own_record(self._state_log.state) is None:
-            await self._state_log.append(decide)
-
-    async def _deregister(self) -> None:
-        """Leave with a word, also where another has this router's place by now: nothing of it is under way."""
-
-        def decide(state: State) -> StrayRecord | tuple[str, None] | None:
-            mine, stray = self._own_record(state), state.stray(self.settings.name)
-            if mine is not None:
-                return mine.key, None
-            if stray is None or self.instance not in stray.instances:
-                return None
-            return stray.without(self.instance) or (stray.key, None)
-
-        try:
-            await self._state_log.append(decide, timeout=5.0)
-        except KmigrateError as error:
-            _log.warning("router %s stays registered: %s", self.settings.name, error.what)
-
-    def _own_record(self, state: State) -> RouterRecord | None:
-        for record in state.routers():
-            if record.name == self.settings.name and record.instance == self.instance:
-                return record
-        return None
-
     async def _follow(self) -> None:
         while True:
             self._swap_if_newer()
@@ -335,7 +293,7 @@ class Router:
 
     def _swap_if_newer(self) -> None:
         if self._state_log.state.epoch != self._core.table.epoch:
-            if self._own_record(self._state_log.state) is None:
+            if not self._registration.stands(self._state_log.state):
                 self._replaced()
             self._swap()
 
@@ -348,7 +306,7 @@ class Router:
 
     def _replaced(self) -> None:
         """Nobody waits for this router at a fence any more, so it must not forward anything any more."""
-        self._replaced_owing = any(self._core.forwards.in_flight.values())
+        self._owes = any(self._core.forwards.in_flight.values())
         for server in self._servers.values():
             server.close()
         for connection in [*self._connections, *self._draining]:

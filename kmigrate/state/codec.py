@@ -1,7 +1,9 @@
 """Bytes of state-log records: an envelope around the record's JSON.
 
-    {"schema": 1, "at": offset, "prev": nonce of the record before, "nonce": own nonce, "record": {…}}
+    {"schema": 1, "reader": 1, "at": offset, "prev": nonce of the record before, "nonce": own nonce, "record": {…}}
 
+`schema` is the version of the shape it was written in, `reader` the lowest version that may act on it: what is newer
+than we are, but says that we may, is read without the fields that we do not know.
 `at` makes the log linearizable even where the broker forgot its producer state: a record that stands elsewhere
 than it says is void.
 """
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.records import SCHEMA, Record, decode_record, encode_record
+from kmigrate.model.records import LEAST_READER, SCHEMA, Record, decode_record, encode_record
 
 __all__ = ["Envelope", "decode_envelope", "encode_envelope"]
 
@@ -31,6 +33,7 @@ class Envelope:
 def encode_envelope(envelope: Envelope) -> bytes:
     body = {
         "schema": SCHEMA,
+        "reader": LEAST_READER,
         "at": envelope.at,
         "prev": envelope.prev,
         "nonce": envelope.nonce,
@@ -40,10 +43,11 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope(value: bytes) -> Envelope:
-    """Read an envelope; a newer schema or bytes of another kind are refused, never skipped."""
+    """Read an envelope; what needs a newer reader, or is of another kind, is refused, never skipped."""
     try:
         body: dict[str, Any] = json.loads(value)
         schema = int(body["schema"])
+        reader = int(body.get("reader", schema))
     except (ValueError, KeyError, TypeError) as error:
         raise StateLogBroken(
             "foreign-record",
@@ -51,10 +55,11 @@ def decode_envelope(value: bytes) -> Envelope:
             still_true="nothing was changed",
             next_step="let only kmigrate's principal write the state topic (EO-95)",
         ) from error
-    if schema > SCHEMA:
+    if reader > SCHEMA:
         raise StateLogBroken(
             "newer-state-log",
-            f"the state log was written by a newer kmigrate (schema {schema}, this one reads up to {SCHEMA})",
+            f"the state log was written by a newer kmigrate: schema {schema}, for readers of schema {reader} and "
+            f"later; this one has {SCHEMA}",
             still_true="nothing was changed",
             next_step="use the newer version of kmigrate",
         )

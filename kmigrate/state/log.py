@@ -246,7 +246,10 @@ class StateLog:
         if value is None:
             self._presence.pop(name, None)
             return
-        record = self._said.get((name, value)) or decode_record(json.loads(value))
+        try:
+            record = self._said.get((name, value)) or decode_record(json.loads(value))
+        except (StateLogBroken, ValueError):
+            return  # of a newer version, or nobody's: who is not understood has said nothing, and decides nothing
         if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
             # What was written before we opened the log may be old: it counts from its own append time.
             age = max(0.0, (now_ms() - batch.max_timestamp) / 1000)

@@ -94,7 +94,7 @@ class Sealer:
         """Seal a fenced topic and prove it; False where its record has to be looked at again first (rules B and C)."""
         known = record.seal
         if known is None or not routers.keys() <= known.routers.keys():
-            before = known.before if known is not None else await self._own_limit(record.topic)
+            before = known.before if known is not None else await self._tried(record)
             names = {**(known.routers if known is not None else {}), **routers}
             await self._write(record, Seal(before, names))
             return False
@@ -118,7 +118,11 @@ class Sealer:
             raise
         await self._write(record, None)
 
-    async def _own_limit(self, topic: str) -> str:
+    async def _tried(self, record: TopicRecord) -> str:
+        """The topic's own limit, once it is known that kmigrate may seal it: a refusal now leaves nothing to undo."""
+        topic = record.topic
+        await asked_to_append(self.source, topic, range(record.partitions))
+        await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: SEALED_SIZE}, try_only=True)
         told = (await self.admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)
         return told.value if told is not None and told.own else ""
 

@@ -6,7 +6,7 @@ whose effect stands already changes nothing and succeeds.
 
 from __future__ import annotations
 
-from kmigrate.workflow.verbs.access import access_findings
+from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups, unmirrored_readers
@@ -47,6 +47,7 @@ __all__ = [
     "resolve_link",
     "resume_topics",
     "set_engine",
+    "state_findings",
     "throttle_link",
     "undo_finish",
     "unmirrored_readers",

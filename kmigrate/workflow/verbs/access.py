@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kmigrate.cluster.acls import read_acls
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.acls import topic_rights
 from kmigrate.model.records import LinkRecord
+from kmigrate.state.access import other_writers
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding
 
-__all__ = ["access_findings"]
+__all__ = ["access_findings", "state_findings"]
 
 
 async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:
@@ -38,3 +40,22 @@ async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str
                 )
             )
     return found
+
+
+async def state_findings(target: ClusterClient) -> list[Finding]:
+    """A warning where others than kmigrate may write the state log (EO-95)."""
+    try:
+        others = await other_writers(target)
+    except KmigrateError:
+        return []  # whoever may not read the rules is told so where they are needed
+    if not others:
+        return []
+    return [
+        Finding(
+            "warn",
+            "state-writable",
+            f"{', '.join(others)} may write the state log of {target.settings.name}: kmigrate's promises hold only "
+            "while nobody else does",
+            "take WRITE on __kmigrate_* from all but kmigrate's own principal",
+        )
+    ]

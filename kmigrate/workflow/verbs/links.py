@@ -19,7 +19,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.verbs.access import access_findings
+from kmigrate.workflow.verbs.access import access_findings, state_findings
 
 __all__ = [
     "check_link",
@@ -76,6 +76,7 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
         now_ms(),
     )
     found = [Finding("warn", "state-log-small", warning) for warning in estate.warnings]
+    found += await state_findings(estate.target)
     known = state.link(name)
     if known is not None:
         if known.source.name == source and known.target.name == target_settings.name:
@@ -226,6 +227,7 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
             )
         )
         found += await access_findings(estate, link)
+        found += await state_findings(estate.target)
     except (Refused, Unreachable, AuthenticationFailed) as error:
         found.append(Finding("refuse", error.ref, error.what, error.next_step))
     if not mirror_runs(estate, link.name):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kmigrate.model.acls import GROUP, PREFIXED, TOPIC, Acl, group_rights, topic_rights
+from dataclasses import replace
+
+from kmigrate.model.acls import GROUP, PREFIXED, TOPIC, Acl, group_rights, topic_rights, writers
 
 
 def rule(operation: str, name: str = "orders", *, allow: bool = True, pattern: str = "literal", of: str = TOPIC) -> Acl:
@@ -48,3 +50,13 @@ def test_rules_on_groups_and_on_creating_are_nothing_to_a_topic() -> None:
 def test_a_mirrored_groups_members_keep_their_rules() -> None:
     rules = [rule("READ", "bill", pattern=PREFIXED, of=GROUP), rule("READ", "other", of=GROUP), rule("READ", "billing")]
     assert group_rights(rules, "billing") == (rule("READ", "billing", of=GROUP),)
+
+
+def test_who_may_write_a_topic_is_told_from_its_rules_by_name_prefix_and_wildcard() -> None:
+    by_name, by_prefix = rule("WRITE"), replace(rule("ALL", "ord", pattern=PREFIXED), principal="User:bob")
+    everybody = replace(rule("WRITE", "*"), principal="User:eve")
+    kept_out = replace(everybody, allow=False)
+    reader = replace(rule("READ"), principal="User:dan")
+    assert writers([by_name, by_prefix, everybody, reader], "orders") == ("User:ann", "User:bob", "User:eve")
+    assert writers([by_name, by_prefix, everybody, kept_out], "orders") == ("User:ann", "User:bob")
+    assert writers([by_name], "payments") == ()

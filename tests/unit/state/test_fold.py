@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.records import LeaseRecord
+from kmigrate.model.records import LEAST_READER, SCHEMA, LeaseRecord
 from kmigrate.records.batch import Batch, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state.codec import Envelope, decode_envelope, encode_envelope
@@ -87,3 +87,34 @@ def test_a_newer_schema_is_refused_by_name() -> None:
     with pytest.raises(StateLogBroken) as caught:
         decode_envelope(value)
     assert caught.value.ref == "newer-state-log"
+
+
+def in_schema(schema: int, reader: int | None, **unknown: object) -> bytes:
+    """An envelope as a later version would write it."""
+    body = json.loads(envelope(0, "", "a", 7))
+    body["schema"], body["record"] = schema, {**body["record"], **unknown}
+    if reader is None:
+        del body["reader"]
+    else:
+        body["reader"] = reader
+    return json.dumps(body).encode()
+
+
+def test_a_record_of_the_next_schema_is_read_where_it_says_that_this_version_may() -> None:
+    fold = fold_of(batch(0, in_schema(SCHEMA + 1, SCHEMA, later="unknown here")))
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 7)
+
+
+def test_a_record_that_needs_a_newer_reader_is_refused_with_both_versions() -> None:
+    with pytest.raises(StateLogBroken, match=f"for readers of schema {SCHEMA + 1} and later; this one has {SCHEMA}"):
+        fold_of(batch(0, in_schema(SCHEMA + 1, SCHEMA + 1)))
+
+
+def test_a_record_from_before_readers_were_named_is_read() -> None:
+    assert fold_of(batch(0, in_schema(SCHEMA, None))).state.lease("w") == LeaseRecord("w", "me", 7)
+
+
+def test_every_record_that_is_written_can_be_read_by_the_version_that_writes_it() -> None:
+    body = json.loads(envelope(0, "", "a", 1))
+    assert (body["schema"], body["reader"]) == (SCHEMA, LEAST_READER)
+    assert LEAST_READER <= SCHEMA

@@ -11,7 +11,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.refusal import Takes
-from kmigrate.errors import Unreachable
+from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
     SIZE_LIMIT,
@@ -40,13 +40,18 @@ class SourceAdmin(FakeAdmin):
 
     limit: ConfigValue = field(default_factory=lambda: ConfigValue("1048588", own=False))
     away: bool = False
+    refuses: bool = False
 
     async def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
         return {name: {SIZE_LIMIT: self.limit} for name in names}
 
-    async def alter_topic_configs(self, *given: Any) -> None:
+    async def alter_topic_configs(self, *given: Any, try_only: bool = False) -> None:
         if self.away:
             raise Unreachable("away", "the source is away")
+        if self.refuses:
+            raise BrokerRefused("not-allowed", "no right to alter configs")
+        if try_only:
+            return
         self.altered.append(given)
         put = given[1].get(SIZE_LIMIT)
         self.limit = ConfigValue(put or "1048588", own=put is not None)
@@ -213,6 +218,15 @@ def test_a_topic_that_transactions_write_waits_for_the_router_instead(scene: Any
     assert record.phase is TopicPhase.MIRRORING
     assert "written in transactions" in record.reason and "router forget far --dead" in record.reason
     assert made.admin.altered == []
+
+
+def test_a_source_that_does_not_let_itself_be_sealed_is_asked_before_anything_is_written_down(scene: Any) -> None:
+    made = scene(SILENT)
+    made.admin.refuses = True
+    record = made.promote()
+    assert (record.phase, record.seal) == (TopicPhase.MIRRORING, None)
+    assert record.reason == "not-allowed: no right to alter configs"
+    assert set(made.seals) == {None}
 
 
 def test_a_seal_that_no_leader_shows_gives_the_promote_up(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:

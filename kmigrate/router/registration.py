@@ -1,0 +1,64 @@
+"""A router's place in the state log: taken before its first client, left with a word when nothing is under way.
+
+Every fence waits for the instance that is registered under a name. Whoever had the name before and left without a word
+is written down as a stray first, for it may live (V2): a fence is sealed for it on the source.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kmigrate.errors import KmigrateError
+from kmigrate.model.records import RouterRecord, StrayRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
+from kmigrate.state.log import StateLog
+
+__all__ = ["Registration"]
+
+_log = logging.getLogger("kmigrate.router")
+
+
+class Registration:
+    """One instance's, under one name."""
+
+    def __init__(self, log: StateLog, name: str, host: str, instance: str) -> None:
+        self._state_log = log
+        self._name = name
+        self._host = host
+        self._instance = instance
+
+    def stands(self, state: State) -> bool:
+        """Whether fences wait for this instance."""
+        return any(each.name == self._name and each.instance == self._instance for each in state.routers())
+
+    async def take(self, bootstrap: str) -> None:
+        """Take the name."""
+        record = RouterRecord(self._name, self._instance, self._host, bootstrap, now_ms())
+
+        def decide(state: State) -> RouterRecord | StrayRecord | None:
+            before = state.records.get(record.key)
+            if isinstance(before, RouterRecord) and before != record:
+                stray = state.with_stray(before)
+                if stray != state.stray(self._name):
+                    return stray
+            return None if before == record else record
+
+        while not self.stands(self._state_log.state):
+            await self._state_log.append(decide)
+
+    async def leave(self) -> None:
+        """Leave with a word, also where another has taken the name meanwhile: nothing of this one is under way."""
+
+        def decide(state: State) -> StrayRecord | tuple[str, None] | None:
+            if self.stands(state):
+                return f"router/{self._name}", None
+            stray = state.stray(self._name)
+            if stray is None or self._instance not in stray.instances:
+                return None
+            return stray.without(self._instance) or (stray.key, None)
+
+        try:
+            await self._state_log.append(decide, timeout=5.0)
+        except KmigrateError as error:
+            _log.warning("router %s stays registered: %s", self._name, error.what)

@@ -1,0 +1,70 @@
+"""A router's place in the state log, and what is remembered of those that had it and left without a word."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kmigrate.model.records import Record
+from kmigrate.router.registration import Registration
+from tests.fakes.state_log import MemoryLog
+
+
+def place(log: MemoryLog, instance: str) -> Registration:
+    return Registration(log, "edge", "host", instance)  # type: ignore[arg-type]
+
+
+def take(log: MemoryLog, *instances: str) -> None:
+    for instance in instances:
+        asyncio.run(place(log, instance).take("host:1"))
+
+
+def leave(log: MemoryLog, instance: str) -> None:
+    asyncio.run(place(log, instance).leave())
+
+
+def strays(log: MemoryLog) -> list[tuple[str, ...]]:
+    return [stray.instances for stray in log.state.strays()]
+
+
+def test_who_takes_a_name_writes_down_first_who_had_it() -> None:
+    log = MemoryLog()
+    take(log, "i1", "i2", "i3")
+    assert [router.instance for router in log.state.routers()] == ["i3"]
+    assert strays(log) == [("i1", "i2")]
+    kinds = [record.key for record in log.history if record is not None]
+    assert kinds == ["router/edge", "stray/edge", "router/edge", "stray/edge", "router/edge"]
+
+
+def test_who_left_with_a_word_is_no_stray() -> None:
+    log = MemoryLog()
+    take(log, "i1")
+    leave(log, "i1")
+    take(log, "i2")
+    assert strays(log) == []
+
+
+def test_a_replaced_instance_takes_itself_off_and_leaves_its_successor_alone() -> None:
+    log = MemoryLog()
+    take(log, "i1", "i2", "i3")
+    leave(log, "i1")
+    assert strays(log) == [("i2",)]
+    leave(log, "i2")
+    assert strays(log) == []
+    assert place(log, "i3").stands(log.state)
+
+
+def test_whoever_dies_between_the_two_records_is_found_by_the_next() -> None:
+    log = MemoryLog()
+    take(log, "i1")
+
+    def die(record: Record | None) -> None:
+        raise InterruptedError
+
+    log.on_append = die
+    try:
+        take(log, "i2")
+    except InterruptedError:
+        log.on_append = lambda _: None
+    take(log, "i3")
+    assert strays(log) == [("i1",)]
+    assert place(log, "i3").stands(log.state)
