@@ -137,7 +137,7 @@ class Librdkafka:
                     "RDKAFKA_TEST_CONF": str(where),
                     "LD_LIBRARY_PATH": f"{tests}/../src:{tests}/../src-cpp",
                 },
-                seconds=180,
+                seconds=300,
             )
             found |= read_runner(said.output)
         return {name: found[name] for name in only if name in found} if only else found

@@ -155,7 +155,8 @@ def test_a_record_that_is_read_at_another_offset_fails_the_scene() -> None:
 def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     said = execute(["sh", "-c", "sleep 600 & echo $!; wait"], tmp_path, tmp_path / "log", seconds=3)
     assert said.code is None
-    state = subprocess.run(["ps", "-o", "stat=", "-p", said.output.strip()], capture_output=True, text=True, check=False)
+    ps = ["ps", "-o", "stat=", "-p", said.output.strip()]
+    state = subprocess.run(ps, capture_output=True, text=True, check=False)
     assert state.stdout[:1] in ("", "Z")
 
 
