@@ -35,6 +35,7 @@ from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.login import current_password, current_token
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.sasl import expiry_of
 
 __all__ = ["Admin", "CommittedOffset", "ConfigValue", "GroupMember", "GroupState"]
@@ -353,6 +354,9 @@ class Admin:
             ),
             f"read the offsets of group {group}",
         )
+        for part in told.topic_partitions:
+            if part.error is not None and part.error.code() == Code.UNSTABLE_OFFSET_COMMIT:
+                raise self._translate(KafkaException(part.error), f"read the offsets of group {group}")
         return {
             (p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
             for p in told.topic_partitions

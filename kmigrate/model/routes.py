@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import LinkRecord, ProducerMark, TopicRecord, TransactionRecord
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, LinkRecord, ProducerMark, TopicRecord, TransactionRecord
 from kmigrate.model.state import State
 
 __all__ = [
     "DIRECT_LIMIT",
+    "GroupRoute",
     "RoutingTable",
     "Serve",
     "TopicRoute",
@@ -78,6 +79,19 @@ class TopicRoute:
     fence_epoch: int
     partitions: int
     gate: Mapping[int, tuple[ProducerMark, ...]]
+    mapped: bool = False
+    """Offsets differ between the clusters."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoute:
+    """A group that follows: its members are the source's, until its promote opens it at the target."""
+
+    link: str
+    gathering: bool = False
+    """Being promoted: its members are made to join anew, and held when they do."""
+    frozen: bool = False
+    """Nothing of it goes to the source any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,7 @@ class RoutingTable:
     epoch: int
     topics: Mapping[str, TopicRoute]
     held_groups: frozenset[str]
-    """Groups whose members wait: mirrored and not promoted (AL-30)."""
+    """Groups whose members wait: mirrored and not promoted (AL-30), unless they follow and are not frozen."""
     transactions: Mapping[str, Mapping[str, TransactionRecord]] = field(default_factory=dict)
     """By transactional id and link: who its holder is on each side."""
     mirroring: tuple[str, ...] = ()
@@ -96,6 +110,8 @@ class RoutingTable:
     """For each of these the links from the same source cluster, itself among them."""
     finished: bool = False
     """Whether clients are told the target's own addresses (`finished`)."""
+    followed: Mapping[str, GroupRoute] = field(default_factory=dict)
+    """Groups in follow mode that are not promoted, by name."""
 
 
 def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
@@ -115,7 +131,12 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
         fence_epoch=record.fence_epoch,
         partitions=record.partitions,
         gate=gate,
+        mapped=record.mapped,
     )
+
+
+def _group_route(record: GroupRecord) -> GroupRoute:
+    return GroupRoute(record.link, record.phase is GroupPhase.PROMOTING, record.frozen)
 
 
 def finished(state: State) -> bool:
@@ -140,13 +161,22 @@ def routing_table(state: State) -> RoutingTable:
         link = state.link(record.link)
         if link is not None:
             topics[record.topic] = _route(state, link, record)
-    held = frozenset(r.group for r in state.groups() if r.phase is not GroupPhase.PROMOTED)
+    waiting = [r for r in state.groups() if r.phase is not GroupPhase.PROMOTED]
+    held = frozenset(r.group for r in waiting if r.mode is GroupMode.HOLD or r.frozen)
+    followed = {r.group: _group_route(r) for r in waiting if r.mode is GroupMode.FOLLOW}
     transactions: dict[str, dict[str, TransactionRecord]] = {}
     for transaction in state.transactions():
         transactions.setdefault(transaction.name, {})[transaction.link] = transaction
     mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})
     return RoutingTable(
-        state.epoch, topics, held, transactions, tuple(mirroring), _siblings(state, mirroring), finished(state)
+        state.epoch,
+        topics,
+        held,
+        transactions,
+        tuple(mirroring),
+        _siblings(state, mirroring),
+        finished(state),
+        followed,
     )
 
 

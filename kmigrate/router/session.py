@@ -19,7 +19,8 @@ from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, encode_request, rewrite_answer
 from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
 from kmigrate.router.apis.fetch import FETCH, FIRST_WITH_NODE_IDS, rewrite_fetch
-from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
+from kmigrate.router.apis.followed import FOLLOWED_APIS
+from kmigrate.router.apis.groups import HELD_APIS, JOIN_GROUP, groups_of, wait_answer
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -32,6 +33,7 @@ from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_ref
 from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.exchange import Exchange
+from kmigrate.router.follow import FollowDesk
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.login import SASL_APIS, ClientLogin
 from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
@@ -42,6 +44,7 @@ __all__ = ["Session"]
 
 _LONGEST_HOLD_S = 5.0
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
+_OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
 
@@ -62,6 +65,7 @@ class Session:
         self._order = Sequencer()
         self._judge = ProduceJudge(core)
         self._transactions = TransactionDesk(core, edge)
+        self._follow = FollowDesk(core, edge)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._held: Held | None = None
         self._arrived = 0.0
@@ -107,6 +111,7 @@ class Session:
         self._advancing = True
         try:
             self._transactions.advance()
+            self._follow.advance()
             while self._inbound:
                 head, frame, self._arrived = self._inbound[0]
                 if not self._take(head, frame):
@@ -128,6 +133,7 @@ class Session:
         """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
         self.gone = True
         self._transactions.closed()
+        self._follow.closed()
         for exchange in list(self._exchanges):
             exchange.lost()
         if self._exchanges:
@@ -186,7 +192,7 @@ class Session:
             return self._produce(head, frame)
         if self.gone:
             return True
-        if key in HELD_APIS and self._core.table.held_groups:
+        if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
             return self._group(head, frame)
         if key in REWRITTEN:
             return self._rewritten(head, frame)
@@ -311,12 +317,18 @@ class Session:
         self._pass(head, frame if changed is None else encode_request(frame, full, changed))
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
-        """Requests of a held group wait a moment and are told to come again (code 14)."""
+        """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk."""
         request = decode_request(frame, self._decodable(head, frame))
-        held = self._core.table.held_groups
-        if held.isdisjoint(groups_of(request)):
+        held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
+        if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (
+            head.api_key == JOIN_GROUP and groups[0] in followed
+        ):
             self._group_deadline = None
-            self._pass(head, frame)
+            if head.api_key in FOLLOWED_APIS and not followed.keys().isdisjoint(groups):
+                slot = self._order.take(len(frame))
+                self._follow.take(head, request, lambda answer: self._fill(slot, answer))
+            else:
+                self._pass(head, frame)
             return True
         now = self._edge.now()
         if self._group_deadline is None:

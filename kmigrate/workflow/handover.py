@@ -1,8 +1,8 @@
 """How a group's committed positions go from the source to the target, exactly.
 
-Order (C12): nobody on the source → read stable offsets → wait until the target holds every record below them →
-translate by the topic's offset map (one run where offsets are identical: a position stays what it is) → write with
-leader epoch −1 and the metadata string → read back → look at the source once more → open.
+Order (C12): nobody on the source (but through a router) → read stable offsets → wait until the target holds every
+record below them → translate by the topic's offset map (one run where offsets are identical: a position stays what it
+is) → write with leader epoch −1 and the metadata string → read back → look at the source once more → open.
 All or nothing: a group whose handover stops anywhere before `open` is mirrored as before, and nothing that was
 written to the target is seen by a consumer, because the routers still hold the group.
 """
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, CommittedOffset, GroupMember
 from kmigrate.cluster.client import LATEST, ClusterClient
-from kmigrate.errors import Refused
+from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.codes import Code
 
-__all__ = ["Handover", "hand_over", "members_left"]
+__all__ = ["Handover", "hand_over", "members_left", "refuse_members"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ async def hand_over(
     *,
     starts: Mapping[str, Mapping[int, int]],
     maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
+    outsiders: Callable[[], Awaitable[Sequence[GroupMember]]],
     source_admin: Admin,
     target: ClusterClient,
     target_admin: Admin,
@@ -60,10 +62,11 @@ async def hand_over(
 ) -> Handover:
     """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
 
-    `maps_of` tells a topic's offset maps by partition, as they are at the time of the call.
+    `maps_of` tells a topic's offset maps by partition, as they are at the time of the call; `outsiders` who may still
+    commit on the source.
     """
-    refuse_members(group, await members_left(source_admin, group))
-    told = await source_admin.group_offsets(group)
+    refuse_members(group, await outsiders())
+    told = await _stable_offsets(source_admin, group, timeout)
     wanted: dict[tuple[str, int], CommittedOffset] = {}
     left_out: set[str] = set()
     for (topic, partition), committed in told.items():
@@ -86,7 +89,7 @@ async def hand_over(
     wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
     if wrong:
         raise Refused("offsets-not-read-back", f"the target does not show what was written for {wrong[:3]}")
-    refuse_members(group, await members_left(source_admin, group))
+    refuse_members(group, await outsiders())
     if await source_admin.group_offsets(group) != told:
         raise Refused(
             "offsets-moved",
@@ -98,6 +101,20 @@ async def hand_over(
     for (topic, partition), committed in wanted.items():
         written.setdefault(topic, {})[partition] = committed.offset
     return Handover(written, tuple(sorted(left_out)))
+
+
+async def _stable_offsets(
+    source: Admin, group: str, timeout: float
+) -> Mapping[tuple[str, int], CommittedOffset]:
+    """A group's positions once no transaction has any of them pending."""
+    deadline = monotonic() + timeout
+    while True:
+        try:
+            return await source.group_offsets(group)
+        except BrokerRefused as pending:
+            if pending.code != Code.UNSTABLE_OFFSET_COMMIT or monotonic() > deadline:
+                raise
+        await sleep(0.05)
 
 
 Wanted = dict[tuple[str, int], CommittedOffset]

@@ -16,6 +16,7 @@ E  The topic's rules on writing are in force on every broker of the target befor
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
 F  Topics that transactions couple are fenced only when all of them are to be promoted, and flipped only when all stand
    at their barriers: their records follow each other at once, and no transaction begins in between (`router`).
+   A group whose positions these transactions commit is handed over before the fence, and opens after the flip.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import (
     coupled_records,
     not_asked_for,
+    not_staged,
     refuse_lost_ids,
     wait_for_ends,
     wait_for_unit,
@@ -154,7 +156,13 @@ class TopicPromotion:
                 return f"partition {partition} has stopped: {seen.problem}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
-        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router()
+        state = self.log.state
+        return (
+            self._not_upkept(record)
+            or not_asked_for(state, record)
+            or self._silent_router()
+            or not_staged(state, record)
+        )
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """The mirror must have compared partitions, configs and rules since this promote was asked for."""
@@ -285,6 +293,9 @@ class TopicPromotion:
             self.ready.add((self.link, self.topic))
             await wait_for_unit(self.log, record, self.ready, deadline)
             ends = await self._prove(record, deadline)
+        against = not_staged(self.log.state, record)
+        if against is not None:
+            raise Refused("coupled-group", against)
         flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
         await self._advance(record, TopicEvent.FLIP, flipped)
 
