@@ -106,6 +106,15 @@ class FollowDesk:
         else:
             self._split(head, request, groups, told)
 
+    def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
+        """Positions that a transaction at the source commits, in its holder's name there (TxnOffsetCommit)."""
+        word = _Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
+        self._core.followers.heard(group, word.member_id)
+        if self._differs(topics_of(request)):
+            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        else:
+            self._commit(word)
+
     def advance(self) -> None:
         """The table is a newer one: what is held may go on."""
         self._core.waiting.pop(self, None)
@@ -193,7 +202,7 @@ class FollowDesk:
 
     def _commit(self, word: _Word) -> None:
         followers = self._core.followers
-        if word.head.api_key == OFFSET_COMMIT:
+        if word.head.api_key != OFFSET_DELETE:
             word.request = without_epochs(word.request)
         followers.leave(word.group)
 

@@ -64,8 +64,8 @@ class Session:
         self._inbound_bytes = 0
         self._order = Sequencer()
         self._judge = ProduceJudge(core)
-        self._transactions = TransactionDesk(core, edge)
         self._follow = FollowDesk(core, edge)
+        self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._held: Held | None = None
         self._arrived = 0.0
