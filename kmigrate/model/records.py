@@ -479,7 +479,7 @@ class GroupWord:
     """A router's word on one group that follows; members by their marks (`kmigrate.model.members`)."""
 
     in_flight: int = 0
-    """Commits on their way to the source."""
+    """Commits on their way to the source, and open transactions that may hold some."""
     members: tuple[str, ...] = ()
     """Who speaks to the source's group through this router."""
     joined: tuple[str, ...] = ()

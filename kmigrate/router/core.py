@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from kmigrate.model.door import Identity
-from kmigrate.model.records import TransactionRecord
+from kmigrate.model.records import GroupWord, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.router.begun import Begun
 from kmigrate.router.followers import Followers
@@ -206,6 +206,16 @@ class Core:
         """A transaction at a source is over."""
         for key in self.begun.end(link, name):
             self.resolved(key)
+        if any(route.frozen for route in self.table.followed.values()):
+            self.outside.drained()
+
+    def group_words(self) -> dict[str, GroupWord]:
+        """This router's word on each group that follows; an open transaction may still commit its group's positions."""
+        open_: Counter[str] = Counter()
+        for link, name in self.begun.entries:
+            record = self.table.transactions.get(name, {}).get(link)
+            open_.update(record.groups if record is not None else ())
+        return self.followers.words(self.table, open_)
 
     def resolved(self, key: str, count: int = 1) -> None:
         """Forwards of a topic are resolved; the last one under a fence is announced."""

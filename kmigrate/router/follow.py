@@ -7,8 +7,9 @@ A  No leader epoch passes in either direction (C1, V5).
 B  A committed position is told when the target's copy has come to it (`copied`): until then the request waits, and is
    told to come again (14). So no fetch of a member is ever beyond the copy's end.
 C  Positions of a topic whose offsets differ between the clusters are neither told nor taken: the request waits.
-D  While the group is promoted (`gathering`) its members are made to join anew: heartbeats say that it rebalances, what
-   a rebalance is under way is begun again, and who joins is held. Commits still reach the source.
+D  While the group is promoted (`gathering`) its members are made to join anew: heartbeats say that it rebalances, a
+   rebalance that is under way is begun again, and a join is held here. The source never hears of it, so its generation
+   stays what it is and commits still reach it; the router sends the heartbeats of who is held.
 E  Once it is frozen nothing reaches the source. A join that is held then goes to the target as a new one when the group
    opens, and its member learns its new id from the answer: who gives nothing back in a rebalance keeps what it reads.
    Its member at the source is taken out of the group there.
@@ -53,7 +54,10 @@ from kmigrate.router.core import Buffer, Core, Edge, Outcome
 
 __all__ = ["FollowDesk"]
 
+_BEAT_S = 1.0
+"""Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
 _FIND_COORDINATOR = entity(10, 3, "request")
+_HEARTBEAT = entity(HEARTBEAT, 0, "request")
 _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 _COMMITS = frozenset({OFFSET_COMMIT, OFFSET_DELETE})
 _WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
@@ -70,7 +74,7 @@ class _Word:
     link: str
     told: Told
     answer: Any = None
-    """Of a join that is held: what the source has answered."""
+    """Of a join that was sent before its group was promoted: what the source has answered since."""
     sent: bool = False
 
     @property
@@ -91,6 +95,9 @@ class FollowDesk:
         self._joins: list[_Word] = []
         """Joins that are not answered to the client."""
         self._syncs: list[_Word] = []
+        self._generations: dict[tuple[str, str], int] = {}
+        """The newest generation that each member of a group has named."""
+        self._beat_at = float("inf")
         self._gone = False
 
     def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
@@ -125,6 +132,7 @@ class FollowDesk:
                 sync.fail(Code.REBALANCE_IN_PROGRESS)
         for join in list(self._joins):
             self._go_on(join)
+        self._beat()
         self._watch()
 
     def closed(self) -> None:
@@ -170,6 +178,8 @@ class FollowDesk:
     def _take(self, word: _Word) -> None:
         key = word.head.api_key
         self._core.followers.heard(word.group, word.member_id)
+        if key in (HEARTBEAT, SYNC_GROUP):
+            self._generations[(word.group, word.member_id)] = int(word.request.generation_id)
         if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
         elif key == JOIN_GROUP:
@@ -243,6 +253,7 @@ class FollowDesk:
         self._joins.append(word)
         self._core.followers.join(word.group, word.member_id)
         self._go_on(word)
+        self._beat()
         self._watch()
 
     def _go_on(self, word: _Word) -> None:
@@ -253,7 +264,7 @@ class FollowDesk:
             self._join_anew(word)
         elif word.answer is not None and not route.gathering:
             self._answer_join(word)
-        elif not word.sent and not route.frozen:
+        elif not word.sent and not route.gathering:
             word.sent = True
             self._send(word, lambda answer: self._join_answered(word, answer))
 
@@ -295,10 +306,30 @@ class FollowDesk:
         self._edge.to_target([first], head.correlation_id, answered)
 
     def _leave(self, word: _Word, member_id: str) -> None:
-        node = self._coordinators.get((word.link, word.group), -1)
+        self._generations.pop((word.group, member_id), None)
         newest = self._core.outside.source_version(word.link, LEAVE_GROUP)
-        if node >= 0 and newest >= 0:
-            message = leave_request(word.group, member_id, newest)
+        if newest >= 0:
+            self._tell(word, leave_request(word.group, member_id, newest))
+
+    def _beat(self) -> None:
+        """Rule D: keep who is held a member at the source, in case that the promote is given up."""
+        held = [join for join in self._joins if (route := self._route(join)) is not None and route.gathering]
+        now = self._edge.now()
+        if not held or now < self._beat_at < float("inf"):
+            return
+        for join in held:
+            generation = self._generations.get((join.group, join.member_id))
+            if generation is not None:
+                self._tell(
+                    join, _HEARTBEAT(group_id=join.group, generation_id=generation, member_id=join.member_id)
+                )
+        self._beat_at = now + _BEAT_S
+        self._edge.wake_at(self._beat_at)
+
+    def _tell(self, word: _Word, message: Any) -> None:
+        """A word to the coordinator that nobody waits for the answer of."""
+        node = self._coordinators.get((word.link, word.group), -1)
+        if node >= 0:
             frame = frame_request(message, 0, word.head.client_id)
             self._edge.to_coordinator(word.link, node, [frame], 0, lambda _: None)
 

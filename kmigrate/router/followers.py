@@ -7,6 +7,7 @@ known to a router and have joined anew, and nothing may be on its way to the sou
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kmigrate.model.members import member_mark
@@ -67,11 +68,13 @@ class Followers:
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
 
-    def words(self, table: RoutingTable) -> dict[str, GroupWord]:
-        """This router's word on each group that follows."""
+    def words(self, table: RoutingTable, transactions: Mapping[str, int]) -> dict[str, GroupWord]:
+        """This router's word on each group that follows; `transactions` is how many are open that may commit for it."""
         return {
             group: GroupWord(
-                self._in_flight[group], tuple(self._members.get(group, ())), tuple(self._joined.get(group, ()))
+                self._in_flight[group] + transactions.get(group, 0),
+                tuple(self._members.get(group, ())),
+                tuple(self._joined.get(group, ())),
             )
             for group in table.followed
         }

@@ -8,8 +8,9 @@ A  InitProducerId goes to the target, then to the source of every link that stil
    pair is in the state log. Both clusters raise their epochs, so of two holders the older is known by its te.
 B  A transaction is where its first topics are, or its first group: one that follows is at its link's source, any other
    at the target. What is elsewhere is refused: an error that ends the transaction and not the producer.
-C  Under a fence a transaction may not begin where any topic of its transactional id is fenced, and may not reach out to
-   a fenced topic. One that is open there may go on and end: it counts as in flight until then (`begun`).
+C  Under a fence a transaction may not begin where any topic of its transactional id is fenced, or any group frozen, and
+   may not reach out to a fenced topic. One that is open there may go on and end: it counts as in flight until then
+   (`begun`).
 D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
 E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
@@ -129,14 +130,14 @@ class TransactionDesk:
 
         self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
 
-    def _hold(self, errand: Errand, code: int = Code.CONCURRENT_TRANSACTIONS) -> None:
+    def _hold(self, errand: Errand) -> None:
         """Wait for a newer table, a moment; then the client is told to come again, which it does in silence."""
         now = self._edge.now()
         if errand.deadline is None:
             errand.deadline = now + self._core.settings.group_hold_s
             self._edge.wake_at(errand.deadline)
         if now >= errand.deadline:
-            errand.fail(code)
+            errand.fail(Code.CONCURRENT_TRANSACTIONS)
             return
         self._held.append(errand)
         self._core.waiting.setdefault(self)
@@ -218,7 +219,11 @@ class TransactionDesk:
         """Rule C; what still aligns is waited for, too."""
         named = set(topics)
         if at is None:
-            named.update(topic for record in self._holders.records(errand.name).values() for topic in record.topics)
+            records = self._holders.records(errand.name).values()
+            named.update(topic for record in records for topic in record.topics)
+            followed = self._core.table.followed
+            if any(group in followed and followed[group].frozen for record in records for group in record.groups):
+                return True
         routes = [route for topic in named if (route := self._core.table.topics.get(topic)) is not None]
         return any(
             route.serve is Serve.HIDDEN
@@ -294,12 +299,14 @@ class TransactionDesk:
 
     def _add_offsets(self, errand: Errand) -> None:
         group, at = str(errand.request.group_id), self._places.open_at(errand.name)
-        route, held = self._core.table.followed.get(group), group in self._core.table.held_groups
-        if (route is not None and route.frozen) or (not held and self._waits(errand, at, ())):
+        route = self._core.table.followed.get(group)
+        held = route is None and group in self._core.table.held_groups
+        frozen = route is not None and route.frozen and not self._may_end(errand, group, route.link)
+        if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
         home = TARGET if route is None else route.link
-        if (route is None and held) or at not in (None, home):
+        if held or at not in (None, home):
             if at is None:
                 self._refused.add(errand.name)
             self._refuse_group(errand, group)
@@ -340,14 +347,21 @@ class TransactionDesk:
         """To where the group is: its coordinator is not the transaction's, and knows nothing of its identities."""
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
-        if route is not None and route.frozen:
-            self._hold(errand, Code.COORDINATOR_LOAD_IN_PROGRESS)
+        late = route is None and self._core.begun.where(errand.name) is not None
+        if late or (route is not None and route.frozen and not self._may_end(errand, group, route.link)):
+            # It began before the group's members joined anew: to be aborted, and done again from where the group is.
+            errand.fail(Code.ILLEGAL_GENERATION)
         elif route is not None:
             self._commit_at_source(errand, route.link, group)
-        elif group in self._core.table.held_groups or self._core.begun.where(errand.name) is not None:
+        elif group in self._core.table.held_groups:
             self._refuse_group(errand, group)
         else:
             self._pass(errand)
+
+    def _may_end(self, errand: Errand, group: str, link: str) -> bool:
+        """Whether a transaction is open that the freeze of its group waits for (`Core.group_words`)."""
+        record = self._holders.records(errand.name).get(link)
+        return record is not None and group in record.groups and self._core.begun.is_open(link, errand.name)
 
     def _commit_at_source(self, errand: Errand, link: str, group: str) -> None:
         record = self._holders.records(errand.name).get(link)

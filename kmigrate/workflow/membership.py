@@ -49,5 +49,5 @@ def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
         if word is None or word.applied < epoch:
             return f"router {router.name} on {router.host} has not said that it lets the group commit no more"
         if group in word.groups and word.groups[group].in_flight:
-            return f"router {router.name} still waits for commits of group {group} at the source"
+            return f"router {router.name} still waits for commits or transactions of group {group} at the source"
     return None
