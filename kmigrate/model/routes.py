@@ -135,8 +135,11 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
     )
 
 
-def _group_route(record: GroupRecord) -> GroupRoute:
-    return GroupRoute(record.link, record.phase is GroupPhase.PROMOTING, record.frozen)
+def _group_route(record: GroupRecord, transactions: Iterable[TransactionRecord]) -> GroupRoute:
+    """Of a group whose positions go into transactions nobody joins anew: what these have not committed is aborted."""
+    transactional = any(t.link == record.link and record.group in t.groups for t in transactions)
+    gathering = record.phase is GroupPhase.PROMOTING and (record.frozen or not transactional)
+    return GroupRoute(record.link, gathering, record.frozen)
 
 
 def finished(state: State) -> bool:
@@ -163,7 +166,7 @@ def routing_table(state: State) -> RoutingTable:
             topics[record.topic] = _route(state, link, record)
     waiting = [r for r in state.groups() if r.phase is not GroupPhase.PROMOTED]
     held = frozenset(r.group for r in waiting if r.mode is GroupMode.HOLD or r.frozen)
-    followed = {r.group: _group_route(r) for r in waiting if r.mode is GroupMode.FOLLOW}
+    followed = {r.group: _group_route(r, state.transactions()) for r in waiting if r.mode is GroupMode.FOLLOW}
     transactions: dict[str, dict[str, TransactionRecord]] = {}
     for transaction in state.transactions():
         transactions.setdefault(transaction.name, {})[transaction.link] = transaction

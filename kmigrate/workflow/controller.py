@@ -53,6 +53,7 @@ class Controller:
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._ready: set[tuple[str, str]] = set()
+        self._pending: set[tuple[str, str]] = set()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
         self._keeping: asyncio.Task[None] | None = None
@@ -143,6 +144,7 @@ class Controller:
                 self._estate.target_admin,
                 self._settings.straggler_window_s,
                 self._ready,
+                self._pending,
             ).run()
         except KmigrateError as error:
             self.trouble = error  # the intent stays in the state log and is taken up again
@@ -152,7 +154,7 @@ class Controller:
             link = self._log.state.link(record.link)
             if link is None:
                 return
-            _, source_admin = await self._estate.source(link)
+            source, source_admin = await self._estate.source(link)
             mirrored = (TopicPhase.INITIALISING, TopicPhase.ALIGNING)
             starts = {t.topic: t.starts for t in self._log.state.topics(record.link) if t.phase not in mirrored}
             follows = record.mode is GroupMode.FOLLOW
@@ -168,16 +170,15 @@ class Controller:
                     starts=starts,
                     maps_of=self._maps_of(record.link),
                     outsiders=outsiders,
-                    source_admin=source_admin,
+                    source=source,
                     target=self._estate.target,
-                    target_admin=self._estate.target_admin,
                     timeout=self._settings.handover_timeout_s,
                 )
 
             if follows:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
-                    record.link, record.group, self._log, source_admin, carry, gather_s, drain_s
+                    record.link, record.group, self._log, source_admin, carry, gather_s, drain_s, self._pending
                 ).run()
                 return
             done = await carry()

@@ -1,21 +1,23 @@
 """Promotes one group that follows: its members join anew, nothing commits any more, positions go over, it opens.
 
-    promoting ─ all have joined ─→ frozen ─ positions written ─→ (staged ─ topics flipped ─→) promoted
+    promoting ─ all have joined, or topics ready ─→ frozen ─ positions written ─→ (staged ─ topics flipped ─→) promoted
         └──────────── given up: back to mirrored, with the reason; it follows as before ───┘
 
 A  To the members it is a rebalance: they commit what they have read, as at any rebalance, and the join with which each
    ends its part is held by its router. So nothing is read twice by who joins in time.
 B  It is frozen by a record. Every registered router must have acted on it, and have no commit on its way, before a
    position is read.
-C  A group whose positions were committed in transactions opens when the topics that these transactions write are
-   promoted, and they are fenced only when its positions stand on the target (`staged`): at no moment are offsets and
-   records of one transaction on two clusters.
+C  A group whose positions were committed in transactions is frozen between two of them, and nobody joins anew: what a
+   transaction has not committed is aborted with it, so nothing can be written twice (Kafka Streams commits nothing
+   while it waits for a join). It opens when the topics that these transactions write are promoted, and they are fenced
+   only when its positions stand on the target (`staged`): at no moment are offsets and records of one transaction on
+   two clusters.
 D  Once one of these topics is promoted there is no way but forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
@@ -47,12 +49,17 @@ class FollowHandover:
     """Reads the positions on the source and writes them on the target."""
     gather_s: float
     drain_s: float
+    ready: Collection[tuple[str, str]] = ()
+    """Topics, by link, that wait for nothing but their groups; all promotes of a controller share it."""
 
     async def run(self) -> None:
         try:
             record = self._record()
             if not record.frozen:
-                await self._gather()
+                if self._transactional():
+                    await self._topics_ready()
+                else:
+                    await self._gather()
                 await self._write(replace(record, frozen=True))
             await self._drained()
             record = replace(self._record(), written=(await self.carry()).written)
@@ -77,6 +84,9 @@ class FollowHandover:
         topics, _ = unit_of(state.transactions(self.link), groups=[self.group])
         return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
 
+    def _transactional(self) -> bool:
+        return any(self.group in t.groups for t in self.log.state.transactions(self.link))
+
     def _waiting_topics(self, state: State) -> list[str]:
         return sorted(name for name, phase in self._unit(state).items() if phase is not TopicPhase.PROMOTED)
 
@@ -96,6 +106,14 @@ class FollowHandover:
                 raise Refused("members-not-joined", f"{_named(missing)} did not join anew in {self.gather_s:g} s")
             await self.log.changed(_PAUSE_S)
             await sleep(_PAUSE_S / 2)
+
+    async def _topics_ready(self) -> None:
+        """Rule C: who freezes a group sooner has its application wait for what the topics wait for."""
+        deadline = monotonic() + self.gather_s
+        while left := [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]:
+            if monotonic() > deadline:
+                raise Refused("coupled-topics", f"{', '.join(left)} was not ready to be promoted with it")
+            await self.log.changed(_PAUSE_S)
 
     async def _outsiders(self, members: list[GroupMember]) -> list[GroupMember]:
         known = {mark for word in words_on(self.log, self.group) for mark in word.members}

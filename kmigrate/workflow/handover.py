@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, CommittedOffset, GroupMember
 from kmigrate.cluster.client import LATEST, ClusterClient
-from kmigrate.errors import BrokerRefused, Refused
+from kmigrate.cluster.positions import read_positions, write_positions
+from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.protocol.codes import Code
 
 __all__ = ["Handover", "hand_over", "members_left", "refuse_members"]
 
@@ -55,9 +55,8 @@ async def hand_over(
     starts: Mapping[str, Mapping[int, int]],
     maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
     outsiders: Callable[[], Awaitable[Sequence[GroupMember]]],
-    source_admin: Admin,
+    source: ClusterClient,
     target: ClusterClient,
-    target_admin: Admin,
     timeout: float,
 ) -> Handover:
     """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
@@ -66,7 +65,7 @@ async def hand_over(
     commit on the source.
     """
     refuse_members(group, await outsiders())
-    told = await _stable_offsets(source_admin, group, timeout)
+    told = await read_positions(source, group, timeout)
     wanted: dict[tuple[str, int], CommittedOffset] = {}
     left_out: set[str] = set()
     for (topic, partition), committed in told.items():
@@ -76,7 +75,7 @@ async def hand_over(
         first = starts[topic].get(partition, 0)
         wanted[(topic, partition)] = CommittedOffset(max(committed.offset, first), committed.metadata)
     wanted = await _translate(group, target, wanted, maps_of, timeout)
-    failed = await target_admin.write_group_offsets(group, wanted)
+    failed = await write_positions(target, group, wanted)
     if failed:
         (topic, partition), why = next(iter(failed.items()))
         raise Refused(
@@ -85,12 +84,12 @@ async def hand_over(
             still_true="the group is still mirrored; its members at the router wait",
             next_step="see whether somebody runs this group on the target itself",
         )
-    back = await target_admin.group_offsets(group)
+    back = await read_positions(target, group, timeout)
     wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
     if wrong:
         raise Refused("offsets-not-read-back", f"the target does not show what was written for {wrong[:3]}")
     refuse_members(group, await outsiders())
-    if await source_admin.group_offsets(group) != told:
+    if await read_positions(source, group, timeout) != told:
         raise Refused(
             "offsets-moved",
             f"positions of group {group} moved on the source while they were handed over",
@@ -101,20 +100,6 @@ async def hand_over(
     for (topic, partition), committed in wanted.items():
         written.setdefault(topic, {})[partition] = committed.offset
     return Handover(written, tuple(sorted(left_out)))
-
-
-async def _stable_offsets(
-    source: Admin, group: str, timeout: float
-) -> Mapping[tuple[str, int], CommittedOffset]:
-    """A group's positions once no transaction has any of them pending."""
-    deadline = monotonic() + timeout
-    while True:
-        try:
-            return await source.group_offsets(group)
-        except BrokerRefused as pending:
-            if pending.code != Code.UNSTABLE_OFFSET_COMMIT or monotonic() > deadline:
-                raise
-        await sleep(0.05)
 
 
 Wanted = dict[tuple[str, int], CommittedOffset]

@@ -77,6 +77,8 @@ class TopicPromotion:
     straggler_window_s: float = 5.0
     ready: set[tuple[str, str]] = field(default_factory=set)
     """Topics that only wait for the others of their unit, by link; shared by all promotes of a controller (F)."""
+    pending: set[tuple[str, str]] = field(default_factory=set)
+    """The same before the fence: topics that only wait until their groups are handed over."""
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
@@ -97,6 +99,7 @@ class TopicPromotion:
             await self._unfence(error)
         finally:
             self.ready.discard((self.link, self.topic))
+            self.pending.discard((self.link, self.topic))
 
     # facts
 
@@ -132,13 +135,17 @@ class TopicPromotion:
     async def _pending(self, record: TopicRecord) -> None:
         terms = self._terms(record)
 
-        def ready(_: State) -> bool | None:
-            return True if self._why_not_ready(record, terms) is None else None
+        def ready(state: State) -> bool | None:
+            if self._why_not_ready(record, terms) is None:
+                self.pending.add((self.link, self.topic))
+            else:
+                self.pending.discard((self.link, self.topic))
+            return True if (self.link, self.topic) in self.pending and not not_staged(state, record) else None
 
         try:
             await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
         except WaitTimedOut as late:
-            why = self._why_not_ready(record, terms) or late.what
+            why = self._why_not_ready(record, terms) or not_staged(self.log.state, record) or late.what
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
@@ -156,13 +163,7 @@ class TopicPromotion:
                 return f"partition {partition} has stopped: {seen.problem}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
-        state = self.log.state
-        return (
-            self._not_upkept(record)
-            or not_asked_for(state, record)
-            or self._silent_router()
-            or not_staged(state, record)
-        )
+        return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router()
 
     def _not_upkept(self, record: TopicRecord) -> str | None:
         """The mirror must have compared partitions, configs and rules since this promote was asked for."""

@@ -24,6 +24,9 @@ public class ExactlyOnceCopy {
         config.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.ByteArraySerde.class);
         config.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.ByteArraySerde.class);
         config.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
+        // Streams never says that it leaves: after a restart it waits until its former member is given up.
+        config.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6000);
+        config.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 1500);
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream(args[2]).to(args[3]);
         KafkaStreams streams = new KafkaStreams(builder.build(), config);
