@@ -12,6 +12,7 @@ from pathlib import Path
 from kmigrate.router.apis.addresses import REWRITTEN
 from kmigrate.router.apis.admin import ADMIN_APIS
 from kmigrate.router.apis.broker_names import BROKER_CONFIG_APIS
+from kmigrate.router.apis.followed import FOLLOWED_APIS
 from kmigrate.router.apis.groups import HELD_APIS
 from kmigrate.router.apis.offered import CAPPED, HIDDEN, OFFERED
 from kmigrate.router.apis.quorum import QUORUM_APIS
@@ -71,13 +72,16 @@ def _span(span: tuple[int, int] | None) -> str:
 def _treatment(key: int) -> str:
     treated = _TREATED.get(key, "")
     if key in HELD_APIS:
-        treated = "passed; told to come again while the group is mirrored and not promoted"
+        treated = "passed; while the group is mirrored and not promoted: told to come again"
+        treated += ", or to the source where it follows" if key in FOLLOWED_APIS else ""
+    elif key in FOLLOWED_APIS:
+        treated = "passed; to the source for a group that follows"
     elif key in REWRITTEN:
         treated = "passed; node ids and addresses of the answer rewritten"
     elif key in SASL_APIS:
         treated = "relayed to the target, or judged by the table of clients"
     elif key in TRANSACTION_APIS:
-        treated = "passed; refused where a mirrored topic or group is touched, until its promote"
+        treated = "to the cluster where the topics and groups of the transaction are"
     elif key in ADMIN_APIS:
         treated = "passed; refused where a mirrored topic is touched, until its promote"
         if key in BROKER_CONFIG_APIS:

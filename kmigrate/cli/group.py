@@ -32,18 +32,30 @@ async def mirror(
     groups: Groups = None,
     regex: Regex = False,
     exclude: Exclude = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="What members do that have moved: follow (they stay in their group), hold (they wait), or auto.",
+        ),
+    ] = "auto",
     link: Link = None,
     plan: PlanOnly = False,
 ) -> Answer:
-    """Register groups: the router holds their members until the promote. Nothing is written on the target yet."""
+    """Register groups. Nothing is written on the target yet.
+
+    A group follows where the offsets of all its topics are identical: its members share its partitions wherever they
+    are. Else members that have moved wait for the promote. With --regex, groups that match later hold.
+    """
     groups = call.required_list(groups, "GROUP", "the groups to mirror")
     left_out = check_names(groups, exclude, regex=regex)
     async with call.estate() as estate:
         if regex:
             return plan_answer(
-                await verbs.mirror_matching_groups(estate, call.link(link), groups, left_out, plan=plan)
+                await verbs.mirror_matching_groups(estate, call.link(link), groups, left_out, mode=mode, plan=plan)
             )
-        return plan_answer(await verbs.mirror_groups(estate, call.link(link), groups, plan=plan))
+        return plan_answer(await verbs.mirror_groups(estate, call.link(link), groups, mode=mode, plan=plan))
 
 
 @command(app, "patterns")

@@ -85,10 +85,16 @@ async def promote(
         if looked.changes:
             await need_mirror(estate, name, timeout)
             await need_controller(estate, timeout)
+        groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
         with watched_topics(call, name, topics) as say:
             records = await verbs.wait_topics(estate, name, topics, {TopicPhase.PROMOTED}, timeout, say)
+        opened = await verbs.wait_groups(estate, name, groups, timeout)
         holds = await _holds(estate, records)
-        json = {**made.as_json(), "topics": [_as_json(record, holds[record.key]) for record in records]}
+        json = {
+            **made.as_json(),
+            "topics": [_as_json(record, holds[record.key]) for record in records],
+            "groups": [encode_record(record) for record in opened],
+        }
         return Answer(json, Group(plan_view(made), _view(records, holds)))
 
 

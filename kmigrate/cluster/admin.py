@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -35,13 +35,10 @@ from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.login import current_password, current_token
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.sasl import expiry_of
 
 __all__ = ["Admin", "CommittedOffset", "ConfigValue", "GroupMember", "GroupState"]
-
-_ELSEWHERE = frozenset(
-    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE}
-)
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191, -137})  # all brokers down, transport, timed out, …
 _BROKER_LEFT = -137
@@ -357,35 +354,14 @@ class Admin:
             ),
             f"read the offsets of group {group}",
         )
+        for part in told.topic_partitions:
+            if part.error is not None and part.error.code() == Code.UNSTABLE_OFFSET_COMMIT:
+                raise self._translate(KafkaException(part.error), f"read the offsets of group {group}")
         return {
             (p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
             for p in told.topic_partitions
             if p.offset >= 0 and p.error is None
         }
-
-    async def write_group_offsets(
-        self, group: str, offsets: Mapping[tuple[str, int], CommittedOffset]
-    ) -> dict[tuple[str, int], str]:
-        """Commit offsets for a group without members, leader epoch −1 (C1, V5); the error text by partition."""
-        if not offsets:
-            return {}
-        parts = [
-            TopicPartition(topic, partition, offset=o.offset, metadata=o.metadata)
-            for (topic, partition), o in offsets.items()
-        ]
-        deadline = monotonic() + self._timeout
-        while True:
-            told = await self._one(
-                lambda: self.client.alter_consumer_group_offsets(
-                    [ConsumerGroupTopicPartitions(group, parts)], request_timeout=self._timeout
-                ),
-                f"write the offsets of group {group}",
-            )
-            failed = {p.error.code() for p in told.topic_partitions if p.error is not None}
-            if not failed & _ELSEWHERE or monotonic() > deadline:
-                break
-            await sleep(0.1)  # the group's coordinator has just moved, or is not loaded yet: nothing was written
-        return {(p.topic, p.partition): str(p.error) for p in told.topic_partitions if p.error is not None}
 
 
 def _raise_first(outcomes: Mapping[Any, Any]) -> None:

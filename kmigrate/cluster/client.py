@@ -341,7 +341,7 @@ class ClusterClient:
             code = code_of(answer.error_code)
             if code == 0:
                 return int(answer.producer_id), int(answer.producer_epoch)
-            self._retry_or_raise("InitProducerId", code, deadline)
+            self.retry_or_raise("InitProducerId", code, deadline)
             await sleep(0.1)
 
     async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
@@ -353,10 +353,11 @@ class ClusterClient:
             code = code_of(answer.error_code)
             if code == 0:
                 return int(answer.node_id)
-            self._retry_or_raise("FindCoordinator", code, deadline)
+            self.retry_or_raise("FindCoordinator", code, deadline)
             await sleep(0.1)
 
-    def _retry_or_raise(self, what: str, code: int, deadline: float) -> None:
+    def retry_or_raise(self, what: str, code: int, deadline: float) -> None:
+        """Return where the answer's code may pass and there is time left."""
         if not row(code).retriable or monotonic() > deadline:
             raise BrokerRefused(
                 "broker-refused",

@@ -1,7 +1,7 @@
-"""Topics that are coupled because transactions write to them together: they are promoted together.
+"""What transactions couple: topics that they write together, and groups whose positions they commit with them.
 
-A transaction lives on one cluster. Were only one of its topics promoted, its producer could not go on. A unit is
-what is connected by transactional ids; a topic that is in no transaction is its own unit. Pure.
+A transaction lives on one cluster. Were only a part of what it touches promoted, its producer could not go on. A unit
+is what is connected by transactional ids, and is promoted together; what is in no transaction is its own unit. Pure.
 """
 
 from __future__ import annotations
@@ -10,16 +10,25 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kmigrate.model.records import TransactionRecord
 
-__all__ = ["coupled_topics"]
+__all__ = ["coupled_topics", "unit_of"]
+
+
+def unit_of(
+    transactions: Iterable[TransactionRecord], topics: Collection[str] = (), groups: Collection[str] = ()
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The other topics and the other groups of their unit, each with a transactional id that couples it."""
+    found: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    unit = (set(topics), set(groups))
+    left = list(transactions)
+    while near := [t for t in left if not (unit[0].isdisjoint(t.topics) and unit[1].isdisjoint(t.groups))]:
+        for transaction in near:
+            for each, known, names in zip(found, unit, (transaction.topics, transaction.groups), strict=True):
+                each.update({name: transaction.name for name in names if name not in known})
+                known.update(names)
+            left.remove(transaction)
+    return found
 
 
 def coupled_topics(transactions: Iterable[TransactionRecord], topics: Collection[str]) -> Mapping[str, str]:
     """The other topics of these topics' unit, each with a transactional id that couples it."""
-    found: dict[str, str] = {}
-    left, unit = [t for t in transactions if len(t.topics) > 1], set(topics)
-    while near := [t for t in left if not unit.isdisjoint(t.topics)]:
-        for transaction in near:
-            found.update({topic: transaction.name for topic in transaction.topics if topic not in unit})
-            unit.update(transaction.topics)
-            left.remove(transaction)
-    return found
+    return unit_of(transactions, topics)[0]

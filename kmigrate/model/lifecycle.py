@@ -10,7 +10,7 @@ Two rules:
         ↑______________________|  ↑____________|_______________|_________|   (un-fence: back, with a reason)
          (anew: the target topic is gone or empty)
 
-Deliberately left out: soak, reverse mirror and rollback after `promoted`; follow mode of groups.
+Deliberately left out: soak, reverse mirror and rollback after `promoted`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = [
     "PROMOTING",
     "TOPIC_TRANSITIONS",
     "GroupEvent",
+    "GroupMode",
     "GroupPhase",
     "TopicEvent",
     "TopicPhase",
@@ -88,6 +89,15 @@ class GroupPhase(StrEnum):
     MIRRORED = "mirrored"
     PROMOTING = "promoting"
     PROMOTED = "promoted"
+
+
+class GroupMode(StrEnum):
+    """What becomes of members that have moved to a router before their group's promote."""
+
+    HOLD = "hold"
+    """They wait (AL-30)."""
+    FOLLOW = "follow"
+    """They are members of the source's group, and read the target's copy: offsets are identical."""
 
 
 class GroupEvent(StrEnum):

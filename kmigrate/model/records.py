@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.acls import Acl
 from kmigrate.model.lag import UNPACED, Pace
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 
@@ -49,6 +49,7 @@ __all__ = [
     "CopyIdentity",
     "FenceAck",
     "GroupRecord",
+    "GroupWord",
     "LeaseRecord",
     "LinkRecord",
     "MirrorPresence",
@@ -279,6 +280,11 @@ class GroupRecord:
     promoted_ms: int = 0
     granted_acls: tuple[Acl, ...] = ()
     """Rules that kmigrate put on the target."""
+    mode: GroupMode = GroupMode.HOLD
+    frozen: bool = False
+    """Of a group that follows and is promoted: no word of its members reaches the source any more."""
+    staged: bool = False
+    """Frozen, and its positions stand on the target: it opens when the topics that its transactions write are there."""
 
     @property
     def key(self) -> str:
@@ -359,6 +365,8 @@ class TransactionRecord:
     source_epoch: int
     topics: tuple[str, ...] = ()
     """Mirrored topics that were written under this id: they are coupled, and promoted together."""
+    groups: tuple[str, ...] = ()
+    """Groups whose positions were committed under this id at the source: they are promoted with those topics."""
 
     @property
     def key(self) -> str:
@@ -367,10 +375,11 @@ class TransactionRecord:
     def merged(self, newer: TransactionRecord) -> TransactionRecord:
         """What stands once two routers have told the same id's identities, in whichever order."""
         topics = tuple(sorted({*self.topics, *newer.topics}))
+        groups = tuple(sorted({*self.groups, *newer.groups}))
         if (self.producer_id, self.source_id) != (newer.producer_id, newer.source_id):
-            return dataclasses.replace(newer, topics=topics)
+            return dataclasses.replace(newer, topics=topics, groups=groups)
         epoch, source_epoch = max(self.epoch, newer.epoch), max(self.source_epoch, newer.source_epoch)
-        return dataclasses.replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics)
+        return dataclasses.replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,6 +527,18 @@ class FenceAck:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupWord:
+    """A router's word on one group that follows; members by their marks (`kmigrate.model.members`)."""
+
+    in_flight: int = 0
+    """Commits on their way to the source, and open transactions that may hold some."""
+    members: tuple[str, ...] = ()
+    """Who speaks to the source's group through this router."""
+    joined: tuple[str, ...] = ()
+    """Those of them whose JoinGroup is held here while the group is promoted."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectedClient:
     """Connections of one client to a router: by the name it gives itself, its host, its principal, its software."""
 
@@ -563,6 +584,8 @@ class RouterPresence:
     """`security.protocol` of its listeners."""
     maps_clients: bool = False
     """Whether clients are known by the router's own table, instead of by the target."""
+    groups: Mapping[str, GroupWord] = field(default_factory=dict)
+    """Of groups that follow, by name."""
 
     @property
     def key(self) -> str:

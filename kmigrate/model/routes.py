@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import LinkRecord, ProducerMark, TopicRecord, TransactionRecord
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, LinkRecord, ProducerMark, TopicRecord, TransactionRecord
 from kmigrate.model.state import State
 
 __all__ = [
     "DIRECT_LIMIT",
+    "GroupRoute",
     "RoutingTable",
     "Serve",
     "TopicRoute",
@@ -82,11 +83,24 @@ class TopicRoute:
     """The topic's id at the target, as far as it is made."""
     sealed: bool = False
     """Whether the source broker refuses every write, so that what it refuses as too large need not be."""
+    mapped: bool = False
+    """Offsets differ between the clusters."""
 
     @property
     def fenced(self) -> bool:
         """Whether routers tell what of it they still wait for: while it is held, and while it is sealed."""
         return self.serve is Serve.HOLD or self.sealed
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRoute:
+    """A group that follows: its members are the source's, until its promote opens it at the target."""
+
+    link: str
+    gathering: bool = False
+    """Being promoted: its members are made to join anew, and held when they do."""
+    frozen: bool = False
+    """Nothing of it goes to the source any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,7 @@ class RoutingTable:
     epoch: int
     topics: Mapping[str, TopicRoute]
     held_groups: frozenset[str]
-    """Groups whose members wait: mirrored and not promoted (AL-30)."""
+    """Groups whose members wait: mirrored and not promoted (AL-30), unless they follow and are not frozen."""
     transactions: Mapping[str, Mapping[str, TransactionRecord]] = field(default_factory=dict)
     """By transactional id and link: who its holder is on each side."""
     mirroring: tuple[str, ...] = ()
@@ -105,6 +119,8 @@ class RoutingTable:
     """For each of these the links from the same source cluster, itself among them."""
     finished: bool = False
     """Whether clients are told the target's own addresses (`finished`)."""
+    followed: Mapping[str, GroupRoute] = field(default_factory=dict)
+    """Groups in follow mode that are not promoted, by name."""
 
 
 def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
@@ -128,7 +144,15 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
         gate=gate,
         target_id=record.target_topic_id,
         sealed=record.seal is not None,
+        mapped=record.mapped,
     )
+
+
+def _group_route(record: GroupRecord, transactions: Iterable[TransactionRecord]) -> GroupRoute:
+    """Of a group whose positions go into transactions nobody joins anew: what these have not committed is aborted."""
+    transactional = any(t.link == record.link and record.group in t.groups for t in transactions)
+    gathering = record.phase is GroupPhase.PROMOTING and (record.frozen or not transactional)
+    return GroupRoute(record.link, gathering, record.frozen)
 
 
 def finished(state: State) -> bool:
@@ -153,13 +177,22 @@ def routing_table(state: State) -> RoutingTable:
         link = state.link(record.link)
         if link is not None:
             topics[record.topic] = _route(state, link, record)
-    held = frozenset(r.group for r in state.groups() if r.phase is not GroupPhase.PROMOTED)
+    waiting = [r for r in state.groups() if r.phase is not GroupPhase.PROMOTED]
+    held = frozenset(r.group for r in waiting if r.mode is GroupMode.HOLD or r.frozen)
+    followed = {r.group: _group_route(r, state.transactions()) for r in waiting if r.mode is GroupMode.FOLLOW}
     transactions: dict[str, dict[str, TransactionRecord]] = {}
     for transaction in state.transactions():
         transactions.setdefault(transaction.name, {})[transaction.link] = transaction
     mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})
     return RoutingTable(
-        state.epoch, topics, held, transactions, tuple(mirroring), _siblings(state, mirroring), finished(state)
+        state.epoch,
+        topics,
+        held,
+        transactions,
+        tuple(mirroring),
+        _siblings(state, mirroring),
+        finished(state),
+        followed,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.finder import find_batch
@@ -17,6 +17,7 @@ from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import entity
 from kmigrate.router.apis.produce import PRODUCE
+from kmigrate.router.copied import wait_copied
 from kmigrate.router.core import StoredBatch
 
 __all__ = ["Clusters"]
@@ -34,6 +35,7 @@ class _Source:
         self.link = link
         self.client = client
         self.produce_version = -1
+        self.spans: dict[int, int] = {}
         self.tells_transactions = False
         self.wanted: set[str] = set()
         self.refreshing = False
@@ -43,7 +45,7 @@ class _Source:
         topics, self.wanted = self.wanted, set()
         await self.client.refresh(topics)
         if self.produce_version < 0:
-            spans = await _spans(self.client)
+            self.spans = spans = await _spans(self.client)
             self.tells_transactions = _DESCRIBE_TRANSACTIONS in spans
             self.produce_version = spans[PRODUCE]
 
@@ -156,12 +158,32 @@ class Clusters:
             _log.warning("open transactions of link %s: %s", link, error.what)
             return names
 
-    def refresh_source(self, link: str, topic: str) -> None:
+    def source_version(self, link: str, api_key: int) -> int:
+        source = self._sources.get(link)
+        return -1 if source is None else source.spans.get(api_key, -1)
+
+    def refresh_source(self, link: str, topic: str = "") -> None:
         source = self._sources.get(link)
         if source is None:
             return
-        source.wanted.add(topic)
+        if topic:
+            source.wanted.add(topic)
         self._refresh(source)
+
+    def when_copied(
+        self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
+    ) -> None:
+        source = self._sources.get(link)
+
+        async def wait() -> None:
+            copied = False
+            try:
+                copied = source is not None and await wait_copied(self.target, source.client, positions, seconds)
+            except KmigrateError as error:
+                _log.warning("positions of a group of link %s: %s", link, error.what)
+            then(copied)
+
+        self._tasks.start(wait())
 
     def _refresh(self, source: _Source) -> None:
         if not source.refreshing:

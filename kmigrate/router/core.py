@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from kmigrate.model.door import Identity
-from kmigrate.model.records import TransactionRecord
+from kmigrate.model.records import GroupWord, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.router.begun import Begun
+from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
 from kmigrate.router.leaving import Farewell
@@ -57,6 +58,11 @@ class Edge(Protocol):
     ) -> None:
         """Send to a source broker; `done` is called exactly once, also after the client is gone."""
 
+    def to_coordinator(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+    ) -> None:
+        """As `to_source`, on a connection for words of groups: it ends with the client's, whatever is under way."""
+
     def wake_at(self, when: float) -> None:
         """Have the session advance at a moment of `now()`."""
 
@@ -97,7 +103,19 @@ class Outside(Protocol):
     def tells_transactions(self, link: str) -> bool:
         """Whether a link's source, or the target where `link` is '', answers DescribeTransactions (Kafka ≥ 3.0)."""
 
-    def refresh_source(self, link: str, topic: str) -> None: ...
+    def source_version(self, link: str, api_key: int) -> int:
+        """The highest version of an API that a source speaks, −1 while that is not known."""
+
+    def refresh_source(self, link: str, topic: str = "") -> None:
+        """Learn a source's brokers anew, and who leads a topic."""
+
+    def when_copied(
+        self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
+    ) -> None:
+        """Tell when the target holds everything below these positions; False where it does not within that time.
+
+        A position beyond the source's log is nobody's to wait for.
+        """
 
     def refresh_target(self) -> None: ...
 
@@ -153,6 +171,7 @@ class Core:
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
     begun: Begun = field(init=False)
+    followers: Followers = field(default_factory=Followers)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""
     farewell: Farewell = field(default_factory=Farewell)
@@ -176,6 +195,7 @@ class Core:
         self.table = table
         self.gate.load(table)
         self.forwards.follow(table)
+        self.followers.follow(table)
         for (link, name), entry in list(self.begun.entries.items()):
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
@@ -199,6 +219,16 @@ class Core:
         """A transaction at a source is over."""
         for key in self.begun.end(link, name):
             self.resolved(key)
+        if any(route.frozen for route in self.table.followed.values()):
+            self.outside.drained()
+
+    def group_words(self) -> dict[str, GroupWord]:
+        """This router's word on each group that follows; an open transaction may still commit its group's positions."""
+        open_: Counter[str] = Counter()
+        for link, name in self.begun.entries:
+            record = self.table.transactions.get(name, {}).get(link)
+            open_.update(record.groups if record is not None else ())
+        return self.followers.words(self.table, open_)
 
     def resolved(self, key: str, count: int = 1) -> None:
         """Forwards of a topic are resolved; the last one under a fence is announced."""

@@ -75,6 +75,8 @@ class ClientConnection:
         """When the source of a link refused this client last, and why."""
         self._target: Upstream | None = None
         self._sources: dict[tuple[str, int], Upstream] = {}
+        self._coordinators: dict[tuple[str, int], Upstream] = {}
+        """Of groups that follow: nothing that they are told must be waited for once the client is gone."""
         self._ended = False
         self._retiring = False
         self.session = Session(core, self)
@@ -172,7 +174,7 @@ class ClientConnection:
             upstream.read(writable)
 
     def _upstreams(self) -> list[Upstream]:
-        return [*([self._target] if self._target else []), *self._sources.values()]
+        return [*([self._target] if self._target else []), *self._sources.values(), *self._coordinators.values()]
 
     def _flow(self) -> None:
         if self._ended or self._retiring:
@@ -226,7 +228,7 @@ class ClientConnection:
 
     def identified(self, identity: Identity) -> None:
         self._accepted(identity)
-        for upstream in self._sources.values():
+        for upstream in (*self._sources.values(), *self._coordinators.values()):
             upstream.identified()
 
     def log_in(self, identity: Identity, arrived: Callable[[str], None]) -> None:
@@ -254,8 +256,24 @@ class ClientConnection:
     def to_source(
         self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
     ) -> None:
+        self._to_source(self._sources, link, node, parts, correlation, done)
+
+    def to_coordinator(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+    ) -> None:
+        self._to_source(self._coordinators, link, node, parts, correlation, done)
+
+    def _to_source(
+        self,
+        pool: dict[tuple[str, int], Upstream],
+        link: str,
+        node: int,
+        parts: Sequence[Buffer],
+        correlation: int,
+        done: Callable[[Outcome], None],
+    ) -> None:
         key = (link, node)
-        upstream = self._sources.get(key)
+        upstream = pool.get(key)
         if upstream is None or upstream.ended:
             refusal = self._refusal(link)
             if refusal:
@@ -265,9 +283,9 @@ class ClientConnection:
             upstream = self._open(
                 self._source_addresses(link, node),
                 lambda: self._source_security(link) or PLAINTEXT,
-                lambda why: self._source_ended(key, why),
+                lambda why: self._source_ended(pool, key, why),
             )
-            self._sources[key] = upstream
+            pool[key] = upstream
         upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
 
     def _believed(self, outcome: Outcome) -> Outcome:
@@ -299,8 +317,8 @@ class ClientConnection:
         self._refusals[link] = (monotonic(), why)
         self._core.outside.warn(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
 
-    def _source_ended(self, key: tuple[str, int], why: str) -> None:
-        ended = self._sources.pop(key, None)
+    def _source_ended(self, pool: dict[tuple[str, int], Upstream], key: tuple[str, int], why: str) -> None:
+        ended = pool.pop(key, None)
         if ended is not None and ended.refused:
             self._refuse_at(key[0], why)
 
@@ -330,6 +348,8 @@ class ClientConnection:
             self._target.close()
         for upstream in list(self._sources.values()):
             upstream.close_when_answered()
+        for upstream in list(self._coordinators.values()):
+            upstream.close()
 
     def close(self, reason: str) -> None:
         if self._ended:

@@ -345,6 +345,7 @@ class Router:
             interval_ms=self.settings.presence_interval_ms,
             fences=core.forwards.fences(core.table),
             holds_ms=core.forwards.holds_ms(),
+            groups=core.group_words(),
             connections=len(self._connections),
             forwarded=core.forwards.total,
             on_brokers=sum(connection.session.on_broker for connection in self._connections),

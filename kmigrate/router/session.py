@@ -24,7 +24,8 @@ from kmigrate.router.apis.broker_names import (
     show_names,
 )
 from kmigrate.router.apis.fetch import FETCH, rewrite_fetch
-from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
+from kmigrate.router.apis.followed import FOLLOWED_APIS
+from kmigrate.router.apis.groups import HELD_APIS, JOIN_GROUP, groups_of, wait_answer
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -40,6 +41,7 @@ from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.exchange import Exchange
+from kmigrate.router.follow import FollowDesk
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.login import SASL_APIS, ClientLogin
 from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
@@ -54,6 +56,7 @@ _READS = SHARE_READS | {FETCH}
 _ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | {SHARE_GROUP_HEARTBEAT}
 _NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
 """Administrative answers that name brokers also where the request named none."""
+_OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
 
@@ -73,7 +76,8 @@ class Session:
         self._inbound_bytes = 0
         self._order = Sequencer()
         self._judge = ProduceJudge(core)
-        self._transactions = TransactionDesk(core, edge)
+        self._follow = FollowDesk(core, edge)
+        self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._held: Held | None = None
         self._arrived = 0.0
@@ -119,6 +123,7 @@ class Session:
         self._advancing = True
         try:
             self._transactions.advance()
+            self._follow.advance()
             while self._inbound:
                 head, frame, self._arrived = self._inbound[0]
                 if not self._take(head, frame):
@@ -140,6 +145,7 @@ class Session:
         """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
         self.gone = True
         self._transactions.closed()
+        self._follow.closed()
         for exchange in list(self._exchanges):
             exchange.lost()
         if self._exchanges:
@@ -202,7 +208,7 @@ class Session:
             return self._produce(head, frame)
         if self.gone:
             return True
-        if key in HELD_APIS and self._core.table.held_groups:
+        if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
             return self._group(head, frame)
         if key in REWRITTEN:
             return self._rewritten(head, frame)
@@ -344,12 +350,18 @@ class Session:
         self._pass(head, sent, change if named else None)
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
-        """Requests of a held group wait a moment and are told to come again (code 14)."""
+        """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk."""
         request = decode_request(frame, self._decodable(head, frame))
-        held = self._core.table.held_groups
-        if held.isdisjoint(groups_of(request)):
+        held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
+        if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (
+            head.api_key == JOIN_GROUP and groups[0] in followed
+        ):
             self._group_deadline = None
-            self._pass(head, frame)
+            if head.api_key in FOLLOWED_APIS and not followed.keys().isdisjoint(groups):
+                slot = self._order.take(len(frame))
+                self._follow.take(head, request, lambda answer: self._fill(slot, answer))
+            else:
+                self._pass(head, frame)
             return True
         now = self._edge.now()
         if self._group_deadline is None:

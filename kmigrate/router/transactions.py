@@ -6,10 +6,11 @@ source carries the source's (S, se). Lettered rules, `docs/decisions/0007` says 
 
 A  InitProducerId goes to the target, then to the source of every link that still mirrors, and is answered once the
    pair is in the state log. Both clusters raise their epochs, so of two holders the older is known by its te.
-B  A transaction is where its first topics are. Topics of two clusters in one transaction are refused, and so are
-   offsets of a group in a transaction at a source: errors that end the transaction and not the producer.
-C  Under a fence a transaction may not begin where any topic of its transactional id is fenced, and may not reach out to
-   a fenced topic. One that is open there may go on and end: it counts as in flight until then (`begun`).
+B  A transaction is where its first topics are, or its first group: one that follows is at its link's source, any other
+   at the target. What is elsewhere is refused: an error that ends the transaction and not the producer.
+C  Under a fence a transaction may not begin where any topic of its transactional id is fenced, or any group frozen, and
+   may not reach out to a fenced topic. One that is open there may go on and end: it counts as in flight until then
+   (`begun`).
 D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
 E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
@@ -41,6 +42,7 @@ from kmigrate.router.apis.transactions import (
 )
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.errand import Errand
+from kmigrate.router.follow import FollowDesk
 from kmigrate.router.holders import Holders
 from kmigrate.router.source_talk import SourceTalk
 from kmigrate.router.whereabouts import TARGET, Whereabouts
@@ -48,15 +50,17 @@ from kmigrate.router.whereabouts import TARGET, Whereabouts
 __all__ = ["TransactionDesk"]
 
 _ADD = entity(24, 3, "request")
+_OFFSETS = entity(25, 3, "request")
 _END = entity(26, 3, "request")
 
 
 class TransactionDesk:
     """Takes the transaction requests of one connection; answers may come later, in any order."""
 
-    def __init__(self, core: Core, edge: Edge) -> None:
+    def __init__(self, core: Core, edge: Edge, follow: FollowDesk) -> None:
         self._core = core
         self._edge = edge
+        self._follow = follow
         self._talk = SourceTalk(core, edge)
         self._holders = Holders(core, self._talk)
         self._places = Whereabouts(core, edge, self._holders)
@@ -215,7 +219,11 @@ class TransactionDesk:
         """Rule C; what still aligns is waited for, too."""
         named = set(topics)
         if at is None:
-            named.update(topic for record in self._holders.records(errand.name).values() for topic in record.topics)
+            records = self._holders.records(errand.name).values()
+            named.update(topic for record in records for topic in record.topics)
+            followed = self._core.table.followed
+            if any(group in followed and followed[group].frozen for record in records for group in record.groups):
+                return True
         routes = [route for topic in named if (route := self._core.table.topics.get(topic)) is not None]
         return any(
             route.serve is Serve.HIDDEN
@@ -274,6 +282,10 @@ class TransactionDesk:
 
     def _couple(self, errand: Errand, record: TransactionRecord, topics: Iterable[str]) -> None:
         """The first write of a transactional id to a topic is known to all before it happens."""
+        self._keep(errand, replace(record, topics=tuple(sorted({*record.topics, *topics}))))
+
+    def _keep(self, errand: Errand, record: TransactionRecord) -> None:
+        """Go on once this is what everybody knows."""
 
         def kept(known: bool) -> None:
             if known:
@@ -281,35 +293,100 @@ class TransactionDesk:
             else:
                 errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._core.memory.remember(replace(record, topics=tuple(sorted({*record.topics, *topics}))), kept)
+        self._core.memory.remember(record, kept)
 
     # AddOffsetsToTxn, TxnOffsetCommit (rule B)
 
     def _add_offsets(self, errand: Errand) -> None:
         group, at = str(errand.request.group_id), self._places.open_at(errand.name)
-        if group not in self._core.table.held_groups and self._waits(errand, at, ()):
+        route = self._core.table.followed.get(group)
+        held = route is None and group in self._core.table.held_groups
+        frozen = route is not None and route.frozen and not self._may_end(errand, group, route.link)
+        if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
-        if group in self._core.table.held_groups or at not in (None, TARGET):
+        home = TARGET if route is None else route.link
+        if held or at not in (None, home):
             if at is None:
                 self._refused.add(errand.name)
             self._refuse_group(errand, group)
+        elif route is not None:
+            self._add_offsets_at_source(errand, route.link, group)
+        else:
+            self._places.at_target.add(errand.name)
+            self._pass(errand)
+
+    def _add_offsets_at_source(self, errand: Errand, link: str, group: str) -> None:
+        record = self._holders.identity(errand, link, self._go)
+        if record is None:
             return
-        self._places.at_target.add(errand.name)
-        self._pass(errand)
+        if group not in record.groups:
+            self._keep(errand, replace(record, groups=tuple(sorted({*record.groups, group}))))
+            return
+        fresh = not self._core.begun.is_open(link, errand.name)
+        entry = self._core.begun.enter(link, errand.name, errand.epoch, ())
+        entry.ask()
+        message = _OFFSETS(
+            transactional_id=errand.name,
+            producer_id=record.source_id,
+            producer_epoch=record.source_epoch,
+            group_id=errand.request.group_id,
+        )
+
+        def told(answer: Any, code: int) -> None:
+            entry.answered()
+            if answer is not None:
+                code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
+                if fresh and code:
+                    self._core.ended(link, errand.name)
+            errand.fail(code)
+
+        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
     def _commit_offsets(self, errand: Errand) -> None:
+        """To where the group is: its coordinator is not the transaction's, and knows nothing of its identities."""
         group = str(errand.request.group_id)
-        if group in self._core.table.held_groups:
+        route = self._core.table.followed.get(group)
+        late = route is None and self._core.begun.where(errand.name) is not None
+        if late or (route is not None and route.frozen and not self._may_end(errand, group, route.link)):
+            # It began before the group's members joined anew: to be aborted, and done again from where the group is.
+            errand.fail(Code.ILLEGAL_GENERATION)
+        elif route is not None:
+            self._commit_at_source(errand, route.link, group)
+        elif group in self._core.table.held_groups:
             self._refuse_group(errand, group)
         else:
             self._pass(errand)
 
+    def _may_end(self, errand: Errand, group: str, link: str) -> bool:
+        """Whether a transaction is open that the freeze of its group waits for (`Core.group_words`)."""
+        record = self._holders.records(errand.name).get(link)
+        return record is not None and group in record.groups and self._core.begun.is_open(link, errand.name)
+
+    def _commit_at_source(self, errand: Errand, link: str, group: str) -> None:
+        record = self._holders.records(errand.name).get(link)
+        if record is None or record.epoch < errand.epoch:
+            if errand.caught_up:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+                return
+            errand.caught_up = True
+            self._core.memory.catch_up(lambda _: self._go(errand))
+        elif (record.producer_id, record.epoch) != (errand.producer_id, errand.epoch):
+            errand.fail(Code.PRODUCER_FENCED)
+        else:
+            request = errand.request
+            named = replace(
+                request,
+                producer_id=type(request.producer_id)(record.source_id),
+                producer_epoch=type(request.producer_epoch)(record.source_epoch),
+            )
+            self._follow.commit(errand.head, named, group, link, errand.reply)
+
     def _refuse_group(self, errand: Errand, group: str) -> None:
-        why = "is mirrored" if group in self._core.table.held_groups else "is on the target, the transaction is not"
+        why = "is mirrored" if group in self._core.table.held_groups else "is not where the transaction is"
         self._core.outside.say(
             f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot commit offsets of "
-            f"group {group}, which {why}: possible after the promote of group and topics"
+            f"group {group}, which {why}: promote group and topics together"
         )
         errand.fail(Code.GROUP_AUTHORIZATION_FAILED)
 

@@ -7,19 +7,22 @@ that act at once cannot contradict each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kmigrate.cluster.admin import GroupMember
 from kmigrate.errors import Failed, KmigrateError, Unreachable
-from kmigrate.model.lifecycle import GroupEvent, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import ControllerPresence, GroupRecord, LeaseRecord, Record, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.handover import hand_over
+from kmigrate.workflow.following import FollowHandover
+from kmigrate.workflow.handover import Handover, hand_over, members_left
 from kmigrate.workflow.keepalive import IdKeeper
+from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer, may_come_off
@@ -38,6 +41,8 @@ class ControllerSettings:
     straggler_window_s: float = 5.0
     router_silent_s: float = 5.0
     handover_timeout_s: float = 30.0
+    gather_timeout_s: float = 60.0
+    """How long the members of a group that follows may take to join anew."""
 
 
 class Controller:
@@ -50,6 +55,7 @@ class Controller:
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._ready: set[tuple[str, str]] = set()
+        self._pending: set[tuple[str, str]] = set()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
         self._keeping: asyncio.Task[None] | None = None
@@ -142,6 +148,7 @@ class Controller:
                 Sealer(self._log, source, source_admin, self._settings.router_silent_s),
                 self._settings.straggler_window_s,
                 self._ready,
+                self._pending,
             ).run()
         except KmigrateError as error:
             self.trouble = error  # the intent stays in the state log and is taken up again
@@ -151,22 +158,40 @@ class Controller:
             link = self._log.state.link(record.link)
             if link is None:
                 return
-            _, source_admin = await self._estate.source(link)
+            source, source_admin = await self._estate.source(link)
             mirrored = (TopicPhase.INITIALISING, TopicPhase.ALIGNING)
             starts = {t.topic: t.starts for t in self._log.state.topics(record.link) if t.phase not in mirrored}
-            done = await hand_over(
-                record.group,
-                starts=starts,
-                maps_of=self._maps_of(record.link),
-                source_admin=source_admin,
-                target=self._estate.target,
-                target_admin=self._estate.target_admin,
-                timeout=self._settings.handover_timeout_s,
-            )
+            follows = record.mode is GroupMode.FOLLOW
+
+            async def outsiders() -> Sequence[GroupMember]:
+                if follows:
+                    return await still_direct(self._log, source_admin, record.group)
+                return await members_left(source_admin, record.group)
+
+            async def carry() -> Handover:
+                return await hand_over(
+                    record.group,
+                    starts=starts,
+                    maps_of=self._maps_of(record.link),
+                    outsiders=outsiders,
+                    source=source,
+                    target=self._estate.target,
+                    timeout=self._settings.handover_timeout_s,
+                )
+
+            if follows:
+                gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
+                await FollowHandover(
+                    record.link, record.group, self._log, source_admin, carry, gather_s, drain_s, self._pending
+                ).run()
+                return
+            done = await carry()
             changed = replace(record, written=done.written, promoted_ms=now_ms(), reason="")
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
             self.trouble = error
+            if record.mode is GroupMode.FOLLOW:
+                return  # it has given up by itself, with the reason
             await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
 
     def _maps_of(self, link: str) -> Callable[[str], Awaitable[Mapping[int, OffsetMap]]]:

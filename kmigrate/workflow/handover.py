@@ -1,8 +1,8 @@
 """How a group's committed positions go from the source to the target, exactly.
 
-Order (C12): nobody on the source → read stable offsets → wait until the target holds every record below them →
-translate by the topic's offset map (one run where offsets are identical: a position stays what it is) → write with
-leader epoch −1 and the metadata string → read back → look at the source once more → open.
+Order (C12): nobody on the source (but through a router) → read stable offsets → wait until the target holds every
+record below them → translate by the topic's offset map (one run where offsets are identical: a position stays what it
+is) → write with leader epoch −1 and the metadata string → read back → look at the source once more → open.
 All or nothing: a group whose handover stops anywhere before `open` is mirrored as before, and nothing that was
 written to the target is seen by a consumer, because the routers still hold the group.
 """
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, CommittedOffset, GroupMember
 from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.positions import read_positions, write_positions
 from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["Handover", "hand_over", "members_left"]
+__all__ = ["Handover", "hand_over", "members_left", "refuse_members"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,18 @@ async def hand_over(
     *,
     starts: Mapping[str, Mapping[int, int]],
     maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
-    source_admin: Admin,
+    outsiders: Callable[[], Awaitable[Sequence[GroupMember]]],
+    source: ClusterClient,
     target: ClusterClient,
-    target_admin: Admin,
     timeout: float,
 ) -> Handover:
     """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
 
-    `maps_of` tells a topic's offset maps by partition, as they are at the time of the call.
+    `maps_of` tells a topic's offset maps by partition, as they are at the time of the call; `outsiders` who may still
+    commit on the source.
     """
-    refuse_members(group, await members_left(source_admin, group))
-    told = await source_admin.group_offsets(group)
+    refuse_members(group, await outsiders())
+    told = await read_positions(source, group, timeout)
     wanted: dict[tuple[str, int], CommittedOffset] = {}
     left_out: set[str] = set()
     for (topic, partition), committed in told.items():
@@ -73,7 +75,7 @@ async def hand_over(
         first = starts[topic].get(partition, 0)
         wanted[(topic, partition)] = CommittedOffset(max(committed.offset, first), committed.metadata)
     wanted = await _translate(group, target, wanted, maps_of, timeout)
-    failed = await target_admin.write_group_offsets(group, wanted)
+    failed = await write_positions(target, group, wanted)
     if failed:
         (topic, partition), why = next(iter(failed.items()))
         raise Refused(
@@ -82,12 +84,12 @@ async def hand_over(
             still_true="the group is still mirrored; its members at the router wait",
             next_step="see whether somebody runs this group on the target itself",
         )
-    back = await target_admin.group_offsets(group)
+    back = await read_positions(target, group, timeout)
     wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
     if wrong:
         raise Refused("offsets-not-read-back", f"the target does not show what was written for {wrong[:3]}")
-    refuse_members(group, await members_left(source_admin, group))
-    if await source_admin.group_offsets(group) != told:
+    refuse_members(group, await outsiders())
+    if await read_positions(source, group, timeout) != told:
         raise Refused(
             "offsets-moved",
             f"positions of group {group} moved on the source while they were handed over",

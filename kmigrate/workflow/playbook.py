@@ -96,6 +96,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "groups": _NAMES,
         "regex": _SWITCH,
         "exclude": Field("a list of regular expressions", _is_names),
+        "mode": Field("auto, follow or hold", _is_text),
         "link": _NAME,
     },
     "group promote": {"groups": _NAMES, "link": _NAME, "timeout": _SECONDS, "no-wait": _SWITCH},

@@ -16,6 +16,7 @@ E  The topic's rules on writing are in force on every broker of the target befor
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
 F  Topics that transactions couple are fenced only when all of them are to be promoted, and flipped only when all stand
    at their barriers: their records follow each other at once, and no transaction begins in between (`router`).
+   A group whose positions these transactions commit is handed over before the fence, and opens after the flip.
 G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
    the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
 """
@@ -54,6 +55,7 @@ from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import (
     coupled_records,
     not_asked_for,
+    not_staged,
     refuse_lost_ids,
     wait_for_ends,
     wait_for_unit,
@@ -79,6 +81,8 @@ class TopicPromotion:
     straggler_window_s: float = 5.0
     ready: set[tuple[str, str]] = field(default_factory=set)
     """Topics that only wait for the others of their unit, by link; shared by all promotes of a controller (F)."""
+    pending: set[tuple[str, str]] = field(default_factory=set)
+    """The same before the fence: topics that only wait until their groups are handed over."""
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
@@ -102,6 +106,7 @@ class TopicPromotion:
             await self._unfence(error)
         finally:
             self.ready.discard((self.link, self.topic))
+            self.pending.discard((self.link, self.topic))
 
     # facts
 
@@ -137,13 +142,17 @@ class TopicPromotion:
     async def _pending(self, record: TopicRecord) -> None:
         terms = self._terms(record)
 
-        def ready(_: State) -> bool | None:
-            return True if self._why_not_ready(record, terms) is None else None
+        def ready(state: State) -> bool | None:
+            if self._why_not_ready(record, terms) is None:
+                self.pending.add((self.link, self.topic))
+            else:
+                self.pending.discard((self.link, self.topic))
+            return True if (self.link, self.topic) in self.pending and not not_staged(state, record) else None
 
         try:
             await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
         except WaitTimedOut as late:
-            why = self._why_not_ready(record, terms) or late.what
+            why = self._why_not_ready(record, terms) or not_staged(self.log.state, record) or late.what
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
@@ -309,6 +318,9 @@ class TopicPromotion:
             self.ready.add((self.link, self.topic))
             await wait_for_unit(self.log, record, self.ready, deadline)
             ends = await self._prove(record, deadline)
+        against = not_staged(self.log.state, record)
+        if against is not None:
+            raise Refused("coupled-group", against)
         flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
         await self._advance(record, TopicEvent.FLIP, flipped)
 

@@ -12,7 +12,8 @@ from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import COPIED, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import COPIED, GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.members import member_mark
 from kmigrate.model.records import (
     ControllerPresence,
     GroupRecord,
@@ -31,6 +32,7 @@ from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import Offsets, lags_of
+from kmigrate.workflow.membership import words_on
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
 
@@ -117,6 +119,9 @@ class GroupStatus:
     target_members: int
     lag: int
     """Records between committed positions and log ends, on the cluster that serves the group; −1 where unknown."""
+    mode: GroupMode = GroupMode.HOLD
+    direct_members: int = -1
+    """Of a group that follows: members on the source that no router carries; −1 where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,4 +378,9 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
         on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
     except KmigrateError:
         on_target = -1
-    return GroupStatus(group.link, group.group, group.phase, group.reason, members, on_target, lag)
+    words = words_on(estate.log, group.group)
+    known = {mark for word in words for mark in word.members}
+    direct = sum(member_mark(member.member_id) not in known for member in members) if words else -1
+    return GroupStatus(
+        group.link, group.group, group.phase, group.reason, members, on_target, lag, group.mode, direct
+    )

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import last_begun, open_topics
 from kmigrate.errors import Refused
-from kmigrate.model.coupling import coupled_topics
-from kmigrate.model.lifecycle import PROMOTING, TopicPhase
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.coupling import coupled_topics, unit_of
+from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
-__all__ = ["coupled_records", "not_asked_for", "refuse_lost_ids", "wait_for_ends", "wait_for_unit"]
+__all__ = ["coupled_records", "not_asked_for", "not_staged", "refuse_lost_ids", "wait_for_ends", "wait_for_unit"]
 
 _PAUSE_S = 0.005
 
@@ -44,6 +44,23 @@ def coupled_records(state: State, record: TopicRecord) -> list[TopicRecord]:
     """The other topics of a topic's unit that this link mirrors."""
     names = coupled_topics(state.transactions(record.link), [record.topic])
     return [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
+
+
+def _following_groups(state: State, record: TopicRecord) -> list[GroupRecord]:
+    """Groups that follow and have positions committed in a topic's transactions; promoted ones are left out."""
+    _, names = unit_of(state.transactions(record.link), [record.topic])
+    found = [group for name in sorted(names) if (group := state.group(record.link, name)) is not None]
+    return [g for g in found if g.mode is GroupMode.FOLLOW and g.phase is not GroupPhase.PROMOTED]
+
+
+def not_staged(state: State, record: TopicRecord) -> str | None:
+    """A coupled group whose positions do not stand on the target yet; Refused where its promote was given up."""
+    for group in _following_groups(state, record):
+        if group.phase is GroupPhase.MIRRORED and group.reason:
+            raise Refused("coupled-group", f"the promote of group {group.group} was given up: {group.reason}")
+        if not group.staged:
+            return f"the positions of group {group.group}, which its transactions commit, are not on the target yet"
+    return None
 
 
 def not_asked_for(state: State, record: TopicRecord) -> str | None:

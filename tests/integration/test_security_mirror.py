@@ -24,6 +24,8 @@ from confluent_kafka.admin import (
 )
 
 from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.positions import write_positions
 from kmigrate.model.grants import GRANTS
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
@@ -139,7 +141,8 @@ async def _promote_by_hand(pair: SecurePair) -> None:
     assert [state.members for state in (await source.describe_groups(["readers"])).values()] == [()]
     offsets = await source.group_offsets("readers")
     assert offsets
-    assert await target.write_group_offsets("readers", offsets) == {}
+    async with ClusterClient(pair.settings("target")) as client:
+        assert await write_positions(client, "readers", offsets) == {}
     assert await target.group_offsets("readers") == offsets
     await target.alter_topic_configs(TOPIC, {"retention.ms": "86400000"})
 

@@ -159,12 +159,13 @@ def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
 
 
 def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
-    made = table("group", "phase", "on the source", "on the target", "lag", "note")
-    for column in made.columns[2:5]:
+    made = table("group", "mode", "phase", "on the source", "on the target", "lag", "note")
+    for column in made.columns[3:6]:
         column.justify = "right"
     for group in groups:
         made.add_row(
             group.group,
+            group.mode,
             phase_text(group.phase),
             f"{len(group.source_members)} members",
             f"{_figure(group.target_members)} members",

@@ -71,9 +71,9 @@ def topics_table(topics: Sequence[TopicRecord]) -> RenderableType:
 def groups_table(groups: Sequence[GroupRecord]) -> RenderableType:
     if not groups:
         return Text("no group is mirrored: kmigrate group mirror GROUP...")
-    made = table("group", "link", "phase", "reason")
+    made = table("group", "link", "mode", "phase", "reason")
     for group in groups:
-        made.add_row(group.group, group.link, phase_text(group.phase), group.reason)
+        made.add_row(group.group, group.link, group.mode, phase_text(group.phase), group.reason)
     return made
 
 

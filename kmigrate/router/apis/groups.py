@@ -16,10 +16,23 @@ from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
 
-__all__ = ["HELD_APIS", "groups_of", "wait_answer"]
+__all__ = [
+    "DESCRIBE_GROUPS",
+    "HEARTBEAT",
+    "HELD_APIS",
+    "JOIN_GROUP",
+    "LEAVE_GROUP",
+    "OFFSET_COMMIT",
+    "OFFSET_DELETE",
+    "OFFSET_FETCH",
+    "SYNC_GROUP",
+    "group_error",
+    "groups_of",
+    "wait_answer",
+]
 
-OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 8, 9, 11, 12, 14
-CONSUMER_GROUP_HEARTBEAT = 68
+OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
+DESCRIBE_GROUPS, TXN_OFFSET_COMMIT, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 15, 28, 47, 68
 
 HELD_APIS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, SYNC_GROUP, CONSUMER_GROUP_HEARTBEAT})
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
@@ -29,46 +42,55 @@ _FETCH_TOP_ERROR, _FETCH_BATCHED = 2, 8
 def groups_of(request: Any) -> list[str]:
     """The groups that a request is about: one, or several in a batched OffsetFetch."""
     if hasattr(request, "groups"):
-        return [str(group.group_id) for group in request.groups]
+        return [str(getattr(group, "group_id", group)) for group in request.groups]
     return [str(request.group_id)]
 
 
 def wait_answer(head: RequestHead, request: Any, held: Collection[str]) -> bytes:
     """Code 14 for the whole request; in a batched OffsetFetch for every group, held or not, to keep it one answer."""
+    return frame_answer(group_error(head, request, _WAIT), head.correlation_id)
+
+
+def group_error(head: RequestHead, request: Any, code: int) -> Any:
+    """The answer that says one code of everything in a request."""
     kind = entity(head.api_key, head.version, "response")
-    shape = _SHAPES.get(head.api_key, _plain)
-    return frame_answer(shape(kind, request, head.version), head.correlation_id)
+    return _SHAPES.get(head.api_key, _plain)(kind, request, head.version, code)
 
 
-def _plain(kind: type[Any], _: Any, __: int) -> Any:
-    return blank(kind, error_code=_WAIT)
+def _plain(kind: type[Any], _: Any, __: int, code: int) -> Any:
+    return blank(kind, error_code=code)
 
 
-def _commit(kind: type[Any], request: Any, _: int) -> Any:
+def _describe(kind: type[Any], request: Any, _: int, code: int) -> Any:
+    group_type = element(kind, "groups")
+    return blank(kind, groups=tuple(blank(group_type, group_id=group, error_code=code) for group in request.groups))
+
+
+def _commit(kind: type[Any], request: Any, _: int, code: int) -> Any:
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
     topics = []
     for topic in request.topics:
         parts = tuple(
-            blank(part_type, partition_index=part.partition_index, error_code=_WAIT) for part in topic.partitions
+            blank(part_type, partition_index=part.partition_index, error_code=code) for part in topic.partitions
         )
         topics.append(_named(topic_type, topic, partitions=parts))
     return blank(kind, topics=tuple(topics))
 
 
-def _fetch(kind: type[Any], request: Any, version: int) -> Any:
+def _fetch(kind: type[Any], request: Any, version: int, code: int) -> Any:
     if version >= _FETCH_BATCHED:
         group_type = element(kind, "groups")
-        groups = tuple(blank(group_type, group_id=g.group_id, error_code=_WAIT) for g in request.groups)
+        groups = tuple(blank(group_type, group_id=g.group_id, error_code=code) for g in request.groups)
         return blank(kind, groups=groups)
     if version >= _FETCH_TOP_ERROR:
-        return blank(kind, error_code=_WAIT)
+        return blank(kind, error_code=code)
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
     topics = []
     for topic in request.topics or ():
         parts = tuple(
-            blank(part_type, partition_index=index, committed_offset=-1, error_code=_WAIT)
+            blank(part_type, partition_index=index, committed_offset=-1, error_code=code)
             for index in topic.partition_indexes
         )
         topics.append(_named(topic_type, topic, partitions=parts))
@@ -83,5 +105,10 @@ def _named(kind: type[Any], topic: Any, **values: Any) -> Any:
     return blank(kind, **values)
 
 
-_Shape = Callable[[type[Any], Any, int], Any]
-_SHAPES: dict[int, _Shape] = {OFFSET_COMMIT: _commit, OFFSET_FETCH: _fetch}
+_Shape = Callable[[type[Any], Any, int, int], Any]
+_SHAPES: dict[int, _Shape] = {
+    OFFSET_COMMIT: _commit,
+    OFFSET_FETCH: _fetch,
+    DESCRIBE_GROUPS: _describe,
+    TXN_OFFSET_COMMIT: _commit,
+}

@@ -32,8 +32,8 @@ OFFERED: dict[int, tuple[int, int]] = {
     1: (4, 18),  # Fetch
     2: (1, 11),  # ListOffsets
     3: (4, 13),  # Metadata
-    8: (2, 10),  # OffsetCommit
-    9: (1, 10),  # OffsetFetch
+    8: (2, 9),  # OffsetCommit
+    9: (1, 9),  # OffsetFetch
     10: (0, 6),  # FindCoordinator
     11: (0, 9),  # JoinGroup
     12: (0, 4),  # Heartbeat
@@ -92,6 +92,8 @@ OFFERED: dict[int, tuple[int, int]] = {
 CAPPED: dict[int, str] = {
     0: "12 belongs to transaction version 2, 13 names topics by id",
     3: "below 4 a request cannot say that no topic shall be created",
+    8: "10 names topics by id",
+    9: "10 names topics by id",
     17: "0 is listed, because some clients look for it, and refused when it comes",
     22: "6 is two-phase commit",
     24: "4 is between brokers, 5 belongs to transaction version 2",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
-from kmigrate.workflow.verbs.groups import mirror_groups, promote_groups, unmirrored_readers
+from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import (
     check_link,
@@ -30,6 +30,7 @@ __all__ = [
     "access_findings",
     "check_link",
     "check_offsets_mode",
+    "coupled_groups",
     "create_link",
     "delete_link",
     "finish_link",

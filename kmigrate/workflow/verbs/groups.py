@@ -3,42 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST
-from kmigrate.model.lifecycle import GroupEvent, GroupPhase, advance_group
+from kmigrate.model.coupling import unit_of
+from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import (
     GroupRecord,
     LinkRecord,
 )
+from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
+from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
+from kmigrate.workflow.verbs.modes import check_mode, mode_for
 
-__all__ = ["mirror_groups", "promote_groups", "unmirrored_readers"]
+__all__ = [
+    "ask_promote",
+    "coupled_groups",
+    "mirror_groups",
+    "promote_groups",
+    "promote_guards",
+    "unmirrored_readers",
+]
 
 _AT_ONCE = 20
 """Groups whose positions are asked for side by side."""
 
 
-async def mirror_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
-    """Register groups; nothing is written to the target before their promote (AL-21, AL-22)."""
+async def mirror_groups(
+    estate: Estate, link_name: str | None, groups: Sequence[str], *, mode: str = GroupMode.HOLD, plan: bool = False
+) -> Plan:
+    """Register groups; nothing is written to the target before their promote (AL-21, AL-22).
+
+    One that is mirrored already is given the mode that is asked for.
+    """
+    check_mode(mode)
     link = resolve_link(estate.log.state, link_name)
     refuse_finished(link)
     _, source_admin = await estate.source(link)
     known = await source_admin.groups()
     found: list[Finding] = []
-    new: list[str] = []
+    new: list[GroupRecord] = []
+    changed: list[tuple[GroupRecord, GroupRecord]] = []
     for group in dict.fromkeys(groups):
         owner = next((g for g in estate.log.state.groups() if g.group == group), None)
         if owner is not None and owner.link == link.name:
             found.append(Finding("ok", "already-mirrored", f"group {group} is {owner.phase} already"))
+            if owner.phase is GroupPhase.MIRRORED:
+                given, why = await mode_for(estate.log.state, link, source_admin, group, mode)
+                if given is not owner.mode:
+                    changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
+                    found.append(why)
         elif owner is not None:
             found.append(Finding("refuse", "group-owned", f"group {group} belongs to link {owner.link}"))
         elif group not in known:
@@ -51,13 +74,18 @@ async def mirror_groups(estate: Estate, link_name: str | None, groups: Sequence[
                 )
             )
         else:
-            new.append(group)
-    made = Plan.of("group mirror", [f"register group {g}" for g in new], found)
+            given, why = await mode_for(estate.log.state, link, source_admin, group, mode)
+            new.append(GroupRecord(link.name, group, GroupPhase.MIRRORED, now_ms(), mode=given))
+            found.append(why)
+    changes = [f"register group {r.group} ({r.mode})" for r in new]
+    changes += [f"group {r.group}: {before.mode} becomes {r.mode}" for before, r in changed]
+    made = Plan.of("group mirror", changes, found)
     made.refuse()
     if plan:
         return made
-    for group in new:
-        record = GroupRecord(link.name, group, GroupPhase.MIRRORED, now_ms())
+    for before, record in changed:
+        await estate.advance(before, record)
+    for record in new:
         await estate.log.append(lambda state, r=record: None if state.group(r.link, r.group) else r)  # type: ignore[misc]
     return made.done()
 
@@ -65,7 +93,6 @@ async def mirror_groups(estate: Estate, link_name: str | None, groups: Sequence[
 async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
     """Write the intent to promote groups: positions are carried over, then reads open (AL-31, AL-33)."""
     link = resolve_link(estate.log.state, link_name)
-    _, source_admin = await estate.source(link)
     found: list[Finding] = []
     new: list[GroupRecord] = []
     for group in dict.fromkeys(groups):
@@ -78,30 +105,63 @@ async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence
             found.append(Finding("ok", "already", f"group {group} is {record.phase}"))
         else:
             new.append(record)
-            found += [
-                Finding(
-                    "refuse",
-                    "members-on-source",
-                    f"group {group} still has member {m.client_id} at {m.host} on the source",
-                    "restart that consumer with the router's address",
-                )
-                for m in await members_left(source_admin, group)
-            ]
-            found += await _offset_guards(estate, link, source_admin, group)
+            found += await promote_guards(estate, link, record)
+            found += _coupled_guards(estate.log.state, record)
     made = Plan.of("group promote", [f"promote group {r.group}" for r in new], found)
     made.refuse()
     if plan:
         return made
     for record in new:
-        asked = replace(
-            record,
-            phase=advance_group(record.phase, GroupEvent.PROMOTE_ASKED),
-            since_ms=now_ms(),
-            asked_ms=now_ms(),
-            reason="",
-        )
-        await estate.advance(record, asked)
+        await ask_promote(estate, record)
     return made.done()
+
+
+async def ask_promote(estate: Estate, record: GroupRecord) -> None:
+    """Write the intent."""
+    phase = advance_group(record.phase, GroupEvent.PROMOTE_ASKED)
+    await estate.advance(record, replace(record, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason=""))
+
+
+async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) -> list[Finding]:
+    """What a group's members and positions on the source say to its promote."""
+    _, source_admin = await estate.source(link)
+    follows = record.mode is GroupMode.FOLLOW
+    members = await (
+        still_direct(estate.log, source_admin, record.group) if follows else members_left(source_admin, record.group)
+    )
+    found = [
+        Finding(
+            "refuse",
+            "members-on-source",
+            f"group {record.group} still has member {m.client_id} at {m.host} on the source",
+            "restart that consumer with the router's address",
+        )
+        for m in members
+    ]
+    return found + await _offset_guards(estate, link, source_admin, record.group)
+
+
+def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
+    """Topics that are written in the transactions that commit this group's positions: they go together."""
+    if record.mode is not GroupMode.FOLLOW:
+        return []
+    topics, _ = unit_of(state.transactions(record.link), groups=[record.group])
+    left = [t for t in sorted(topics) if (r := state.topic(record.link, t)) and r.phase is not TopicPhase.PROMOTED]
+    return [
+        Finding(
+            "refuse",
+            "coupled-topics",
+            f"transactions that commit positions of group {record.group} write {', '.join(left)}",
+            f"promote the topics, and the group goes with them: kmigrate promote {' '.join(left)}",
+        )
+    ] if left else []  # fmt: skip
+
+
+def coupled_groups(state: State, link: str, topics: Collection[str]) -> list[GroupRecord]:
+    """Groups that follow and are promoted with these topics, because transactions commit their positions."""
+    _, names = unit_of(state.transactions(link), topics)
+    found = [record for name in sorted(names) if (record := state.group(link, name)) is not None]
+    return [r for r in found if r.mode is GroupMode.FOLLOW and r.phase is not GroupPhase.PROMOTED]
 
 
 async def unmirrored_readers(estate: Estate, source_admin: Admin) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from kmigrate.errors import Refused
+from kmigrate.model.lifecycle import GroupMode
 from kmigrate.model.patterns import NamePattern, check_expression, chosen_groups, chosen_topics
 from kmigrate.model.records import LinkRecord, Record
 from kmigrate.model.state import State
@@ -49,18 +50,24 @@ async def mirror_matching_topics(
 
 
 async def mirror_matching_groups(
-    estate: Estate, link_name: str | None, expressions: Sequence[str], exclude: Sequence[str], *, plan: bool = False
+    estate: Estate,
+    link_name: str | None,
+    expressions: Sequence[str],
+    exclude: Sequence[str],
+    *,
+    mode: str = GroupMode.HOLD,
+    plan: bool = False,
 ) -> Plan:
-    """The same for consumer groups."""
+    """The same for consumer groups; those that match later hold."""
     link = resolve_link(estate.log.state, link_name)
     patterns = _patterns(expressions, exclude)
     _, source_admin = await estate.source(link)
     names = chosen_groups(patterns, await source_admin.groups())
-    looked = await mirror_groups(estate, link.name, names, plan=True)
+    looked = await mirror_groups(estate, link.name, names, mode=mode, plan=True)
     made = _joined(looked, link.group_patterns, patterns, names, "group")
     if plan:
         return made
-    await mirror_groups(estate, link.name, names)
+    await mirror_groups(estate, link.name, names, mode=mode)
     await _keep(estate, link.name, "group", patterns)
     return made.done()
 

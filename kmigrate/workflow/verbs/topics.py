@@ -9,9 +9,9 @@ from dataclasses import replace
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient, TopicInfo
 from kmigrate.errors import Refused, UsageError
-from kmigrate.model.coupling import coupled_topics
+from kmigrate.model.coupling import coupled_topics, unit_of
 from kmigrate.model.ids import is_internal
-from kmigrate.model.lifecycle import GroupPhase, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
     LinkRecord,
     PromoteTerms,
@@ -23,6 +23,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
+from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
@@ -210,17 +211,25 @@ async def _promote_topics(
             found.append(against)
         elif record is not None:
             new.append(record)
+    with_them = coupled_groups(estate.log.state, link.name, [record.topic for record in new])
     found += _coupled(estate.log.state, link, [record.topic for record in new])
     found += await _reading_groups(estate, link, source_admin, [record.topic for record in new])
+    for group in with_them:
+        found += await promote_guards(estate, link, group)
     for record in new:
         found += [
             Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
             for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
         ]
-    made = Plan.of("promote", [f"promote {record.topic}" for record in new], found)
+    changes = [f"promote {record.topic}" for record in new]
+    changes += [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
+    made = Plan.of("promote", changes, found)
     made.refuse()
     if plan:
         return made
+    for group in with_them:
+        if group.phase is GroupPhase.MIRRORED:
+            await ask_promote(estate, group)
     for record in new:
         asked = replace(
             record,
@@ -290,6 +299,8 @@ async def _reading_groups(
         if group.phase is GroupPhase.PROMOTED or not topics:
             continue
         read = {t for t, _ in await source_admin.group_offsets(group.group, stable=False)}
+        if group.mode is GroupMode.FOLLOW:
+            read -= unit_of(estate.log.state.transactions(link.name), groups=[group.group])[0].keys()
         found += [
             Finding(
                 "refuse",

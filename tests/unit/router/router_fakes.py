@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kmigrate.model.door import OPEN_DOOR, Door, Identity
@@ -109,6 +109,11 @@ class FakeEdge:
     ) -> None:
         self.sent.append(Sent(f"source {node}", bytearray(b"".join(parts)), done))
 
+    def to_coordinator(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+    ) -> None:
+        self.sent.append(Sent(f"coordinator {node}", bytearray(b"".join(parts)), done))
+
     def wake_at(self, when: float) -> None:
         self.wakes.append(when)
 
@@ -141,6 +146,9 @@ class FakeOutside:
     said: list[str] = field(default_factory=list)
     tells: bool = False
     source_topics: frozenset[str] = frozenset()
+    versions: dict[int, int] = field(default_factory=dict)
+    awaited: list[tuple[dict[tuple[str, int], int], Callable[[bool], None]]] = field(default_factory=list)
+    """Positions that the target's copy must come to before they are told."""
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         return self.leaders.get((topic, partition), 1), self.produce_version
@@ -151,7 +159,15 @@ class FakeOutside:
     def tells_transactions(self, link: str) -> bool:
         return self.tells
 
-    def refresh_source(self, link: str, topic: str) -> None:
+    def source_version(self, link: str, api_key: int) -> int:
+        return self.versions.get(api_key, 9)
+
+    def when_copied(
+        self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
+    ) -> None:
+        self.awaited.append((dict(positions), then))
+
+    def refresh_source(self, link: str, topic: str = "") -> None:
         self.refreshed.append(topic)
 
     def refresh_target(self) -> None:

@@ -1,0 +1,85 @@
+"""Committed positions of a group, read by wire, and written by wire while it has no members.
+
+confluent-kafka cannot do it: it sends a metadata string with a zero byte behind it, and Kafka Streams, which keeps its
+own state there, cannot read that any more (C8). It reads back what it wrote without the byte, so it never tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kmigrate.cluster.admin import CommittedOffset
+from kmigrate.cluster.client import ClusterClient, code_of, entity_field
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, row
+
+__all__ = ["read_positions", "write_positions"]
+
+_COMMIT = entity(8, 8, "request")
+_FETCH = entity(9, 7, "request")
+_ELSEWHERE = frozenset(
+    {Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE}
+)
+_PAUSE_S = 0.1
+
+
+async def write_positions(
+    client: ClusterClient, group: str, positions: Mapping[tuple[str, int], CommittedOffset]
+) -> dict[tuple[str, int], str]:
+    """Commit positions with leader epoch −1 (C1, V5); the error by partition."""
+    if not positions:
+        return {}
+    topic_type = entity_field(_COMMIT, "topics")
+    part_type = entity_field(topic_type, "partitions")
+    topics: dict[str, list[object]] = {}
+    for (topic, partition), one in positions.items():
+        part = part_type(
+            partition_index=partition,
+            committed_offset=one.offset,
+            committed_leader_epoch=-1,
+            committed_metadata=one.metadata,
+        )
+        topics.setdefault(topic, []).append(part)
+    request = _COMMIT(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=tuple(topic_type(name=name, partitions=tuple(parts)) for name, parts in topics.items()),
+    )
+    deadline = monotonic() + client.settings.request_timeout_s
+    while True:
+        answer = await client.call(request, await client.find_coordinator(group))
+        codes = {
+            (str(topic.name), int(part.partition_index)): code_of(part.error_code)
+            for topic in answer.topics
+            for part in topic.partitions
+        }
+        failed = {key: code for key in positions if (code := codes.get(key, Code.UNKNOWN_SERVER_ERROR))}
+        if not _ELSEWHERE & set(failed.values()) or monotonic() > deadline:
+            return {key: row(code).name for key, code in failed.items()}
+        await sleep(_PAUSE_S)  # the group's coordinator has just moved, or is not loaded yet: nothing was written
+
+
+async def read_positions(
+    client: ClusterClient, group: str, timeout: float
+) -> dict[tuple[str, int], CommittedOffset]:
+    """A group's committed positions once no transaction has any pending (C12), metadata to the last byte."""
+    deadline = monotonic() + timeout
+    request = _FETCH(group_id=group, topics=None, require_stable=True)
+    while True:
+        answer = await client.call(request, await client.find_coordinator(group))
+        codes = {code_of(answer.error_code)}
+        codes.update(code_of(part.error_code) for topic in answer.topics for part in topic.partitions)
+        failed = max(codes)
+        if not failed:
+            break
+        client.retry_or_raise(f"OffsetFetch of group {group}", failed, deadline)
+        await sleep(_PAUSE_S)
+    return {
+        (str(topic.name), int(part.partition_index)): CommittedOffset(int(part.committed_offset), part.metadata or "")
+        for topic in answer.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0
+    }

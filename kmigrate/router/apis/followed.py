@@ -1,0 +1,149 @@
+"""Messages of groups that follow: split by group, merged again, in the source's versions, and never with an epoch.
+
+A leader epoch of one cluster means something else on the other: a client that is told one rewinds or reads nothing
+(C1, V5). So none passes, in either direction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.apis.blank import blank, element
+from kmigrate.router.apis.groups import (
+    DESCRIBE_GROUPS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
+from kmigrate.router.apis.recast import recast
+
+__all__ = [
+    "FOLLOWED_APIS",
+    "Asked",
+    "codes_in",
+    "leave_request",
+    "merged",
+    "of_groups",
+    "positions_of",
+    "source_request",
+    "topics_of",
+    "without_epochs",
+]
+
+FOLLOWED_APIS = frozenset(
+    {OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, OFFSET_DELETE}
+)
+_EPOCH = "committed_leader_epoch"
+_FIRST_BATCHED = 8
+_LEAVE_VERSION = 4
+
+
+def of_groups(request: Any, groups: Collection[str]) -> Any:
+    """A request for several groups cut down to some of them."""
+    return dataclasses.replace(request, groups=tuple(g for g in request.groups if _name(g) in groups))
+
+
+def _name(group: Any) -> str:
+    return str(getattr(group, "group_id", group))
+
+
+def merged(request: Any, answers: Iterable[Any], kind: type[Any]) -> Any:
+    """One answer of several, groups in the request's order."""
+    told = {str(group.group_id): group for answer in answers for group in answer.groups}
+    return blank(kind, groups=tuple(told[_name(group)] for group in request.groups if _name(group) in told))
+
+
+def without_epochs(message: Any) -> Any:
+    """A commit, or an answer with committed positions, that tells no leader epoch."""
+    if hasattr(message, "groups"):
+        return dataclasses.replace(message, groups=tuple(without_epochs(group) for group in message.groups))
+    topics = []
+    for topic in message.topics or ():
+        parts = tuple(
+            dataclasses.replace(part, **{_EPOCH: -1}) if hasattr(part, _EPOCH) else part for part in topic.partitions
+        )
+        topics.append(dataclasses.replace(topic, partitions=parts))
+    return dataclasses.replace(message, topics=tuple(topics))
+
+
+def _positions(message: Any) -> Iterable[Any]:
+    """What has topics: the groups of a batched OffsetFetch message, or the message itself."""
+    return message.groups if hasattr(message, "groups") else (message,)
+
+
+def positions_of(answer: Any) -> dict[tuple[str, int], int]:
+    """The committed positions that an OffsetFetch answer tells."""
+    return {
+        (str(topic.name), int(part.partition_index)): int(part.committed_offset)
+        for each in _positions(answer)
+        for topic in each.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0
+    }
+
+
+def topics_of(message: Any) -> set[str]:
+    """The topics that a message on committed positions names."""
+    return {str(topic.name) for each in _positions(message) for topic in each.topics or ()}
+
+
+def codes_in(answer: Any) -> set[int]:
+    """Every error code of an answer that says it for a whole group or for partitions."""
+    found: set[int] = set()
+    for each in (answer, *getattr(answer, "groups", ())):
+        if hasattr(each, "error_code"):
+            found.add(code_of(each.error_code))
+        for topic in getattr(each, "topics", None) or ():
+            found.update(code_of(part.error_code) for part in topic.partitions)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the source understands it."""
+
+    message: Any
+    answer_kind: type[Any]
+    """The class of the client's answer."""
+    unbatched: str = ""
+    """The one group of a batched OffsetFetch that the source must be asked for without a batch."""
+
+    def told(self, answer: Any) -> Any:
+        """The source's answer as the client is told it."""
+        if self.unbatched:
+            group_type = element(self.answer_kind, "groups")
+            group = dataclasses.replace(recast(answer, group_type), group_id=self.unbatched)
+            return blank(self.answer_kind, groups=(group,))
+        return recast(answer, self.answer_kind)
+
+
+def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
+    """A request about one group in a version that the source speaks; `newest` is its highest."""
+    answer_kind = entity(head.api_key, head.version, "response")
+    if head.version <= newest:
+        return Asked(request, answer_kind)
+    kind = entity(head.api_key, newest, "request")
+    if head.api_key == OFFSET_FETCH and head.version >= _FIRST_BATCHED > newest:
+        (group,) = request.groups
+        message = recast(group, kind)
+        if hasattr(message, "require_stable"):
+            message = dataclasses.replace(message, require_stable=request.require_stable)
+        return Asked(message, answer_kind, str(group.group_id))
+    return Asked(recast(request, kind), answer_kind)
+
+
+def leave_request(group: str, member_id: str, newest: int) -> Any:
+    """LeaveGroup for one member, in a version that the source speaks."""
+    if newest < _LEAVE_VERSION:
+        return blank(entity(LEAVE_GROUP, 0, "request"), group_id=group, member_id=member_id)
+    kind = entity(LEAVE_GROUP, _LEAVE_VERSION, "request")
+    return blank(kind, group_id=group, members=(blank(element(kind, "members"), member_id=member_id),))

@@ -1,0 +1,26 @@
+"""A message in another version of its API: for a cluster that does not speak the version that a client has chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kmigrate.router.apis.blank import blank, element
+
+__all__ = ["recast"]
+
+
+def recast(message: Any, kind: type[Any]) -> Any:
+    """The message as one of class `kind`: fields that it does not have are left out, its own new ones are empty."""
+    if type(message) is kind:
+        return message
+    return blank(kind, **{field.name: _value(message, field.name, kind) for field in dataclasses.fields(kind)
+                          if hasattr(message, field.name)})  # fmt: skip
+
+
+def _value(message: Any, name: str, kind: type[Any]) -> Any:
+    value = getattr(message, name)
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        inner = element(kind, name)
+        return tuple(recast(each, inner) for each in value)
+    return value

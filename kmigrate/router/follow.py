@@ -1,0 +1,411 @@
+"""Groups that follow, on one client connection: moved members are members of the source's group (M13).
+
+The target's coordinator is where a member finds its group, at the router's address; what it says there goes to the
+source's coordinator, so members that have moved and members that have not form one group. Lettered rules:
+
+A  No leader epoch passes in either direction (C1, V5).
+B  A committed position is told when the target's copy has come to it (`copied`): until then the request waits, and is
+   told to come again (14). So no fetch of a member is ever beyond the copy's end.
+C  Positions of a topic whose offsets differ between the clusters are neither told nor taken: the request waits.
+D  While the group is promoted (`gathering`) its members are made to join anew: heartbeats say that it rebalances, a
+   rebalance that is under way is begun again, and a join is held here. The source never hears of it, so its generation
+   stays what it is and commits still reach it; the router sends the heartbeats of who is held.
+E  Once it is frozen nothing reaches the source. A join that is held then goes to the target as a new one when the group
+   opens, and its member learns its new id from the answer: who gives nothing back in a rebalance keeps what it reads.
+   Its member at the source is taken out of the group there.
+F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: clients find it anew, and come again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kmigrate.model.routes import GroupRoute, Serve
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.apis.blank import frame_answer
+from kmigrate.router.apis.followed import (
+    codes_in,
+    leave_request,
+    merged,
+    of_groups,
+    positions_of,
+    source_request,
+    topics_of,
+    without_epochs,
+)
+from kmigrate.router.apis.groups import (
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+    group_error,
+    groups_of,
+)
+from kmigrate.router.apis.transactions import frame_request, read_answer
+from kmigrate.router.core import Buffer, Core, Edge, Outcome
+
+__all__ = ["FollowDesk"]
+
+_BEAT_S = 1.0
+"""Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
+_FIND_COORDINATOR = entity(10, 3, "request")
+_HEARTBEAT = entity(HEARTBEAT, 0, "request")
+_ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
+_COMMITS = frozenset({OFFSET_COMMIT, OFFSET_DELETE})
+_WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
+Told = Callable[[Any], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Word:
+    """One request about one group, and who is told its answer (a message in the client's version)."""
+
+    head: RequestHead
+    request: Any
+    group: str
+    link: str
+    told: Told
+    answer: Any = None
+    """Of a join that was sent before its group was promoted: what the source has answered since."""
+    sent: bool = False
+
+    @property
+    def member_id(self) -> str:
+        return str(getattr(self.request, "member_id", ""))
+
+    def fail(self, code: int) -> None:
+        self.told(group_error(self.head, self.request, code))
+
+
+class FollowDesk:
+    """Takes the requests of groups that follow; answers may come later, in any order."""
+
+    def __init__(self, core: Core, edge: Edge) -> None:
+        self._core = core
+        self._edge = edge
+        self._coordinators: dict[tuple[str, str], int] = {}
+        self._joins: list[_Word] = []
+        """Joins that are not answered to the client."""
+        self._syncs: list[_Word] = []
+        self._generations: dict[tuple[str, str], int] = {}
+        """The newest generation that each member of a group has named."""
+        self._beat_at = float("inf")
+        self._gone = False
+
+    def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
+        """A request of which at least one group follows; `reply` is called with its answer."""
+
+        def told(answer: Any) -> None:
+            reply(frame_answer(answer, head.correlation_id))
+
+        groups = groups_of(request)
+        route = self._core.table.followed.get(groups[0])
+        if len(groups) == 1 and route is not None:
+            self._take(_Word(head, request, groups[0], route.link, told))
+        else:
+            self._split(head, request, groups, told)
+
+    def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
+        """Positions that a transaction at the source commits, in its holder's name there (TxnOffsetCommit)."""
+        word = _Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
+        self._core.followers.heard(group, word.member_id)
+        if self._differs(topics_of(request)):
+            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        else:
+            self._commit(word)
+
+    def advance(self) -> None:
+        """The table is a newer one: what is held may go on."""
+        self._core.waiting.pop(self, None)
+        for sync in list(self._syncs):
+            route = self._route(sync)
+            if route is None or route.gathering:
+                self._syncs.remove(sync)
+                sync.fail(Code.REBALANCE_IN_PROGRESS)
+        for join in list(self._joins):
+            self._go_on(join)
+        self._beat()
+        self._watch()
+
+    def closed(self) -> None:
+        self._gone = True
+        self._core.waiting.pop(self, None)
+        for join in self._joins:
+            self._core.followers.joined(join.group, join.member_id)
+        self._joins.clear()
+        self._syncs.clear()
+
+    def _watch(self) -> None:
+        if self._joins or self._syncs:
+            self._core.waiting.setdefault(self)
+
+    def _route(self, word: _Word) -> GroupRoute | None:
+        return self._core.table.followed.get(word.group)
+
+    # several groups in one request
+
+    def _split(self, head: RequestHead, request: Any, groups: list[str], told: Told) -> None:
+        """Each group that follows is asked about at its source, all others together at the target."""
+        followed = self._core.table.followed
+        answers: list[Any] = []
+        local = [group for group in groups if group not in followed]
+        waiting = len(groups) - len(local) + bool(local)
+
+        def one(answer: Any) -> None:
+            answers.append(answer)
+            if len(answers) == waiting:
+                told(merged(request, answers, entity(head.api_key, head.version, "response")))
+
+        for group in groups:
+            route = followed.get(group)
+            if route is not None:
+                self._take(_Word(head, of_groups(request, (group,)), group, route.link, one))
+        if local:
+            kind = type(request)
+            frame = frame_request(of_groups(request, local), head.correlation_id, head.client_id)
+            self._edge.to_target([frame], head.correlation_id, lambda answer: one(read_answer(kind, answer)))
+
+    # one group
+
+    def _take(self, word: _Word) -> None:
+        key = word.head.api_key
+        self._core.followers.heard(word.group, word.member_id)
+        if key in (HEARTBEAT, SYNC_GROUP):
+            self._generations[(word.group, word.member_id)] = int(word.request.generation_id)
+        if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
+            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        elif key == JOIN_GROUP:
+            self._join(word)
+        elif key == SYNC_GROUP:
+            self._sync(word)
+        elif key == HEARTBEAT:
+            self._send(word, lambda answer: self._beaten(word, answer))
+        elif key in _COMMITS:
+            self._commit(word)
+        elif key == OFFSET_FETCH:
+            self._send(word, lambda answer: self._fetched(word, answer))
+        else:
+            if key == LEAVE_GROUP:
+                for member in (word.request, *getattr(word.request, "members", ())):
+                    self._core.followers.gone(word.group, str(getattr(member, "member_id", "")))
+            self._send(word, word.told)
+
+    def _differs(self, topics: set[str]) -> bool:
+        """Rule C."""
+        routes = self._core.table.topics
+        return any(routes[topic].mapped for topic in topics if topic in routes)
+
+    def _beaten(self, word: _Word, answer: Any) -> None:
+        route = self._route(word)
+        if not code_of(answer.error_code) and (route is None or route.gathering):
+            word.fail(Code.REBALANCE_IN_PROGRESS)
+        else:
+            word.told(answer)
+
+    def _commit(self, word: _Word) -> None:
+        followers = self._core.followers
+        if word.head.api_key != OFFSET_DELETE:
+            word.request = without_epochs(word.request)
+        followers.leave(word.group)
+
+        def resolved(answer: Any) -> None:
+            route = self._route(word)
+            if followers.resolved(word.group) and route is not None and route.frozen:
+                self._core.outside.drained()
+            word.told(answer)
+
+        self._send(word, resolved)
+
+    def _fetched(self, word: _Word, answer: Any) -> None:
+        """Rules A, B and C."""
+        routes = self._core.table.topics
+        if self._differs(topics_of(answer)):
+            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+            return
+        copied = {
+            key: position
+            for key, position in positions_of(answer).items()
+            if key[0] in routes and routes[key[0]].serve is not Serve.LOCAL
+        }
+        if not copied:
+            word.told(without_epochs(answer))
+            return
+
+        def there(yes: bool) -> None:
+            if yes:
+                word.told(without_epochs(answer))
+            else:
+                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        self._core.outside.when_copied(word.link, copied, self._core.settings.group_hold_s, there)
+
+    # rebalances (rules D and E)
+
+    def _join(self, word: _Word) -> None:
+        self._joins.append(word)
+        self._core.followers.join(word.group, word.member_id)
+        self._go_on(word)
+        self._beat()
+        self._watch()
+
+    def _go_on(self, word: _Word) -> None:
+        """What becomes of a join under the present table."""
+        route = self._route(word)
+        if route is None:
+            self._joins.remove(word)
+            self._join_anew(word)
+        elif word.answer is not None and not route.gathering:
+            self._answer_join(word)
+        elif not word.sent and not route.gathering:
+            word.sent = True
+            self._send(word, lambda answer: self._join_answered(word, answer))
+
+    def _join_answered(self, word: _Word, answer: Any) -> None:
+        if word not in self._joins:
+            return
+        self._core.followers.heard(word.group, str(answer.member_id))
+        word.answer = answer
+        route = self._route(word)
+        if code_of(answer.error_code) or (route is not None and not route.gathering):
+            self._answer_join(word)
+
+    def _answer_join(self, word: _Word) -> None:
+        self._joins.remove(word)
+        self._core.followers.joined(word.group, word.member_id)
+        word.told(word.answer)
+
+    def _join_anew(self, word: _Word) -> None:
+        """Rule E: a new member of the target's group, whom nobody has to tell that it is one."""
+        self._core.followers.joined(word.group, word.member_id)
+        old = str(word.answer.member_id) if word.answer is not None else word.member_id
+        if old:
+            self._leave(word, old)
+        request = dataclasses.replace(word.request, member_id=type(word.request.member_id)(""))
+        head, kind = word.head, type(request)
+
+        def answered(frame: bytearray) -> None:
+            answer = read_answer(kind, frame)
+            if code_of(answer.error_code) == Code.MEMBER_ID_REQUIRED:
+                named = dataclasses.replace(request, member_id=answer.member_id)
+                again = frame_request(named, head.correlation_id, head.client_id)
+                self._edge.to_target(
+                    [again], head.correlation_id, lambda last: word.told(read_answer(kind, last))
+                )
+            else:
+                word.told(answer)
+
+        first = frame_request(request, head.correlation_id, head.client_id)
+        self._edge.to_target([first], head.correlation_id, answered)
+
+    def _leave(self, word: _Word, member_id: str) -> None:
+        self._generations.pop((word.group, member_id), None)
+        newest = self._core.outside.source_version(word.link, LEAVE_GROUP)
+        if newest >= 0:
+            self._tell(word, leave_request(word.group, member_id, newest))
+
+    def _beat(self) -> None:
+        """Rule D: keep who is held a member at the source, in case that the promote is given up."""
+        held = [join for join in self._joins if (route := self._route(join)) is not None and route.gathering]
+        now = self._edge.now()
+        if not held or now < self._beat_at < float("inf"):
+            return
+        for join in held:
+            generation = self._generations.get((join.group, join.member_id))
+            if generation is not None:
+                self._tell(
+                    join, _HEARTBEAT(group_id=join.group, generation_id=generation, member_id=join.member_id)
+                )
+        self._beat_at = now + _BEAT_S
+        self._edge.wake_at(self._beat_at)
+
+    def _tell(self, word: _Word, message: Any) -> None:
+        """A word to the coordinator that nobody waits for the answer of."""
+        node = self._coordinators.get((word.link, word.group), -1)
+        if node >= 0:
+            frame = frame_request(message, 0, word.head.client_id)
+            self._edge.to_coordinator(word.link, node, [frame], 0, lambda _: None)
+
+    def _sync(self, word: _Word) -> None:
+        route = self._route(word)
+        if route is None or route.gathering:
+            word.fail(Code.REBALANCE_IN_PROGRESS)
+            return
+        self._syncs.append(word)
+
+        def answered(answer: Any) -> None:
+            if word in self._syncs:
+                self._syncs.remove(word)
+                word.told(answer)
+
+        self._send(word, answered)
+        self._watch()
+
+    # the source's coordinator (rule F)
+
+    def _send(self, word: _Word, told: Told) -> None:
+        newest = self._core.outside.source_version(word.link, word.head.api_key)
+        if newest < 0:
+            self._core.outside.refresh_source(word.link)
+            self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
+            return
+        key = (word.link, word.group)
+        asked = source_request(word.head, word.request, newest)
+
+        def done(outcome: Outcome) -> None:
+            if self._gone:
+                told(group_error(word.head, word.request, Code.NOT_COORDINATOR))
+            elif outcome.frame is not None:
+                answer = read_answer(type(asked.message), outcome.frame)
+                if not codes_in(answer).isdisjoint(_ELSEWHERE):
+                    self._coordinators.pop(key, None)
+                told(asked.told(answer))
+            elif outcome.refused:
+                self._unreached(word, told, Code.GROUP_AUTHORIZATION_FAILED)
+            else:
+                self._core.outside.refresh_source(word.link)
+                self._unreached(word, told, Code.NOT_COORDINATOR)
+
+        def to(node: int) -> None:
+            frame = frame_request(asked.message, word.head.correlation_id, word.head.client_id)
+            self._edge.to_coordinator(word.link, node, [frame], word.head.correlation_id, done)
+
+        known = self._coordinators.get(key)
+        if known is not None:
+            to(known)
+        else:
+            self._find(word, told, to)
+
+    def _find(self, word: _Word, told: Told, then: Callable[[int], None]) -> None:
+        node = self._core.outside.source_node(word.link)
+        if node < 0:
+            self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
+            return
+
+        def done(outcome: Outcome) -> None:
+            if outcome.frame is None:
+                self._core.outside.refresh_source(word.link)
+                refused = Code.GROUP_AUTHORIZATION_FAILED if outcome.refused else Code.COORDINATOR_NOT_AVAILABLE
+                self._unreached(word, told, refused)
+                return
+            answer = read_answer(_FIND_COORDINATOR, outcome.frame)
+            code = code_of(answer.error_code)
+            if code:
+                self._unreached(word, told, code)
+                return
+            self._coordinators[(word.link, word.group)] = int(answer.node_id)
+            then(int(answer.node_id))
+
+        frame = frame_request(_FIND_COORDINATOR(key=word.group, key_type=0), 0, word.head.client_id)
+        self._edge.to_coordinator(word.link, node, [frame], 0, done)
+
+    def _unreached(self, word: _Word, told: Told, code: int) -> None:
+        self._coordinators.pop((word.link, word.group), None)
+        told(group_error(word.head, word.request, code))

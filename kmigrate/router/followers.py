@@ -1,0 +1,80 @@
+"""One router's account of groups that follow: who speaks to them through it, whose join it holds, what is on its way.
+
+A controller that promotes such a group waits for these words (`GroupWord`): everybody in the source's group must be
+known to a router and have joined anew, and nothing may be on its way to the source any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kmigrate.model.members import member_mark
+from kmigrate.model.records import GroupWord
+from kmigrate.model.routes import RoutingTable
+
+__all__ = ["Followers"]
+
+_MOST_MEMBERS = 20_000
+"""Of one group: beyond that the members that were heard longest ago are forgotten."""
+
+
+@dataclass(slots=True)
+class Followers:
+    """By group; a member id is kept as its mark only."""
+
+    _in_flight: Counter[str] = field(default_factory=Counter)
+    _members: dict[str, dict[str, None]] = field(default_factory=dict)
+    _joined: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def heard(self, group: str, member_id: str) -> None:
+        """A member has spoken, or was made."""
+        if not member_id:
+            return
+        known = self._members.setdefault(group, {})
+        mark = member_mark(member_id)
+        known.pop(mark, None)  # so that the newest stand last
+        known[mark] = None
+        if len(known) > _MOST_MEMBERS:
+            known.pop(next(iter(known)))
+
+    def gone(self, group: str, member_id: str) -> None:
+        self._members.get(group, {}).pop(member_mark(member_id), None)
+
+    def join(self, group: str, member_id: str) -> None:
+        """A member's JoinGroup is in hand; a new member has no id yet, and nothing to lose."""
+        if member_id:
+            self._joined.setdefault(group, Counter())[member_mark(member_id)] += 1
+
+    def joined(self, group: str, member_id: str) -> None:
+        """That JoinGroup is answered, or its client is gone."""
+        if member_id:
+            known = self._joined[group]
+            known[member_mark(member_id)] -= 1
+            self._joined[group] = +known
+
+    def leave(self, group: str) -> None:
+        """Something that changes the group's positions goes to the source."""
+        self._in_flight[group] += 1
+
+    def resolved(self, group: str) -> bool:
+        """Its fate is known; whether it was the last one."""
+        self._in_flight[group] -= 1
+        return not self._in_flight[group]
+
+    def follow(self, table: RoutingTable) -> None:
+        """Forget the members of groups that do not follow any more."""
+        for group in [group for group in self._members if group not in table.followed]:
+            del self._members[group]
+
+    def words(self, table: RoutingTable, transactions: Mapping[str, int]) -> dict[str, GroupWord]:
+        """This router's word on each group that follows; `transactions` is how many are open that may commit for it."""
+        return {
+            group: GroupWord(
+                self._in_flight[group] + transactions.get(group, 0),
+                tuple(self._members.get(group, ())),
+                tuple(self._joined.get(group, ())),
+            )
+            for group in table.followed
+        }

@@ -1,0 +1,192 @@
+"""Promotes one group that follows: its members join anew, nothing commits any more, positions go over, it opens.
+
+    promoting ─ all have joined, or topics ready ─→ frozen ─ positions written ─→ (staged ─ topics flipped ─→) promoted
+        └──────────── given up: back to mirrored, with the reason; it follows as before ───┘
+
+A  To the members it is a rebalance: they commit what they have read, as at any rebalance, and the join with which each
+   ends its part is held by its router. So nothing is read twice by who joins in time.
+B  It is frozen by a record. Every registered router must have acted on it, and have no commit on its way, before a
+   position is read.
+C  A group whose positions were committed in transactions is frozen between two of them, and nobody joins anew: what a
+   transaction has not committed is aborted with it, so nothing can be written twice (Kafka Streams commits nothing
+   while it waits for a join). It opens when the topics that these transactions write are promoted, and they are fenced
+   only when its positions stand on the target (`staged`): at no moment are offsets and records of one transaction on
+   two clusters.
+D  Once one of these topics is promoted there is no way but forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.admin import Admin, GroupMember
+from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
+from kmigrate.model.coupling import unit_of
+from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.members import member_mark
+from kmigrate.model.records import GroupRecord, Record
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.state.log import StateLog
+from kmigrate.workflow.handover import Handover, refuse_members
+from kmigrate.workflow.membership import still_direct, undrained_router, words_on
+
+__all__ = ["FollowHandover"]
+
+_PAUSE_S = 0.1
+
+
+@dataclass(slots=True)
+class FollowHandover:
+    """Drives one group from promoting to promoted, from wherever the state log says it stands."""
+
+    link: str
+    group: str
+    log: StateLog
+    source: Admin
+    carry: Callable[[], Awaitable[Handover]]
+    """Reads the positions on the source and writes them on the target."""
+    gather_s: float
+    drain_s: float
+    ready: Collection[tuple[str, str]] = ()
+    """Topics, by link, that wait for nothing but their groups; all promotes of a controller share it."""
+
+    async def run(self) -> None:
+        try:
+            record = self._record()
+            if not record.frozen:
+                if self._transactional():
+                    await self._topics_ready()
+                else:
+                    await self._gather()
+                await self._write(replace(record, frozen=True))
+            await self._drained()
+            record = replace(self._record(), written=(await self.carry()).written)
+            if self._waiting_topics(self.log.state):
+                record = await self._write(replace(record, staged=True))
+                await self._topics_flipped()
+            await self._write(self._opened(record))
+        except KmigrateError as error:
+            await self._give_up(error)
+            raise
+
+    # facts
+
+    def _record(self) -> GroupRecord:
+        record = self.log.state.group(self.link, self.group)
+        if record is None or record.phase is not GroupPhase.PROMOTING:
+            raise Refused("not-promoting", f"group {self.group} is not being promoted any more")
+        return record
+
+    def _unit(self, state: State) -> dict[str, TopicPhase]:
+        """The phase of each topic that is written in transactions with this group's positions (C)."""
+        topics, _ = unit_of(state.transactions(self.link), groups=[self.group])
+        return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
+
+    def _transactional(self) -> bool:
+        return any(self.group in t.groups for t in self.log.state.transactions(self.link))
+
+    def _waiting_topics(self, state: State) -> list[str]:
+        return sorted(name for name, phase in self._unit(state).items() if phase is not TopicPhase.PROMOTED)
+
+    # steps
+
+    async def _gather(self) -> None:
+        """Rule A."""
+        deadline = monotonic() + self.gather_s
+        while True:
+            members = (await self.source.describe_groups([self.group]))[self.group].members
+            joined = {mark for word in words_on(self.log, self.group) for mark in word.joined}
+            missing = [member for member in members if member_mark(member.member_id) not in joined]
+            if not missing:
+                return
+            refuse_members(self.group, await self._outsiders(missing))
+            if monotonic() > deadline:
+                raise Refused("members-not-joined", f"{_named(missing)} did not join anew in {self.gather_s:g} s")
+            await self.log.changed(_PAUSE_S)
+            await sleep(_PAUSE_S / 2)
+
+    async def _topics_ready(self) -> None:
+        """Rule C: who freezes a group sooner has its application wait for what the topics wait for."""
+        deadline = monotonic() + self.gather_s
+        while left := [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]:
+            if monotonic() > deadline:
+                raise Refused("coupled-topics", f"{', '.join(left)} was not ready to be promoted with it")
+            await self.log.changed(_PAUSE_S)
+
+    async def _outsiders(self, members: list[GroupMember]) -> list[GroupMember]:
+        known = {mark for word in words_on(self.log, self.group) for mark in word.members}
+        if all(member_mark(member.member_id) in known for member in members):
+            return []
+        return list(await still_direct(self.log, self.source, self.group))
+
+    async def _drained(self) -> None:
+        """Rule B."""
+        epoch = self.log.state.epoch
+
+        def drained(_: State) -> bool | None:
+            return True if undrained_router(self.log, self.group, epoch) is None else None
+
+        try:
+            await self.log.wait(drained, self.drain_s, "every router to freeze the group")
+        except WaitTimedOut as late:
+            raise Refused("not-drained", undrained_router(self.log, self.group, epoch) or late.what) from late
+
+    async def _topics_flipped(self) -> None:
+        """Rule C."""
+
+        def flipped(state: State) -> bool | None:
+            phases = self._unit(state)
+            waiting = self._waiting_topics(state)
+            if waiting and all(phases[topic] not in PROMOTING for topic in waiting):
+                record = state.topic(self.link, waiting[0])
+                why = f": {record.reason}" if record is not None and record.reason else ""
+                raise Refused("coupled-topics", f"{', '.join(waiting)} is not being promoted{why}")
+            return None if waiting else True
+
+        what = f"the topics that transactions of group {self.group} write"
+        try:
+            await self.log.wait(flipped, self.gather_s, what)
+        except WaitTimedOut as late:
+            raise Refused("coupled-topics", late.what) from late
+
+    # records
+
+    async def _write(self, changed: GroupRecord) -> GroupRecord:
+        """The next step, unless the record has changed meanwhile."""
+        before = self._record()
+
+        def decide(state: State) -> Record | None:
+            return changed if state.group(self.link, self.group) == before else None
+
+        await self.log.append(decide)
+        if self.log.state.group(self.link, self.group) != changed:
+            raise Refused("changed-meanwhile", f"the record of group {self.group} was changed by somebody else")
+        return changed
+
+    def _opened(self, record: GroupRecord) -> GroupRecord:
+        phase = advance_group(record.phase, GroupEvent.OPEN)
+        return replace(
+            record, phase=phase, since_ms=now_ms(), promoted_ms=now_ms(), frozen=False, staged=False, reason=""
+        )
+
+    async def _give_up(self, error: KmigrateError) -> None:
+        def decide(state: State) -> Record | None:
+            record = state.group(self.link, self.group)
+            if record is None or record.phase is not GroupPhase.PROMOTING:
+                return None
+            if record.staged and TopicPhase.PROMOTED in self._unit(state).values():
+                return self._opened(record)  # rule D
+            phase = advance_group(record.phase, GroupEvent.GIVE_UP)
+            why = f"{error.ref}: {error.what}"
+            return replace(
+                record, phase=phase, since_ms=now_ms(), frozen=False, staged=False, written={}, reason=why
+            )
+
+        await self.log.append(decide)
+
+
+def _named(members: list[GroupMember]) -> str:
+    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
+    return ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5]) + more

@@ -1,0 +1,53 @@
+"""Who is in the source's group of a group that follows: members that routers carry, and members that came directly.
+
+Every router names the members that speak through it (`GroupWord`). Whom no router names is direct. A member that has
+just joined, or whose router has just started, is named within a heartbeat: so nobody is called direct at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kmigrate.cluster.admin import Admin, GroupMember
+from kmigrate.model.members import member_mark
+from kmigrate.model.records import GroupWord, RouterPresence
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.state.log import StateLog
+
+__all__ = ["direct_members", "still_direct", "undrained_router", "words_on"]
+
+_HEARTBEATS_S = 4.0
+"""Longer than any client's usual time between two heartbeats, and a router's between two words."""
+_PAUSE_S = 0.2
+
+
+def words_on(log: StateLog, group: str) -> list[GroupWord]:
+    """What the routers that are heard of say of a group."""
+    return [word for router in log.alive(RouterPresence) if (word := router.groups.get(group)) is not None]
+
+
+async def direct_members(log: StateLog, source: Admin, group: str) -> Sequence[GroupMember]:
+    """Members on the source that no router names now."""
+    members = (await source.describe_groups([group]))[group].members
+    known = {mark for word in words_on(log, group) for mark in word.members}
+    return [member for member in members if member_mark(member.member_id) not in known]
+
+
+async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[GroupMember]:
+    """Members that no router has named for a while."""
+    deadline = monotonic() + _HEARTBEATS_S
+    while (found := await direct_members(log, source, group)) and monotonic() < deadline:
+        await sleep(_PAUSE_S)
+    return found
+
+
+def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:
+    """A registered router that has not acted on the state of `epoch`, or has commits of a group on their way."""
+    told = {router.instance: router for router in log.alive(RouterPresence)}
+    for router in log.state.routers():
+        word = told.get(router.instance)
+        if word is None or word.applied < epoch:
+            return f"router {router.name} on {router.host} has not said that it lets the group commit no more"
+        if group in word.groups and word.groups[group].in_flight:
+            return f"router {router.name} still waits for commits or transactions of group {group} at the source"
+    return None

@@ -1,0 +1,71 @@
+"""Groups that follow, on real clusters: members that have moved and members that have not are one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
+from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
+from tests.integration.migration import Migration, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
+    made = [
+        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
+        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
+    ]
+    for cluster in made:
+        cluster.start()
+    for cluster in made:
+        cluster.wait_ready()
+    run = Migration(made[0], made[1], tmp_path / "run", settings)
+    yield run
+    run.stop()
+    for cluster in made:
+        cluster.stop()
+
+
+def members(run: Migration) -> tuple[int, int]:
+    """Of the only group: members on the source, and those of them that came through no router."""
+    (group,) = run.does("status")["groups"]
+    return len(group["source_members"]), group["direct_members"]
+
+
+def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Migration) -> None:
+    run = migration
+    run.make_topic("orders", 6)
+    fresh = {"metadata_max_age_ms": 3000}
+    clients: list[ClientSpec] = [
+        ProducerSpec("p-rd", "librdkafka", "orders", 200.0),
+        ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",)),
+        ConsumerSpec("c-aio", "aiokafka", "billing", ("orders",), fresh),
+        ConsumerSpec("c-left", "librdkafka", "billing", ("orders",)),
+    ]
+    traffic = run.run_clients(clients)
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", "orders")
+    run.does("group", "mirror", "billing")
+    assert [group["mode"] for group in run.does("group", "list")["groups"]] == ["follow"]
+    traffic.roll("producers", run.routers)
+    for name in ("c-rd", "c-aio"):
+        traffic.roll(name, run.routers)
+    wait_until(lambda: members(run) == (3, 1), 30, "two members through the router and one beside it")
+    refused = run.cli("group", "promote", "billing", "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "members-on-source")
+    traffic.roll("c-left", run.routers)
+    wait_until(lambda: members(run) == (3, 0), 30, "all members through the router")
+    run.does("group", "promote", "billing", "--yes")
+    wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 3, 30, "all members on the target")
+    run.does("promote", "orders", "--yes")
+    verdict = run.judge("orders")
+    print(verdict.as_json())
+    assert verdict.acked > 500
+    assert verdict.clean, f"{verdict.named}\n{run.logs()}"

@@ -1,0 +1,174 @@
+"""Offsets and records of one transaction, moved live: read-process-write in the middle of a migration."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from kmigrate.sandbox.client_specs import ProducerSpec
+from kmigrate.sandbox.final_read import read_topic
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from tests.integration.migration import Migration, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+_STREAMS = Path(__file__).parent / "java" / "ExactlyOnceCopy.java"
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
+    made = [
+        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
+        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
+    ]
+    for cluster in made:
+        cluster.start()
+    for cluster in made:
+        cluster.wait_ready()
+    run = Migration(made[0], made[1], tmp_path / "run", settings)
+    yield run
+    run.stop()
+    for cluster in made:
+        cluster.stop()
+
+
+class Streams:
+    """A Kafka Streams application (exactly_once_v2) as a process; what it said is in a file."""
+
+    def __init__(self, folder: Path, name: str, read: str, written: str) -> None:
+        self._folder = folder
+        self._names = (name, read, written)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = folder / f"{name}.out"
+
+    def start(self, bootstrap: str) -> None:
+        jars = ensure_jars("kafka-streams", TARGET_VERSION)
+        command = [
+            str(find_java().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", str(_STREAMS),
+            bootstrap, *self._names, str(self._folder / "state"),
+        ]  # fmt: skip
+        before = self.said.count("state RUNNING")
+        with self.log.open("ab") as sink:
+            self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
+        wait_until(lambda: self.said.count("state RUNNING") > before, 60, f"{self._names[0]}: {self.said[-2000:]}")
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.stop()
+        if self._process is not None:
+            self._process.kill()
+
+
+class Copier:
+    """Read-process-write by librdkafka, in a thread: positions are committed in the producer's transactions."""
+
+    def __init__(self, bootstrap: str, group: str, read: str, written: str) -> None:
+        self.errors: list[str] = []
+        self.committed = 0
+        config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, **config}, logger=None)
+        self._consumer.subscribe([read])
+        self._producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-x"}, logger=None)
+        self._written = written
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Copier:
+        self._producer.init_transactions(60)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            messages = [m for m in self._consumer.consume(20, 0.2) if m.error() is None]
+            if not messages:
+                continue
+            try:
+                self._producer.begin_transaction()
+                for message in messages:
+                    self._producer.produce(self._written, message.value(), partition=message.partition())
+                positions = self._consumer.position(self._consumer.assignment())
+                self._producer.send_offsets_to_transaction(positions, self._consumer.consumer_group_metadata(), 30)
+                self._producer.commit_transaction(60)
+                self.committed += 1
+            except KafkaException as error:
+                self.errors.append(str(error))
+                if not error.args[0].txn_requires_abort():
+                    return
+                # As every such application does: back to what was committed.
+                self._producer.abort_transaction(60)
+                for part in self._consumer.committed(self._consumer.assignment(), 30):
+                    if part.offset >= 0:
+                        self._consumer.seek(part)
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(90)
+        self._consumer.close()
+
+
+def values(cluster: KafkaCluster, topic: str) -> Counter[bytes]:
+    """What a reader of committed records gets."""
+    return Counter(record.value or b"" for record in read_topic(cluster.bootstrap, topic))
+
+
+def test_reading_processing_and_writing_goes_on_exactly_once_through_both_promotes(migration: Migration) -> None:
+    run = migration
+    for topic in ("in", "out-streams", "out-rd"):
+        run.make_topic(topic, 2)
+    traffic = run.run_clients([ProducerSpec("shop", "librdkafka", "in", 200.0)])
+    with Streams(run.folder, "copy-streams", "in", "out-streams") as streams:
+        streams.start(run.source.bootstrap)
+        with Copier(run.source.bootstrap, "copy-rd", "in", "out-rd") as copier:
+            wait_until(lambda: copier.committed > 5 or copier.errors, 60, "transactions at the source")
+        wait_until(lambda: values(run.source, "out-streams"), 60, "the output of Streams")
+        run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        run.start("mirror", "router", "controller")
+        run.does("topic", "mirror", "in", "out-streams", "out-rd")
+        run.does("group", "mirror", "copy-streams", "copy-rd")
+        assert {group["mode"] for group in run.does("group", "list")["groups"]} == {"follow"}
+        traffic.roll("producers", run.routers)
+        streams.stop()
+        streams.start(run.routers)
+        with Copier(run.routers, "copy-rd", "in", "out-rd") as copier:
+            wait_until(lambda: copier.committed > 20 or copier.errors, 60, "transactions through the router")
+            before = sum(values(run.target, "out-streams").values())
+            wait_until(lambda: sum(values(run.target, "out-streams").values()) > before, 60, "Streams to go on")
+            refused = run.cli("group", "promote", "copy-rd", "--yes")
+            assert (refused.code, refused.told["error"]) == (3, "coupled-topics"), refused
+            promoted = run.does("promote", "out-streams", "out-rd", "--yes")
+            assert [group["phase"] for group in promoted["groups"]] == ["promoted", "promoted"]
+            after = copier.committed
+            wait_until(lambda: copier.committed > after + 20 or copier.errors, 60, "transactions on the target")
+            run.does("promote", "in", "--yes")
+            traffic.stop()
+            read = values(run.target, "in")
+            assert read and set(read.values()) == {1}
+            for topic in ("out-streams", "out-rd"):
+                wait_until(lambda topic=topic: sum(values(run.target, topic).values()) >= len(read), 60, topic)  # type: ignore[misc]
+    print(copier.errors, streams.said[-3000:])
+    assert "died" not in streams.said, streams.said
+    for topic in ("out-streams", "out-rd"):
+        assert values(run.target, topic) == read

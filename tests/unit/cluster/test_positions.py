@@ -1,0 +1,76 @@
+"""Positions written to a group whose coordinator is not ready, and read while a transaction has some pending."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.admin import CommittedOffset
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.positions import read_positions, write_positions
+from kmigrate.errors import BrokerRefused
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.api import response_type
+from kmigrate.protocol.codes import Code
+from kmigrate.router.apis.blank import blank, element
+
+
+@dataclass
+class Coordinator(ClusterClient):
+    """Answers each request with the next code, for its only partition."""
+
+    codes: list[int]
+    asked: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(ClusterSettings("target", ()))
+
+    async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
+        return 1
+
+    async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
+        self.asked.append(request)
+        kind = response_type(type(request))
+        topic_type = element(kind, "topics")
+        part_type = element(topic_type, "partitions")
+        part = blank(part_type, partition_index=0, error_code=self.codes.pop(0), committed_offset=5, metadata="m")
+        return blank(kind, topics=(blank(topic_type, name="t", partitions=(part,)),))
+
+
+def write(client: ClusterClient) -> dict[tuple[str, int], str]:
+    return asyncio.run(write_positions(client, "g", {("t", 0): CommittedOffset(5, "AgAA\u00e9")}))
+
+
+@pytest.mark.parametrize(
+    "code", [Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE]
+)
+def test_a_coordinator_that_moves_or_loads_is_asked_again(code: int) -> None:
+    client = Coordinator([code, code, 0])
+    assert write(client) == {}
+    assert client.codes == []
+
+
+def test_any_other_refusal_is_told_at_once() -> None:
+    assert write(Coordinator([Code.UNKNOWN_MEMBER_ID])) == {("t", 0): "UNKNOWN_MEMBER_ID"}
+
+
+def test_a_position_is_written_without_an_epoch_and_with_its_metadata_as_it_is() -> None:
+    client = Coordinator([0])
+    write(client)
+    (part,) = client.asked[0].topics[0].partitions
+    assert (part.committed_offset, part.committed_leader_epoch, part.committed_metadata) == (5, -1, "AgAA\u00e9")
+
+
+def test_positions_are_read_when_no_transaction_has_any_pending() -> None:
+    client = Coordinator([Code.UNSTABLE_OFFSET_COMMIT, 0])
+    assert asyncio.run(read_positions(client, "g", 10.0)) == {("t", 0): CommittedOffset(5, "m")}
+    assert client.asked[0].require_stable
+
+
+def test_positions_that_stay_pending_are_an_error_in_the_end() -> None:
+    with pytest.raises(BrokerRefused) as refused:
+        asyncio.run(read_positions(Coordinator([Code.UNSTABLE_OFFSET_COMMIT]), "g", -1.0))
+    assert refused.value.code == Code.UNSTABLE_OFFSET_COMMIT
