@@ -28,9 +28,11 @@ __all__ = [
     "Place",
     "Promotion",
     "Results",
+    "Said",
     "Suite",
     "built",
     "execute",
+    "must",
     "need",
 ]
 
