@@ -46,6 +46,8 @@ __all__ = ["MirrorEngine"]
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 _URGENT_GAP_S = 0.01
+_MANY = 500
+"""Partitions."""
 
 
 class MirrorEngine:
@@ -259,7 +261,6 @@ class MirrorEngine:
         self._speak.set()
 
     async def _announce(self) -> None:
-        interval = self._settings.presence_ms / 1000
         while True:
             self._speak.clear()
             self._at_once = False
@@ -270,7 +271,7 @@ class MirrorEngine:
                 self.meter.said_at = sent
             except Unreachable:
                 await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
-            await self._until_due(sent, interval)
+            await self._until_due(sent, self._presence_ms() / 1000)
 
     async def _until_due(self, sent: float, interval: float) -> None:
         """Wait for the interval, an urgent change, or (a little longer) any change."""
@@ -281,6 +282,11 @@ class MirrorEngine:
             return
         while not self._at_once and monotonic() < sent + _URGENT_GAP_S:
             await sleep(0.002)
+
+    def _presence_ms(self) -> int:
+        """How often progress is told where nothing is urgent: its price is that of all our partitions."""
+        many = self._copier is not None and len(self._copier.lanes) > _MANY
+        return self._settings.presence_ms * (2 if many else 1)
 
     def _presence(self) -> MirrorPresence:
         topics: dict[str, dict[int, PartitionProgress]] = {}
@@ -293,7 +299,7 @@ class MirrorEngine:
             link=self._link,
             applied=self._applied,
             active=self._lease.held,
-            interval_ms=self._settings.presence_ms,
+            interval_ms=self._presence_ms(),
             topics=topics,
             upkeep=self._upkeep.words if self._upkeep is not None else {},
             notes=self._notes(),
