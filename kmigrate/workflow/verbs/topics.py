@@ -24,6 +24,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
+from kmigrate.workflow.verbs.routers import unheard_routers
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
 
@@ -217,6 +218,7 @@ async def _promote_topics(
             Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
             for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
         ]
+    found += unheard_routers(estate.log) if new else []
     made = Plan.of("promote", [f"promote {record.topic}" for record in new], found)
     made.refuse()
     if plan:
