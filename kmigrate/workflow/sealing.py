@@ -121,6 +121,7 @@ class Sealer:
     async def _tried(self, record: TopicRecord) -> str:
         """The topic's own limit, once it is known that kmigrate may seal it: a refusal now leaves nothing to undo."""
         topic = record.topic
+        await self.source.refresh([topic])
         await asked_to_append(self.source, topic, range(record.partitions))
         await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: SEALED_SIZE}, try_only=True)
         told = (await self.admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)

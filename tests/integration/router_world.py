@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -61,6 +62,7 @@ class RouterProcess:
 
     def stop(self) -> int:
         self.process.terminate()
+        self.process.send_signal(signal.SIGCONT)  # also where a test left it standing still
         return self.process.wait(15)
 
 

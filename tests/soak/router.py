@@ -69,6 +69,7 @@ class Report:
             "count": len(self.rounds),
             "by_fault": {fault: sum(r.fault is fault for r in self.rounds) for fault in Fault},
             "sealed": sum(r.sealed for r in self.rounds),
+            "fence_to_flip_ms": sorted(r.fence_to_flip_ms for r in self.rounds),
             "records": sum(r.records for r in self.rounds),
             "lost": sum(r.lost for r in self.rounds),
             "duplicated": sum(r.duplicated for r in self.rounds),

@@ -55,6 +55,8 @@ class Round:
     client_errors: list[str] = field(default_factory=list)
     both_accepted: int = 0
     """Records that the source took behind the barrier."""
+    fence_to_flip_ms: int = 0
+    """Of the promote that succeeded: with the wait for the router's silence, and the seal."""
     slowest_s: float = 0.0
     """Longest time from a record's sending to its acknowledgement: at the router that was disturbed, too."""
 
@@ -109,7 +111,7 @@ class Rounds:
                 writer.until(100, 60)
             with self._disturbed(fault):
                 told = self._promote(topic)
-            found.sealed = told["seal"] is not None
+            found.sealed, found.fence_to_flip_ms = told["seal"] is not None, told["fence_to_flip_ms"]
             self._barriers[topic] = [told["barrier"][str(p)]["offset"] for p in range(_PARTITIONS)]
             wait_until(lambda: not self._sealed(topic), _PATIENCE_S, f"the seal of {topic} to be taken off: {fault}")
             for writer in writers:

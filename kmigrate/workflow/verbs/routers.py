@@ -1,14 +1,15 @@
-"""The verb that takes a silent router out of the fences' count, and says whether it may live."""
+"""The verb that takes a silent router out of the fences' count, and what a promote is told of such routers."""
 
 from __future__ import annotations
 
 from kmigrate.errors import Refused
 from kmigrate.model.records import RouterPresence, RouterRecord, StrayRecord
 from kmigrate.model.state import State
+from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 
-__all__ = ["forget_router"]
+__all__ = ["forget_router", "unheard_routers"]
 
 
 async def forget_router(estate: Estate, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
@@ -61,3 +62,19 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
 
 async def _drop(estate: Estate, record: RouterRecord | StrayRecord) -> None:
     await estate.log.append(lambda now: (record.key, None) if now.records.get(record.key) == record else None)
+
+
+def unheard_routers(log: StateLog) -> list[Finding]:
+    """Routers that a promote is sealed for as things stand: silent ones, and those that left without a word."""
+    alive = {presence.instance for presence in log.alive(RouterPresence)}
+    names = {router.name for router in log.state.routers() if router.instance not in alive}
+    names |= {stray.name for stray in log.state.strays()}
+    return [
+        Finding(
+            "warn",
+            "router-unheard",
+            f"a process of router {name} may live and does not answer: topics are sealed on the source in its place",
+            f"start it again, or, if it has ended: kmigrate router forget {name} --dead",
+        )
+        for name in sorted(names)
+    ]

@@ -25,6 +25,7 @@ from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
+from kmigrate.workflow.verbs.routers import unheard_routers
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
 
@@ -221,6 +222,7 @@ async def _promote_topics(
             Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
             for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
         ]
+    found += unheard_routers(estate.log) if new else []
     changes = [f"promote {record.topic}" for record in new]
     changes += [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
     made = Plan.of("promote", changes, found)

@@ -10,9 +10,11 @@ import pytest
 
 from kmigrate.errors import Refused
 from kmigrate.model.records import Record, RouterPresence, RouterRecord, StrayRecord
+from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs import forget_router
+from kmigrate.workflow.verbs.routers import unheard_routers
 from tests.fakes.state_log import MemoryLog
 
 ROUTER = RouterRecord("r", "i2", "host", "host:1", 1)
@@ -57,3 +59,10 @@ def test_a_plan_changes_nothing_and_an_unknown_router_is_refused() -> None:
     assert left(log) == {"router/r": ROUTER}
     with pytest.raises(Refused, match="no router r is registered; routers: none"):
         forget(MemoryLog())
+
+
+def test_a_plan_names_the_routers_that_a_promote_is_sealed_for() -> None:
+    log = MemoryLog(ROUTER, StrayRecord("old", "host", ("i0",)), RouterRecord("well", "i9", "host", "host:1", 1))
+    log.say(RouterPresence("i9", "well", 1, 500))
+    told = unheard_routers(cast("StateLog", log))
+    assert [(each.level, each.next_step.split()[-2]) for each in told] == [("warn", "old"), ("warn", "r")]
