@@ -36,11 +36,7 @@ class Member:
         self.turns(**(groups or {"g": GroupRoute("l")}))
 
     def turns(self, **groups: GroupRoute) -> None:
-        """The next table: these groups follow, frozen ones are held."""
-        core = self.stage.core
-        held = frozenset(name for name, group in groups.items() if group.frozen)
-        core.swap(replace(core.table, followed=groups, held_groups=held, epoch=core.table.epoch + 1))
-        core.wake()
+        self.stage.turn(**groups)
         self.hears()
 
     def says(self, key: int, **values: Any) -> Any:
@@ -326,10 +322,7 @@ def test_the_target_names_a_new_member_before_it_takes_him() -> None:
     member.turns(g=GATHERING)
     member.join()
     member.codes["target", JOIN] = 79
-    member.silent = set()
-    core = member.stage.core
-    core.swap(replace(core.table, followed={}, held_groups=frozenset(), epoch=core.table.epoch + 1))
-    core.wake()
+    member.stage.turn()
     sent = [each for each in member.stage.edge.sent if each.where == "target"]
     member.stage.edge.sent.clear()
     member.answer(sent[0])
