@@ -25,13 +25,18 @@ class Entry:
     """Requests to the source on their way: while there are any, what the source says is open may be old."""
     asked: int = 0
     """Requests to the source so far."""
+    known: bool = False
+    """Whether the source has said that it is open: else it may never have begun."""
 
     def ask(self) -> None:
         self.asking += 1
         self.asked += 1
 
-    def answered(self) -> None:
+    def answered(self, begun: bool) -> bool:
+        """One of them is answered; whether it never began: clients may ask for several partitions at once."""
         self.asking -= 1
+        self.known = self.known or begun
+        return not (self.known or self.asking)
 
 
 @dataclass(slots=True)

@@ -254,7 +254,6 @@ class TransactionDesk:
         if not wanted.keys() <= set(record.topics):
             self._couple(errand, record, wanted)
             return
-        fresh = not self._core.begun.is_open(link, errand.name)
         keys = {self._core.table.topics[topic].key for topic in wanted}
         entry = self._core.begun.enter(link, errand.name, errand.epoch, keys)
         entry.ask()
@@ -267,14 +266,14 @@ class TransactionDesk:
         )
 
         def told(answer: Any, code: int) -> None:
-            entry.answered()
             if answer is None:
+                entry.answered(begun=True)  # nobody knows
                 errand.fail(code)
                 return
             codes = {
                 key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
             }
-            if fresh and all(codes.values()):
+            if entry.answered(begun=not all(codes.values())):
                 self._core.ended(link, errand.name)
             errand.reply(partitions_answer(errand.head, errand.request, codes))
 
@@ -323,7 +322,6 @@ class TransactionDesk:
         if group not in record.groups:
             self._keep(errand, replace(record, groups=tuple(sorted({*record.groups, group}))))
             return
-        fresh = not self._core.begun.is_open(link, errand.name)
         entry = self._core.begun.enter(link, errand.name, errand.epoch, ())
         entry.ask()
         message = _OFFSETS(
@@ -334,11 +332,10 @@ class TransactionDesk:
         )
 
         def told(answer: Any, code: int) -> None:
-            entry.answered()
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
-                if fresh and code:
-                    self._core.ended(link, errand.name)
+            if entry.answered(begun=answer is None or not code):
+                self._core.ended(link, errand.name)
             errand.fail(code)
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
@@ -427,7 +424,7 @@ class TransactionDesk:
 
         def told(answer: Any, code: int) -> None:
             if entry is not None:
-                entry.answered()
+                entry.answered(begun=True)
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if not row(code).retriable:

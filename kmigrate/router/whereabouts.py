@@ -112,4 +112,4 @@ class Whereabouts:
         routes = self.core.table.topics
         keys = {routes[topic].key for topic in topics if topic in routes and routes[topic].link == link}
         holder = self.holders.records(name).get(link)
-        self.core.begun.enter(link, name, holder.epoch if holder is not None else -1, keys)
+        self.core.begun.enter(link, name, holder.epoch if holder is not None else -1, keys).known = True

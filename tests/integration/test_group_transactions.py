@@ -134,6 +134,7 @@ def values(cluster: KafkaCluster, topic: str) -> Counter[bytes]:
     return Counter(record.value or b"" for record in read_topic(cluster.bootstrap, topic))
 
 
+@pytest.mark.soak
 def test_reading_processing_and_writing_goes_on_exactly_once_through_both_promotes(migration: Migration) -> None:
     run = migration
     for topic in ("in", "out-streams", "out-rd"):
@@ -168,7 +169,6 @@ def test_reading_processing_and_writing_goes_on_exactly_once_through_both_promot
             assert read and set(read.values()) == {1}
             for topic in ("out-streams", "out-rd"):
                 wait_until(lambda topic=topic: sum(values(run.target, topic).values()) >= len(read), 60, topic)  # type: ignore[misc]
-    print(copier.errors, streams.said[-3000:])
     assert "died" not in streams.said, streams.said
     for topic in ("out-streams", "out-rd"):
         assert values(run.target, topic) == read

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kmigrate.model.door import OPEN_DOOR, Door, Identity
 from kmigrate.model.records import ProducerMark, TransactionRecord
-from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
+from kmigrate.model.routes import GroupRoute, RoutingTable, Serve, TopicRoute
 from kmigrate.records.build import one_record_batch
 from kmigrate.router.apis.produce import (
     PartitionAnswer,
@@ -228,6 +228,7 @@ class Stage:
         self.memory = FakeMemory(self._follow)
         self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory)
         self._routes, self._held = routes, held
+        self._followed: dict[str, GroupRoute] = {}
         self.core.swap(table(*routes, held=held))
         self.edge = FakeEdge()
         self.session = Session(self.core, self.edge)
@@ -238,9 +239,17 @@ class Stage:
         self._follow()
         self.core.wake()
 
+    def turn(self, **groups: GroupRoute) -> None:
+        """The next table: these groups follow, and those that are frozen are held."""
+        self._followed = groups
+        self._follow()
+        self.core.wake()
+
     def _follow(self) -> None:
-        ids = tuple(self.memory.records.values())
-        self.core.swap(table(*self._routes, epoch=self.core.table.epoch + 1, held=self._held, ids=ids))
+        ids, held = tuple(self.memory.records.values()), list(self._held)
+        held += [name for name, group in self._followed.items() if group.frozen]
+        made = table(*self._routes, epoch=self.core.table.epoch + 1, held=held, ids=ids)
+        self.core.swap(replace(made, followed=self._followed))
 
     def produce(
         self, *batches: tuple[str, int, bytearray], version: int = 9, acks: int = -1, timeout_ms: int = 30_000

@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import decode_body, entity, is_flexible
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import peek_request, response_body_offset
@@ -168,6 +168,10 @@ def forwarded(**values: Any) -> Desk:
     return Desk(route("t", Serve.FORWARD), **values)
 
 
+def follows(desk: Desk, *, frozen: bool = False) -> None:
+    desk.stage.turn(g=GroupRoute("l", gathering=frozen, frozen=frozen))
+
+
 def fenced(desk: Desk, *topics: str) -> None:
     desk.stage.swap(*(route(topic, Serve.HOLD, fence_epoch=5) for topic in topics or ("t",)))
 
@@ -321,6 +325,54 @@ def test_offsets_are_committed_where_the_transaction_is() -> None:
     assert desk.asked(OFFSETS, END) == [("target", OFFSETS), ("target", END)]
     desk.add("t")
     assert desk.offsets("free") == 30
+
+
+def test_of_two_requests_that_would_begin_a_transaction_one_may_be_refused() -> None:
+    """librdkafka asks for several partitions at once, and the source refuses while the last transaction still ends."""
+    core = forwarded().stage.core
+    entry = core.begun.enter("l", NAME, T[1], {"topic/l/t"})
+    entry.ask()
+    entry.ask()
+    assert not entry.answered(begun=False)
+    assert not entry.answered(begun=True)
+    other = core.begun.enter("l", "other", T[1], {"topic/l/t"})
+    other.ask()
+    other.ask()
+    assert not other.answered(begun=False)
+    assert other.answered(begun=False)
+
+
+def test_offsets_of_a_group_that_follows_are_at_the_source_in_the_sources_name() -> None:
+    desk = forwarded()
+    follows(desk)
+    desk.add("t")
+    assert desk.offsets("g") == 0
+    where, _, request = desk.passed[-1]
+    assert (where, request.producer_id, request.producer_epoch, str(request.group_id)) == ("source", *S, "g")
+    assert desk.stage.memory.records[("l", NAME)].groups == ("g",)
+    assert desk.stage.core.group_words()["g"].in_flight == 1
+    desk.end()
+    assert desk.stage.core.group_words()["g"].in_flight == 0
+
+
+def test_offsets_of_a_group_that_follows_and_records_on_the_target_are_refused() -> None:
+    desk = forwarded()
+    follows(desk)
+    desk.add("free")
+    assert desk.offsets("g") == 30
+
+
+def test_under_a_freeze_an_open_transaction_of_a_group_ends_and_no_new_one_begins() -> None:
+    desk = forwarded()
+    follows(desk)
+    desk.add("t")
+    desk.offsets("g")
+    follows(desk, frozen=True)
+    drains = desk.stage.outside.drains
+    assert desk.offsets("g") == 0
+    assert desk.end() == 0
+    assert desk.stage.outside.drains == drains + 1
+    assert desk.add("t") is None
 
 
 def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None:

@@ -1,0 +1,361 @@
+"""Groups that follow, through one client connection: what the source's coordinator hears, and what a promote does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kmigrate.model.members import member_mark
+from kmigrate.model.routes import GroupRoute, Serve
+from kmigrate.protocol.api import decode_body, entity, is_flexible
+from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import peek_request, response_body_offset
+from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.transactions import frame_request
+from kmigrate.router.core import Outcome
+from tests.unit.router.router_fakes import Sent, Stage, route
+
+COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE = 8, 9, 10, 11, 12, 13, 14, 15
+VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5}
+
+
+class Member:
+    """A member behind the router: sends one request at a time, and the test plays both coordinators."""
+
+    def __init__(self, *routes: Any, **groups: GroupRoute) -> None:
+        self.stage = Stage(*(routes or (route("t", Serve.FORWARD),)))
+        self.versions: dict[int, int] = {}
+        self.codes: dict[tuple[str, int], int] = {}
+        self.heard: list[tuple[str, int, Any]] = []
+        self.silent: set[int] = set()
+        """APIs that the source does not answer."""
+        self.member_id = "given"
+        self._correlation = 0
+        self.turns(**(groups or {"g": GroupRoute("l")}))
+
+    def turns(self, **groups: GroupRoute) -> None:
+        self.stage.turn(**groups)
+        self.hears()
+
+    def says(self, key: int, **values: Any) -> Any:
+        """One request; its answer, None while it waits."""
+        version = self.versions.get(key, VERSIONS[key])
+        self._correlation += 1
+        message = blank(entity(key, version, "request"), **values)
+        before = len(self.stage.edge.replies)
+        self.stage.session.frame(bytearray(frame_request(message, self._correlation, "c")))
+        self.hears()
+        return self.read(key) if len(self.stage.edge.replies) > before else None
+
+    def read(self, key: int) -> Any:
+        frame = self.stage.edge.replies[-1]
+        kind = entity(key, self.versions.get(key, VERSIONS[key]), "response")
+        return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+
+    def hears(self) -> None:
+        left: list[Sent] = []
+        while self.stage.edge.sent:
+            sent = self.stage.edge.sent.pop(0)
+            if sent.where != "target" and peek_request(sent.frame).api_key in self.silent:
+                left.append(sent)
+            else:
+                self.answer(sent)
+        self.stage.edge.sent += left
+
+    def answer(self, sent: Sent) -> None:
+        head = peek_request(sent.frame)
+        head = peek_request(sent.frame, is_flexible(head.api_key, head.version))
+        request = decode_body(entity(head.api_key, head.version, "request"), sent.frame, head.body)
+        where = sent.where.split()[0]
+        self.heard.append((where, head.api_key, request))
+        assert sent.done is not None
+        kind = entity(head.api_key, head.version, "response")
+        code = self.codes.get((where, head.api_key), 0)
+        sent.done(Outcome(bytearray(frame_answer(self._told(head, kind, request, code), head.correlation_id))))
+
+    def _told(self, head: Any, kind: Any, request: Any, code: int) -> Any:
+        if head.api_key == JOIN:
+            given = str(request.member_id) or self.member_id
+            return blank(kind, error_code=code, member_id=given, generation_id=3)
+        if head.api_key == COMMIT:
+            return _committed(kind, request, code)
+        if head.api_key in (FETCH, DESCRIBE):
+            names = [str(getattr(group, "group_id", group)) for group in getattr(request, "groups", ())]
+            if not names:
+                return blank(kind, error_code=code, topics=_positions(kind))
+            group_type = element(kind, "groups")
+            topics = {"topics": _positions(group_type)} if head.api_key == FETCH else {}
+            return blank(kind, groups=tuple(blank(group_type, group_id=n, error_code=code, **topics) for n in names))
+        return blank(kind, error_code=code, node_id=2, host="h", port=1)
+
+    def asked(self, *keys: int) -> list[tuple[str, int]]:
+        return [(where, key) for where, key, _ in self.heard if key in keys]
+
+    def last(self, key: int) -> Any:
+        return [request for _, each, request in self.heard if each == key][-1]
+
+    def join(self, member_id: str = "m") -> Any:
+        return self.says(JOIN, group_id="g", member_id=member_id, protocol_type="consumer")
+
+    def beat(self) -> int:
+        return code_of(self.says(BEAT, group_id="g", generation_id=2, member_id="m").error_code)
+
+    def fetch(self, *groups: str) -> Any:
+        kind = element(entity(FETCH, 9, "request"), "groups")
+        return self.says(FETCH, groups=tuple(blank(kind, group_id=group) for group in groups or ("g",)))
+
+    def commit(self, topic: str = "t") -> int | None:
+        kind = element(entity(COMMIT, 9, "request"), "topics")
+        part = blank(element(kind, "partitions"), partition_index=0, committed_offset=7, committed_leader_epoch=4)
+        answer = self.says(
+            COMMIT,
+            group_id="g",
+            generation_id_or_member_epoch=2,
+            member_id="m",
+            topics=(blank(kind, name=topic, partitions=(part,)),),
+        )
+        return None if answer is None else code_of(answer.topics[0].partitions[0].error_code)
+
+    @property
+    def word(self) -> Any:
+        return self.stage.core.group_words()["g"]
+
+
+def _positions(kind: Any) -> tuple[Any, ...]:
+    topic_type = element(kind, "topics")
+    part_type = element(topic_type, "partitions")
+    return (
+        blank(
+            topic_type,
+            name="t",
+            partitions=(blank(part_type, partition_index=0, committed_offset=9, committed_leader_epoch=6),),
+        ),
+    )
+
+
+def _committed(kind: Any, request: Any, code: int) -> Any:
+    topic_type = element(kind, "topics")
+    part_type = element(topic_type, "partitions")
+    return blank(
+        kind,
+        topics=tuple(
+            blank(topic_type, name=topic.name, partitions=(blank(part_type, partition_index=0, error_code=code),))
+            for topic in request.topics
+        ),
+    )
+
+
+GATHERING = GroupRoute("l", gathering=True)
+FROZEN = GroupRoute("l", gathering=True, frozen=True)
+
+
+def test_a_member_speaks_to_the_sources_coordinator_which_is_looked_for_once() -> None:
+    member = Member()
+    assert member.beat() == 0
+    assert code_of(member.join().error_code) == 0
+    assert member.asked(FIND, BEAT, JOIN) == [("coordinator", FIND), ("coordinator", BEAT), ("coordinator", JOIN)]
+
+
+@pytest.mark.parametrize("code", [15, 16])
+def test_a_coordinator_that_has_moved_is_told_to_the_client_and_looked_for_again(code: int) -> None:
+    member = Member()
+    member.codes["coordinator", BEAT] = code
+    assert member.beat() == code
+    member.codes.clear()
+    assert member.beat() == 0
+    assert member.asked(FIND) == [("coordinator", FIND)] * 2
+
+
+def test_a_coordinator_that_cannot_be_asked_is_answered_as_one_that_has_moved() -> None:
+    member = Member()
+    member.silent = {BEAT}
+    assert member.says(BEAT, group_id="g", generation_id=2, member_id="m") is None
+    (sent,) = member.stage.edge.sent
+    assert sent.done is not None
+    sent.done(Outcome(None))
+    assert code_of(member.read(BEAT).error_code) == 16
+
+
+def test_a_client_that_the_source_refuses_is_told_so() -> None:
+    member = Member()
+    member.silent = {FIND}
+    member.says(BEAT, group_id="g", generation_id=2, member_id="m")
+    (sent,) = member.stage.edge.sent
+    assert sent.done is not None
+    sent.done(Outcome(None, sent=False, refused="no credential"))
+    assert code_of(member.read(BEAT).error_code) == 30
+
+
+def test_no_leader_epoch_passes_in_either_direction() -> None:
+    member = Member()
+    assert member.commit() == 0
+    (part,) = member.last(COMMIT).topics[0].partitions
+    assert (part.committed_offset, part.committed_leader_epoch) == (7, -1)
+    assert member.fetch() is None
+    ((_, then),) = member.stage.outside.awaited
+    then(True)
+    (part,) = member.read(FETCH).groups[0].topics[0].partitions
+    assert (part.committed_offset, part.committed_leader_epoch) == (9, -1)
+
+
+def test_a_position_is_told_when_the_copy_has_come_to_it() -> None:
+    member = Member()
+    assert member.fetch() is None
+    ((positions, then),) = member.stage.outside.awaited
+    assert positions == {("t", 0): 9}
+    then(False)
+    assert code_of(member.read(FETCH).groups[0].error_code) == 14
+
+
+def test_positions_of_a_topic_whose_offsets_differ_are_neither_told_nor_taken() -> None:
+    member = Member(replace(route("t", Serve.FORWARD), mapped=True))
+    assert member.commit() == 14
+    assert code_of(member.fetch().groups[0].error_code) == 14
+    assert member.asked(COMMIT) == []
+
+
+def test_several_groups_in_one_request_are_each_asked_about_where_they_are() -> None:
+    member = Member()
+    answer = member.says(DESCRIBE, groups=("g", "other", "third"))
+    assert [str(group.group_id) for group in answer.groups] == ["g", "other", "third"]
+    asked = {where: list(map(str, request.groups)) for where, key, request in member.heard if key == DESCRIBE}
+    assert asked == {"coordinator": ["g"], "target": ["other", "third"]}
+
+
+def test_an_older_source_is_asked_in_a_version_that_it_speaks() -> None:
+    member = Member()
+    member.stage.outside.versions = {JOIN: 5, FETCH: 7}
+    assert str(member.join().member_id) == "m"
+    assert member.last(JOIN).__version__ == 5
+    assert member.fetch() is None
+    ((positions, then),) = member.stage.outside.awaited
+    then(True)
+    assert positions == {("t", 0): 9}
+    assert member.last(FETCH).__version__ == 7
+    assert [str(group.group_id) for group in member.read(FETCH).groups] == ["g"]
+
+
+def test_a_router_names_its_members_until_they_leave() -> None:
+    member = Member()
+    member.join("")
+    assert member.word.members == (member_mark("given"),)
+    member.beat()
+    assert member.word.members == (member_mark("given"), member_mark("m"))
+    kind = element(entity(LEAVE, 5, "request"), "members")
+    member.says(LEAVE, group_id="g", members=(blank(kind, member_id="m"),))
+    assert member.word.members == (member_mark("given"),)
+
+
+# the promote
+
+
+def test_a_promote_is_a_rebalance_to_the_members_and_commits_still_reach_the_source() -> None:
+    member = Member()
+    member.turns(g=GATHERING)
+    assert member.beat() == 27
+    assert member.commit() == 0
+    assert member.asked(COMMIT) == [("coordinator", COMMIT)]
+
+
+def test_who_joins_while_the_group_is_promoted_is_held_and_kept_alive_at_the_source() -> None:
+    member = Member()
+    member.beat()
+    member.turns(g=GATHERING)
+    assert member.join() is None
+    assert member.word.joined == (member_mark("m"),)
+    assert member.asked(JOIN) == []
+    beats = len(member.asked(BEAT))
+    member.stage.edge.clock += 1.5
+    member.stage.session.advance()
+    member.hears()
+    assert len(member.asked(BEAT)) == beats + 1
+    assert (member.last(BEAT).generation_id, str(member.last(BEAT).member_id)) == (2, "m")
+
+
+def test_a_rebalance_that_is_under_way_is_begun_again() -> None:
+    member = Member()
+    member.silent = {SYNC}
+    assert member.says(SYNC, group_id="g", generation_id=2, member_id="m") is None
+    member.turns(g=GATHERING)
+    assert code_of(member.read(SYNC).error_code) == 27
+
+
+def test_a_join_that_was_under_way_is_held_with_its_answer() -> None:
+    member = Member()
+    member.silent = {JOIN}
+    assert member.join() is None
+    member.turns(g=GATHERING)
+    member.silent.clear()
+    member.hears()
+    assert member.stage.edge.replies == []
+    assert member.word.joined == (member_mark("m"),)
+    member.turns(g=GroupRoute("l"))
+    assert member.read(JOIN).generation_id == 3
+    assert member.word.joined == ()
+
+
+def test_nothing_of_a_frozen_group_reaches_the_source() -> None:
+    member = Member()
+    member.beat()
+    member.turns(g=FROZEN)
+    assert member.join() is None
+    assert member.commit() is None
+    assert member.asked(JOIN, COMMIT) == []
+
+
+def test_a_held_join_is_a_new_one_on_the_target_once_the_group_opens() -> None:
+    member = Member()
+    member.beat()
+    member.turns(g=GATHERING)
+    member.join()
+    member.turns(g=FROZEN)
+    member.turns()
+    assert str(member.last(JOIN).member_id) == ""
+    assert member.asked(JOIN, LEAVE) == [("coordinator", LEAVE), ("target", JOIN)]
+    assert str(member.read(JOIN).member_id) == "given"
+
+
+def test_the_target_names_a_new_member_before_it_takes_him() -> None:
+    member = Member()
+    member.turns(g=GATHERING)
+    member.join()
+    member.codes["target", JOIN] = 79
+    member.stage.turn()
+    sent = [each for each in member.stage.edge.sent if each.where == "target"]
+    member.stage.edge.sent.clear()
+    member.answer(sent[0])
+    member.codes.clear()
+    member.hears()
+    assert [str(request.member_id) for _, key, request in member.heard if key == JOIN] == ["", "given"]
+    assert code_of(member.read(JOIN).error_code) == 0
+
+
+def test_a_join_of_a_promote_that_is_given_up_goes_to_the_source() -> None:
+    member = Member()
+    member.turns(g=GATHERING)
+    assert member.join() is None
+    member.turns(g=GroupRoute("l"))
+    assert member.asked(JOIN) == [("coordinator", JOIN)]
+    assert str(member.read(JOIN).member_id) == "m"
+
+
+def test_a_commit_on_its_way_is_told_of_and_its_end_at_once_under_a_freeze() -> None:
+    member = Member()
+    member.silent = {COMMIT}
+    assert member.commit() is None
+    assert member.word.in_flight == 1
+    member.turns(g=FROZEN)
+    drains = member.stage.outside.drains
+    member.silent.clear()
+    member.hears()
+    assert (member.word.in_flight, member.stage.outside.drains) == (0, drains + 1)
+
+
+def test_a_client_that_is_gone_has_not_joined() -> None:
+    member = Member()
+    member.turns(g=GATHERING)
+    member.join()
+    member.stage.session.closed()
+    assert member.word.joined == ()

@@ -1,0 +1,242 @@
+"""The promote of a group that follows: joined, frozen, carried over, opened; or as before, with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from kmigrate.cluster.admin import CommittedOffset, GroupMember, GroupState
+from kmigrate.errors import KmigrateError, Refused
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.members import member_mark
+from kmigrate.model.records import (
+    GroupRecord,
+    GroupWord,
+    Record,
+    RouterPresence,
+    RouterRecord,
+    TopicRecord,
+    TransactionRecord,
+)
+from kmigrate.workflow import membership
+from kmigrate.workflow.following import FollowHandover
+from kmigrate.workflow.handover import Handover
+from kmigrate.workflow.transactions import not_staged
+from kmigrate.workflow.verbs.modes import mode_for
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.test_promote import LINK
+
+MEMBER = GroupMember("m-1", "shop", "/10.0.0.1")
+GROUP = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
+ROUTER = RouterRecord("r", "i", "h", "h:1", 1)
+TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), ("g",))
+TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
+
+
+@dataclass
+class Source:
+    """A source whose group has these members and positions."""
+
+    members: tuple[GroupMember, ...] = (MEMBER,)
+    kind: str = "classic"
+    positions: tuple[str, ...] = ("t",)
+
+    async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
+        return {name: GroupState(name, "stable", self.kind, self.members) for name in names}
+
+    async def group_offsets(self, group: str, *, stable: bool = True) -> dict[tuple[str, int], CommittedOffset]:
+        return {(topic, 0): CommittedOffset(5, "") for topic in self.positions}
+
+
+@dataclass
+class Stage:
+    """One handover in a state log of memory."""
+
+    log: MemoryLog
+    source: Source = field(default_factory=Source)
+    carried: list[GroupRecord] = field(default_factory=list)
+    ready: set[tuple[str, str]] = field(default_factory=set)
+    fails: KmigrateError | None = None
+
+    def says(self, *, applied: int = 1 << 30, **word: object) -> None:
+        self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupWord(**word)}))  # type: ignore[arg-type]
+
+    @property
+    def group(self) -> GroupRecord:
+        found = self.log.state.group("l", "g")
+        assert found is not None
+        return found
+
+    async def carry(self) -> Handover:
+        self.carried.append(self.group)
+        if self.fails is not None:
+            raise self.fails
+        return Handover({"t": {0: 5}}, ())
+
+    async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
+        await FollowHandover(
+            "l", "g", self.log, self.source, self.carry, gather_s, drain_s, self.ready  # type: ignore[arg-type]
+        ).run()
+
+
+def stage(*records: Record) -> Stage:
+    return Stage(MemoryLog(LINK, ROUTER, *(records or (GROUP,))))
+
+
+def refused(made: Stage, ref: str, **spans: float) -> None:
+    """The handover ends so, and the group follows as before."""
+    with pytest.raises(Refused) as error:
+        asyncio.run(made.run(**spans))
+    assert error.value.ref == ref
+    group = made.group
+    assert (group.phase, group.mode, group.frozen, group.staged) == (
+        GroupPhase.MIRRORED, GroupMode.FOLLOW, False, False
+    )  # fmt: skip
+    assert group.reason.startswith(ref)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "_HEARTBEATS_S", 0.1)
+
+
+def test_positions_go_over_when_all_have_joined_and_the_group_is_frozen() -> None:
+    made = stage()
+    made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+    asyncio.run(made.run())
+    (carried,) = made.carried
+    assert (carried.phase, carried.frozen) == (GroupPhase.PROMOTING, True)
+    assert (made.group.phase, made.group.frozen, made.group.written) == (GroupPhase.PROMOTED, False, {"t": {0: 5}})
+
+
+def test_a_member_that_came_through_no_router_ends_it() -> None:
+    made = stage()
+    made.says()
+    refused(made, "members-on-source")
+    assert made.carried == []
+
+
+def test_a_member_that_does_not_join_in_time_is_named() -> None:
+    made = stage()
+    made.says(members=(member_mark("m-1"),))
+    refused(made, "members-not-joined", gather_s=0.2)
+    assert "shop at /10.0.0.1" in made.group.reason
+
+
+@pytest.mark.parametrize(("applied", "in_flight"), [(0, 0), (1 << 30, 1)])
+def test_no_position_is_read_before_every_router_has_frozen_the_group(applied: int, in_flight: int) -> None:
+    made = stage()
+    made.says(
+        applied=applied, in_flight=in_flight, members=(member_mark("m-1"),), joined=(member_mark("m-1"),)
+    )
+    refused(made, "not-drained", drain_s=0.2)
+    assert made.carried == []
+
+
+def test_a_silent_router_keeps_the_group_from_being_promoted() -> None:
+    made = Stage(MemoryLog(LINK, ROUTER, GROUP), Source(members=()))
+    refused(made, "not-drained", drain_s=0.2)
+
+
+def test_a_handover_that_fails_leaves_the_group_following() -> None:
+    made = stage()
+    made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+    made.fails = Refused("target-behind-group", "the mirror stands still")
+    refused(made, "target-behind-group")
+
+
+def test_a_controller_that_takes_over_goes_on_where_the_record_says() -> None:
+    made = stage(replace(GROUP, frozen=True))
+    made.says()
+    asyncio.run(made.run())
+    assert made.group.phase is GroupPhase.PROMOTED
+
+
+# with transactions
+
+
+def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_when_they_are_promoted() -> None:
+    made = stage(GROUP, TILL, TOPIC)
+    made.says()
+
+    async def scenario() -> None:
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(0.2)
+        assert not made.group.frozen
+        assert not_staged(made.log.state, TOPIC) is not None
+        made.ready.add(("l", "t"))
+        await made.log.wait(lambda _: True if made.group.staged else None, 10, "the group to be staged")
+        assert not_staged(made.log.state, TOPIC) is None
+        assert made.group.phase is GroupPhase.PROMOTING
+        await made.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTED))
+        await running
+
+    asyncio.run(scenario())
+    assert (made.group.phase, made.group.staged) == (GroupPhase.PROMOTED, False)
+
+
+def test_a_topic_that_is_given_up_takes_its_group_back() -> None:
+    made = stage(GROUP, TILL, TOPIC)
+    made.says()
+    made.ready.add(("l", "t"))
+
+    def on_append(record: Record | None) -> None:
+        if isinstance(record, GroupRecord) and record.staged:
+            made.log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.MIRRORING, reason="source-moved: it grew"))
+
+    made.log.on_append = on_append
+    refused(made, "coupled-topics")
+    assert "source-moved" in made.group.reason
+
+
+def test_a_group_that_is_given_up_takes_its_topics_back() -> None:
+    given_up = replace(GROUP, phase=GroupPhase.MIRRORED, reason="not-drained: a router is silent")
+    with pytest.raises(Refused, match="a router is silent"):
+        not_staged(MemoryLog(LINK, TILL, TOPIC, given_up).state, TOPIC)
+
+
+def test_once_a_topic_is_promoted_its_group_goes_on_to_the_target() -> None:
+    other = replace(TOPIC, topic="u")
+    made = stage(GROUP, replace(TILL, topics=("t", "u")), TOPIC, other)
+    made.says()
+    made.ready |= {("l", "t"), ("l", "u")}
+
+    def on_append(record: Record | None) -> None:
+        if isinstance(record, GroupRecord) and record.staged and record.phase is GroupPhase.PROMOTING:
+            made.log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.PROMOTED))
+            made.log._put(other.key, replace(other, phase=TopicPhase.MIRRORING, reason="source-moved"))
+
+    made.log.on_append = on_append
+    with pytest.raises(Refused):
+        asyncio.run(made.run())
+    assert made.group.phase is GroupPhase.PROMOTED
+
+
+# which mode
+
+
+@pytest.mark.parametrize(
+    ("topic", "source", "against"),
+    [
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(), ""),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1, mapped=True), Source(), "mapped"),
+        (TopicRecord("l", "t", TopicPhase.ALIGNING, 1), Source(), "aligning"),
+        (TopicRecord("l", "t", TopicPhase.PROMOTED, 1), Source(), "promoted"),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(positions=("t", "alien")), "not mirrored"),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="consumer"), "KIP-848"),
+    ],
+)
+def test_a_group_follows_where_its_positions_mean_the_same_on_both_clusters(
+    topic: TopicRecord, source: Source, against: str
+) -> None:
+    state = MemoryLog(LINK, topic).state
+
+    async def asked(mode: str) -> tuple[GroupMode, str]:
+        given, finding = await mode_for(state, LINK, source, "g", mode)  # type: ignore[arg-type]
+        assert against in finding.what
+        return given, finding.level
+
+    assert asyncio.run(asked("auto")) == (GroupMode.HOLD if against else GroupMode.FOLLOW, "ok")
+    assert asyncio.run(asked("follow"))[1] == ("refuse" if against else "ok")
