@@ -30,6 +30,7 @@ __all__ = ["consume", "produce", "transact"]
 
 _START_SECONDS = 45.0
 _END_SECONDS = 25.0
+_FAREWELL_SECONDS = 5.0
 _MOST_WAITING = 20_000
 
 Words = list[str]
@@ -54,7 +55,8 @@ class _Driver:
             )
         finally:
             signal.signal(signal.SIGTERM, before)
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """What it has said; None once it says nothing more."""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -70,8 +72,9 @@ class _Driver:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put("")
+            if line.strip():
+                self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
 
     def say(self, lines: Sequence[str]) -> None:
         assert self._process.stdin is not None
@@ -87,7 +90,7 @@ class _Driver:
             line = self._lines.get(timeout=max(0.0, seconds))
         except queue.Empty:
             return None
-        if not line:
+        if line is None:
             raise self._ended()
         return line.split("\t")
 
@@ -112,15 +115,22 @@ class _Driver:
                 line = self._lines.get(timeout=left)
             except queue.Empty:
                 break
-            if not line:
-                if self._process.wait(5):
-                    raise self._ended()
+            if line is None:
+                ended = self._ended()
+                if self._process.returncode:
+                    raise ended
                 return
             meanwhile(line.split("\t"))
         raise Failed("traffic-driver", f"the driver did not end within {_END_SECONDS:g} s")
 
     def _ended(self) -> Failed:
-        return Failed("traffic-driver", f"the driver ended by itself with exit code {self._process.wait()}")
+        """It says nothing more, so that it has ended or is about to; one that does neither is ended."""
+        try:
+            self._process.wait(_FAREWELL_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        return Failed("traffic-driver", f"the driver ended by itself with exit code {self._process.returncode}")
 
 
 def _text(data: bytes | None) -> str:

@@ -61,9 +61,10 @@ def _java() -> Driver:
         _run("java", [str(compiler), "-cp", f"{jars}/*", "-d", str(folder), str(source)])
 
     classes = _built("java", source.read_bytes() + TARGET_VERSION.encode(), build)
-    # -Xrs: the signal that ends the client is for who drives it.
-    options = ("-Xrs", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    return Driver((str(java.executable), *options, "-cp", f"{classes}{os.pathsep}{jars}/*", "Driver"))
+    # The signal that ends the client is for who drives it (-Xrs), and so are the lines on its standard output.
+    quiet = ("-Xrs", "-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=warning:stderr")
+    small = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    return Driver((str(java.executable), *quiet, *small, "-cp", f"{classes}{os.pathsep}{jars}/*", "Driver"))
 
 
 def _franz_go() -> Driver:

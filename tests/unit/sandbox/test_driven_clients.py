@@ -84,6 +84,21 @@ def test_a_producer_writes_down_what_it_asked_for_and_what_became_of_it(
     assert {(event.offset, event.partition) for event in acked(events)} >= {(0, 0), (1, 1), (4, 1)}
 
 
+def test_a_driver_that_falls_silent_and_stays_is_ended(
+    drive_with: DriveWith, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driven_clients, "_FAREWELL_SECONDS", 0.2)
+    drive_with("""
+        import os, time
+        say("")
+        say("open", 1)
+        os.close(1)
+        time.sleep(60)
+    """)
+    with pytest.raises(Failed, match="exit code -9"):
+        run(produce, ProducerSpec("p", "java", "orders", 10), tmp_path, lambda _: False)
+
+
 def test_kafka_python_is_not_given_what_it_cannot_send(drive_with: DriveWith, tmp_path: Path) -> None:
     drive_with("""
         say("open", 1)
