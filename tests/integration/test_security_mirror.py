@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -97,19 +100,50 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
 
     _rotate_a_password(migration)
 
-    # Without WRITE on the topic, status says so at that topic.
+    _take_rights_away(migration)
+
+
+def _take_rights_away(migration: SecureMigration) -> None:
+    """Each right that is missing is named where it is missed, and the copy goes on once it is back (AL-63)."""
+
+    def names(ref: str) -> bool:
+        return ref in json.dumps(migration.cli("status").told)
+
+    _produce(migration.source, 500, 20)
+    with _banned(migration.target, ResourceType.TOPIC, TOPIC, AclOperation.WRITE):
+        _produce(migration.source, 520, 20)
+        wait_until(lambda: names("target-denied"), 20, "the missing grant to be named")
+    with _banned(migration.source, ResourceType.TOPIC, TOPIC, AclOperation.READ):
+        wait_until(lambda: names("source-denied"), 20, "the missing grant to be named")
+        _produce(migration.source, 540, 20)
+    _until_copied(migration)
+
+    admin = AdminClient(migration.source.client())  # it must outlive its answer
+    admin.create_topics([NewTopic("late", 1, 1)])["late"].result(30)
+    with _banned(migration.target, ResourceType.TOPIC, "late", AclOperation.CREATE):
+        assert migration.cli("topic", "mirror", "late", "--no-wait").code == 0
+        wait_until(lambda: names("TOPIC_AUTHORIZATION_FAILED"), 20, "the refused creation to be named")
+    told = migration.cli("topic", "mirror", "late", timeout=60)
+    assert (told.code, [topic["phase"] for topic in told.told["topics"] if topic["topic"] == "late"]) == (
+        0,
+        ["mirroring"],
+    )
+
+
+@contextmanager
+def _banned(cluster: KafkaCluster, kind: ResourceType, name: str, operation: AclOperation) -> Iterator[None]:
     ban = AclBinding(
-        ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:kmigrate", "*", AclOperation.WRITE,
-        AclPermissionType.DENY,
+        kind, name, ResourcePatternType.LITERAL, "User:kmigrate", "*", operation, AclPermissionType.DENY
     )  # fmt: skip
-    admin = AdminClient(target.client())
+    admin = AdminClient(cluster.client())
     admin.create_acls([ban])[ban].result(30)
-    _produce(source, 500, 20)
-
-    def trouble() -> str:
-        return " ".join(str(part["trouble"]) for part in migration.cli("status").told["topics"][0]["partitions"])
-
-    wait_until(lambda: "target-denied" in trouble(), 20, "the missing grant to be named")
+    try:
+        yield
+    finally:
+        same = AclBindingFilter(
+            kind, name, ResourcePatternType.LITERAL, "User:kmigrate", "*", operation, AclPermissionType.DENY
+        )
+        admin.delete_acls([same])[same].result(30)
 
 
 def _rotate_a_password(migration: SecureMigration) -> None:
