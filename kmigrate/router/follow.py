@@ -36,6 +36,7 @@ from kmigrate.router.apis.followed import (
     positions_of,
     source_request,
     topics_of,
+    unsettled,
     without_epochs,
 )
 from kmigrate.router.apis.groups import (
@@ -242,6 +243,8 @@ class FollowDesk:
         def there(yes: bool) -> None:
             if yes:
                 word.told(without_epochs(answer))
+            elif getattr(word.request, "require_stable", False):
+                word.told(without_epochs(unsettled(answer, copied)))
             else:
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element
 from kmigrate.router.apis.groups import (
@@ -36,12 +36,14 @@ __all__ = [
     "positions_of",
     "source_request",
     "topics_of",
+    "unsettled",
     "without_epochs",
 ]
 
 FOLLOWED_APIS = frozenset(
     {OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, OFFSET_DELETE}
 )
+_UNSETTLED = Code.UNSTABLE_OFFSET_COMMIT
 _EPOCH = "committed_leader_epoch"
 _FIRST_BATCHED = 8
 _LEAVE_VERSION = 4
@@ -89,6 +91,26 @@ def positions_of(answer: Any) -> dict[tuple[str, int], int]:
         for part in topic.partitions
         if part.committed_offset >= 0
     }
+
+
+def unsettled(answer: Any, keys: Collection[tuple[str, int]]) -> Any:
+    """An OffsetFetch answer in which these positions are not told yet.
+
+    Error 88 is the one that every client which knows it asks again after, for as long as it takes and in silence;
+    error 14 for the whole answer librdkafka tells its application after some tries.
+    """
+    if hasattr(answer, "groups"):
+        return dataclasses.replace(answer, groups=tuple(unsettled(group, keys) for group in answer.groups))
+    topics = []
+    for topic in answer.topics:
+        parts = tuple(
+            blank(type(part), partition_index=part.partition_index, committed_offset=-1, error_code=_UNSETTLED)
+            if (str(topic.name), int(part.partition_index)) in keys
+            else part
+            for part in topic.partitions
+        )
+        topics.append(dataclasses.replace(topic, partitions=parts))
+    return dataclasses.replace(answer, topics=tuple(topics))
 
 
 def topics_of(message: Any) -> set[str]:

@@ -102,9 +102,10 @@ class Member:
     def beat(self) -> int:
         return code_of(self.says(BEAT, group_id="g", generation_id=2, member_id="m").error_code)
 
-    def fetch(self, *groups: str) -> Any:
+    def fetch(self, *groups: str, require_stable: bool = False) -> Any:
         kind = element(entity(FETCH, 9, "request"), "groups")
-        return self.says(FETCH, groups=tuple(blank(kind, group_id=group) for group in groups or ("g",)))
+        asked = tuple(blank(kind, group_id=group) for group in groups or ("g",))
+        return self.says(FETCH, groups=asked, require_stable=require_stable)
 
     def commit(self, topic: str = "t") -> int | None:
         kind = element(entity(COMMIT, 9, "request"), "topics")
@@ -207,6 +208,16 @@ def test_a_position_is_told_when_the_copy_has_come_to_it() -> None:
     assert positions == {("t", 0): 9}
     then(False)
     assert code_of(member.read(FETCH).groups[0].error_code) == 14
+
+
+def test_who_wants_stable_positions_is_told_that_one_is_not_so_yet() -> None:
+    member = Member()
+    assert member.fetch(require_stable=True) is None
+    ((_, then),) = member.stage.outside.awaited
+    then(False)
+    (group,) = member.read(FETCH).groups
+    (part,) = group.topics[0].partitions
+    assert (code_of(group.error_code), code_of(part.error_code), part.committed_offset) == (0, 88, -1)
 
 
 def test_positions_of_a_topic_whose_offsets_differ_are_neither_told_nor_taken() -> None:
