@@ -34,7 +34,7 @@ from kio.serial import entity_reader, entity_writer
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.described import read_described
-from kmigrate.protocol.lengths import check_lengths
+from kmigrate.protocol.lengths import checked
 
 __all__ = [
     "API_NAMES",
@@ -110,9 +110,9 @@ def encode_body(message: Any) -> bytes:
 
 def decode_body(kind: type[Any], frame: bytearray | memoryview, at: int) -> Any:
     """Read one message of class `kind` from a frame at its body offset."""
-    check_lengths(kind, frame, at)
+    body = checked(kind, frame, at)
     try:
-        value, _ = _reader(kind)(bytes(memoryview(frame)[at:]), 0)
+        value, _ = _reader(kind)(body, 0)
     except Exception as error:  # kio raises several kinds; all mean the same to us
         raise ProtocolViolation(
             "undecodable-message", f"{kind.__name__} v{kind.__version__} cannot be read: {error}"

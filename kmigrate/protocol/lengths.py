@@ -1,9 +1,12 @@
-"""Whether all that a message announces fits its bytes, looked at before kio reads it.
+"""What is looked at before kio reads a message: whether all that it announces fits, and which tags nobody knows.
 
 kio makes room for an array before it reads its first element. Where a peer announces 2^31 of them in a request of
 forty bytes, the allocation fails, and a failed allocation ends the process and not the request. So lengths are walked
 first, after the same schemas, and an array is bounded in elements, too: one of an octet each on the wire is an object
 of a hundred here.
+
+Kafka adds tagged fields to versions that exist already, so a newer peer may send some that we do not know; kio refuses
+them. They are cut out.
 
 A walk is a list of steps: skip so many bytes, a text, an array of steps, tagged fields. Fixed fields in a row are one
 step, and arrays of fixed elements are stepped over at once.
@@ -22,9 +25,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.primitives import read_uvarint
+from kmigrate.protocol.primitives import read_uvarint, write_uvarint
 
-__all__ = ["check_lengths"]
+__all__ = ["checked"]
 
 _MOST_ELEMENTS = 1_000_000
 """Of all arrays of one message: Metadata of 100,000 partitions with three replicas each has fewer."""
@@ -47,6 +50,8 @@ _FIXED = {
 }
 
 Buffer = bytes | bytearray | memoryview
+_Change = tuple[int, int, bytes]
+"""What stands from one offset to another, and what shall stand there."""
 
 
 class _Do(IntEnum):
@@ -69,12 +74,22 @@ class _Step(NamedTuple):
     tags: Mapping[int, tuple[_Step, ...]] = MappingProxyType({})
 
 
-def check_lengths(kind: type[Any], data: Buffer, at: int) -> None:
-    """Refuse a message of class `kind` that announces more than it has."""
+def checked(kind: type[Any], data: Buffer, at: int) -> bytes:
+    """A message of class `kind` without the tagged fields that it does not know; refused if it announces too much."""
+    walk = _Walk(data, bool(kind.__flexible__))
     try:
-        _Walk(data, bool(kind.__flexible__)).walk(_steps(typing.cast("Any", kind)), at)
+        walk.walk(_steps(typing.cast("Any", kind)), at)
     except (struct.error, IndexError):
         raise ProtocolViolation("short-message", f"{kind.__name__} v{kind.__version__} ends too early") from None
+    view = memoryview(data)
+    if not walk.changes:
+        return bytes(view[at:])
+    out = bytearray()
+    for begin, end, instead in sorted(walk.changes):
+        out += view[at:begin]
+        out += instead
+        at = end
+    return bytes(out + view[at:])
 
 
 class _Walk:
@@ -84,6 +99,8 @@ class _Walk:
         self._data = data
         self._flexible = flexible
         self._left = _MOST_ELEMENTS
+        self.changes: list[_Change] = []
+        """What has to be changed so that only known tags are left; no two of them overlap."""
 
     def walk(self, steps: tuple[_Step, ...], at: int) -> int:
         """Where the steps that begin at `at` end."""
@@ -125,15 +142,28 @@ class _Walk:
         return at
 
     def _tags(self, step: _Step, at: int) -> int:
+        begin = at
         count, at = read_uvarint(self._data, at)
+        counted, known = at, 0
         for _ in range(count):
+            entry = at
             tag, at = read_uvarint(self._data, at)
+            size_at = at
             size, at = read_uvarint(self._data, at)
-            if tag in step.tags:
-                self.walk(step.tags[tag], at)
-            at += size
-            if at > len(self._data):
+            if at + size > len(self._data):
                 raise ProtocolViolation("bad-tags", "a tagged field runs past its message")
+            if tag in step.tags:
+                known += 1
+                before = len(self.changes)
+                self.walk(step.tags[tag], at)
+                grown = sum(len(instead) - (end - start) for start, end, instead in self.changes[before:])
+                if grown:
+                    self.changes.append((size_at, at, write_uvarint(size + grown)))
+            else:
+                self.changes.append((entry, at + size, b""))
+            at += size
+        if known < count:
+            self.changes.append((begin, counted, write_uvarint(known)))
         return at
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 
 import pytest
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import API_NAMES, decode_body, encode_body, entity, known_versions
-from kmigrate.protocol.lengths import check_lengths
+from kmigrate.protocol.lengths import checked
 from kmigrate.protocol.primitives import write_uvarint
 from tests.hostile.requests import Nonsense
 
@@ -27,10 +28,10 @@ def test_every_message_of_every_version_is_walked_to_its_end(side: str) -> None:
     for key, version in _VERSIONS:
         kind = entity(key, version, side)
         body = encode_body(sample.message(kind))
-        check_lengths(kind, bytearray(body), 0)
+        checked(kind, bytearray(body), 0)
         if body:
             with pytest.raises(ProtocolViolation):
-                check_lengths(kind, bytearray(body[:-1]), 0)
+                checked(kind, bytearray(body[:-1]), 0)
 
 
 @pytest.mark.parametrize("count", [3, 1 << 20, (1 << 31) - 1])
@@ -53,3 +54,38 @@ def test_more_elements_than_any_message_has_are_refused_though_they_are_there() 
 def test_a_null_where_the_schema_has_none_is_refused() -> None:
     with pytest.raises(ProtocolViolation, match="null"):
         decode_body(entity(19, 2, "request"), bytearray(struct.pack(">iib", -1, 1000, 0)), 0)
+
+
+_UNKNOWN = b"\x70\2ab"
+"""Tag 112 with two bytes."""
+
+
+@pytest.mark.parametrize("side", ["request", "response"])
+def test_a_tag_that_nobody_knows_yet_is_no_reason_to_refuse_a_message(side: str) -> None:
+    """Kafka adds tagged fields to versions that are out already."""
+    sample = Nonsense(9, ("topic",), ("group",))
+    tried = 0
+    for key, version in _VERSIONS:
+        kind = entity(key, version, side)
+        body = encode_body(sample.message(kind))
+        if kind.__flexible__ and not _has_tags(kind):
+            assert body.endswith(b"\0")  # the number of its own tagged fields
+            with_one = bytearray(body[:-1] + b"\1" + _UNKNOWN)
+            assert decode_body(kind, with_one, 0) == decode_body(kind, bytearray(body), 0), (key, version)
+            tried += 1
+    assert tried > 100
+
+
+def _has_tags(kind: type) -> bool:
+    return any("tag" in field.metadata for field in dataclasses.fields(kind))
+
+
+def test_unknown_tags_inside_known_ones_are_cut_out_too() -> None:
+    kind = entity(1, 16, "response")
+    before = struct.pack(">ihi", 0, 0, 7) + b"\1"  # throttle time, error, session, no topics
+    endpoint = struct.pack(">i", 5) + b"\2h" + struct.pack(">i", 9092) + b"\0"
+    inside = b"\2" + endpoint + b"\1" + _UNKNOWN
+    body = before + b"\2" + b"\0" + write_uvarint(len(inside)) + inside + _UNKNOWN
+    told = decode_body(kind, bytearray(b"head" + body), 4)
+    assert (int(told.session_id), told.responses) == (7, ())
+    assert [(int(node.node_id), str(node.host), int(node.port)) for node in told.node_endpoints] == [(5, "h", 9092)]
