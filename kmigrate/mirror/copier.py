@@ -303,7 +303,7 @@ class Copier:
                         f"the one mirrored (id {info.topic_id}, was {topic_id})"
                     )
             for lane in lanes:
-                lane.layout_trouble[asked] = trouble
+                lane.layout_trouble[asked] = trouble or _leaderless(asked, client, lane)
         info = self._source.metadata.topics.get(topic.topic)
         if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
@@ -342,3 +342,13 @@ class Copier:
         self._attend(lane)
         self._drop_released(lane)
         self._on_move(lane)
+
+
+def _leaderless(asked: Asked, client: ClusterClient, lane: Lane) -> str:
+    """That nobody leads the partition there: its broker is down, or the disk that it was on."""
+    info = client.metadata.topics.get(lane.topic)
+    part = info.partitions.get(lane.partition) if info is not None else None
+    if part is None or part.leader >= 0:
+        return ""
+    name = f"{lane.topic}-{lane.partition}"
+    return f"{reaction_to(asked, Found.LEADERLESS).ref}: no broker of cluster {client.settings.name} leads {name} now"

@@ -42,6 +42,7 @@ class Found(StrEnum):
     CUT = "log end or epoch before our position"
     RECREATED = "another topic id"
     GONE = "no such topic"
+    LEADERLESS = "no leader"
     THROTTLED = "throttle time"
     GAP = "gap beyond the hole limit"
     BAD_BATCH = "batch that does not fit its CRC"
@@ -97,6 +98,7 @@ REACTIONS: Mapping[Key, Reaction] = {
     ),
     (_F, Code.TOPIC_AUTHORIZATION_FAILED): Reaction(Action.BACK_OFF, "source-denied"),
     (_F, Found.GONE): Reaction(Action.BACK_OFF, "source-topic-gone"),
+    (_F, Found.LEADERLESS): Reaction(Action.BACK_OFF, "source-leaderless"),
     (_F, Found.THROTTLED): Reaction(Action.BACK_OFF, "source-throttled"),
     (_F, Found.RANGE_DELETED): Reaction(Action.STOP, "source-range-lost", Remedy.ACCEPT_LOSS),
     (_F, Found.CUT): Reaction(Action.STOP, "source-truncated", Remedy.ACCEPT_LOSS),
@@ -128,6 +130,7 @@ REACTIONS: Mapping[Key, Reaction] = {
     (_P, Code.TOPIC_AUTHORIZATION_FAILED): Reaction(Action.BACK_OFF, "target-denied"),
     (_P, Code.CLUSTER_AUTHORIZATION_FAILED): Reaction(Action.BACK_OFF, "target-denied"),
     (_P, Found.GONE): Reaction(Action.BACK_OFF, "target-topic-gone"),
+    (_P, Found.LEADERLESS): Reaction(Action.BACK_OFF, "target-leaderless"),
     **_rows(
         _P, Reaction(Action.STOP, "target-refused"),
         Code.CORRUPT_MESSAGE, Code.MESSAGE_TOO_LARGE, Code.INVALID_TOPIC_EXCEPTION, Code.RECORD_LIST_TOO_LARGE,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from kmigrate.cluster.client import ClusterClient, Metadata, TopicInfo
+from kmigrate.cluster.client import ClusterClient, Metadata, PartitionInfo, TopicInfo
 from kmigrate.cluster.producer import LogTail, _foreign
 from kmigrate.mirror import mending
 from kmigrate.mirror.copier import Copier, MirroredTopic
@@ -36,6 +36,7 @@ EXPECTED: dict[tuple[Asked, int | Found], tuple[Action, str, Remedy]] = {
     **dict.fromkeys(((FETCH, c) for c in (-1, 2, 7, 13, 78)), (Action.BACK_OFF, "source-error", AGAIN)),
     (FETCH, 29): (Action.BACK_OFF, "source-denied", AGAIN),
     (FETCH, Found.GONE): (Action.BACK_OFF, "source-topic-gone", AGAIN),
+    (FETCH, Found.LEADERLESS): (Action.BACK_OFF, "source-leaderless", AGAIN),
     (FETCH, Found.THROTTLED): (Action.BACK_OFF, "source-throttled", AGAIN),
     (FETCH, Found.RANGE_DELETED): (Action.STOP, "source-range-lost", ACCEPT),
     (FETCH, Found.CUT): (Action.STOP, "source-truncated", ACCEPT),
@@ -51,6 +52,7 @@ EXPECTED: dict[tuple[Asked, int | Found], tuple[Action, str, Remedy]] = {
     **dict.fromkeys(((PRODUCE, c) for c in (89, Found.THROTTLED)), (Action.BACK_OFF, "target-throttled", AGAIN)),
     **dict.fromkeys(((PRODUCE, c) for c in (29, 31)), (Action.BACK_OFF, "target-denied", AGAIN)),
     (PRODUCE, Found.GONE): (Action.BACK_OFF, "target-topic-gone", AGAIN),
+    (PRODUCE, Found.LEADERLESS): (Action.BACK_OFF, "target-leaderless", AGAIN),
     **dict.fromkeys(
         ((PRODUCE, c) for c in (2, 10, 17, 18, 32, 40, 42, 43, 44, 47, 76, 87, 90)),
         (Action.STOP, "target-refused", AGAIN),
@@ -136,8 +138,9 @@ class World:
         self.shows(self.target, target)
         self.copier._check_topic(self.topic)
 
-    def here(self, which: int) -> TopicInfo:
-        return TopicInfo("t", self.ids[which], {})
+    def here(self, which: int, *, led: bool = True) -> TopicInfo:
+        part = PartitionInfo(1 if led else -1, 0, (1,), (1,))
+        return TopicInfo("t", self.ids[which], {self.lane.partition: part})
 
 
 def filling(lane: Lane) -> Hole:
@@ -245,6 +248,7 @@ def test_a_cluster_that_has_not_answered_yet_is_not_taken_for_one_without_the_to
 
 SCENES: dict[tuple[Asked, Found], Callable[[World], None]] = {
     (FETCH, Found.GONE): lambda w: w.layout(None, w.here(1)),
+    (FETCH, Found.LEADERLESS): lambda w: w.layout(w.here(0, led=False), w.here(1)),
     (FETCH, Found.RECREATED): lambda w: w.layout(w.here(1), w.here(1)),
     (FETCH, Found.THROTTLED): lambda w: w.lane.slow(FETCH, 1, 40),
     (FETCH, Found.RANGE_DELETED): _deleted,
@@ -252,6 +256,7 @@ SCENES: dict[tuple[Asked, Found], Callable[[World], None]] = {
     (FETCH, Found.GAP): _gap,
     (FETCH, Found.BAD_BATCH): _bad_batch,
     (PRODUCE, Found.GONE): lambda w: w.layout(w.here(0), None),
+    (PRODUCE, Found.LEADERLESS): lambda w: w.layout(w.here(0), w.here(1, led=False)),
     (PRODUCE, Found.RECREATED): lambda w: w.layout(w.here(0), w.here(0)),
     (PRODUCE, Found.THROTTLED): lambda w: w.lane.slow(PRODUCE, 1, 40),
     (PRODUCE, Found.OTHER_OFFSET): lambda w: _sent(w, lambda lane, step: lane.answered(step, 0, 9)),  # type: ignore[arg-type]
