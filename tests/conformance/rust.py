@@ -37,7 +37,7 @@ def _fetch(package: str, folder: Path) -> Path:
 
 class Rdkafka:
     name = "rdkafka"
-    package = "rdkafka (crates.io)"
+    package = "the crate rdkafka"
     version = _CRATE
     floor = 30
     settings: Mapping[str, str] = {"KAFKA_VERSION": "4.3.1", "threads": "1"}
@@ -84,7 +84,7 @@ def read_cargo_tests(text: str) -> Results:
 
 class Librdkafka:
     name = "librdkafka"
-    package = "rdkafka-sys (crates.io), which carries librdkafka"
+    package = "the crate rdkafka-sys, which carries librdkafka"
     version = _LIBRARY
     floor = 35
     quick: tuple[str, ...] = (
