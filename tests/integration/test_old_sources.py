@@ -27,7 +27,7 @@ from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
-from tests.integration.migration import Migration, usual_clients
+from tests.integration.migration import Migration, usual_clients, wait_until
 from tests.integration.mirror_world import (
     Seen,
     assert_identical,
@@ -120,6 +120,19 @@ def magics(cluster: KafkaCluster, topic: str) -> set[str]:
     return set(re.findall(r"\bmagic: (\d)", dumped))
 
 
+def takes(bootstrap: str, topic: str) -> bool:
+    """Whether a record is stored there now, and not refused as too large."""
+    told: list[bool] = []
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"probe", partition=0, on_delivery=lambda error, _: told.append(error is None))
+    producer.flush(10)
+    return told == [True]
+
+
+def wait_until_in_force(bootstrap: str, topic: str, *, closed: bool) -> None:
+    wait_until(lambda: takes(bootstrap, topic) is not closed, 30, "a config to be in force")
+
+
 def read_by_java(cluster: KafkaCluster, topic: str, count: int) -> list[str]:
     """One line a record from Java's console consumer: time, partition, offset, key and value."""
     command = [
@@ -188,8 +201,13 @@ def copied(
             write(at, topic, codec, partition=partition)
     make_topic(old_source, names.raised, config={"message.format.version": MAGIC_0, **FOR_EVER})
     write(at, names.raised, "gzip")
+    make_topic(old_source, f"{era}-probe")
     for number, version in enumerate((MAGIC_1, "2.8"), 1):
         set_topic_config(old_source, names.raised, {"message.format.version": version})
+        # A broker takes changes of configs one after another: when the later one is in force, so is this one.
+        closed = number == 1
+        set_topic_config(old_source, f"{era}-probe", {"max.message.bytes": "1" if closed else "1000000"})
+        wait_until_in_force(at, f"{era}-probe", closed=closed)
         write(at, names.raised, "none", first=200 * number)
     for topic, version in zip(names.inside, (MAGIC_0, MAGIC_1), strict=True):
         make_topic(old_source, topic, config={"message.format.version": version, **FOR_EVER})
