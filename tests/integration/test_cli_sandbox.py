@@ -81,6 +81,7 @@ def kmigrate(tmp_path: Path) -> Iterator[Shell]:
             shell("sandbox", "down")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_topic_is_moved_by_the_commands_that_the_help_names(kmigrate: Shell) -> None:
     status = kmigrate("sandbox", "status")

@@ -132,6 +132,7 @@ def test_a_promote_that_fails_after_the_fence_goes_back_and_harms_nobody(migrati
     assert_clean(run, "orders")
 
 
+@pytest.mark.soak
 def test_two_routers_share_the_clients_and_one_may_die(migration: Migration) -> None:
     run = migration
     begin(run)

@@ -102,7 +102,9 @@ def assert_remembers(world: World) -> None:
     assert link is not None and link.copy is not None and link.restore_expiration == ""
 
 
-@pytest.mark.parametrize("age_ms", [0, THREE_DAYS_MS], ids=["fresh", "three-days-old"])
+@pytest.mark.parametrize(
+    "age_ms", [pytest.param(0, id="fresh"), pytest.param(THREE_DAYS_MS, id="three-days-old", marks=pytest.mark.soak)]
+)
 def test_a_stopped_and_continued_mirror_harms_nothing_though_another_took_over(
     own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names, age_ms: int
 ) -> None:
