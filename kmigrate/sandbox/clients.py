@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 from kmigrate.sandbox.client_specs import ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
@@ -49,32 +50,22 @@ def main(arguments: list[str]) -> int:
 def _run(launch: Launch, history: HistoryWriter, stopping: threading.Event) -> None:
     # Imported here: a process pays for its own client library only, and twelve of them share two cores.
     spec = launch.spec
-    if spec.family == "librdkafka":
-        from kmigrate.sandbox import librdkafka_clients as sync_clients
+    if spec.family == "aiokafka":
+        from kmigrate.sandbox import aiokafka_clients
 
-        if isinstance(spec, ProducerSpec):
-            sync_clients.produce(spec, launch, history, stopping)
-        elif isinstance(spec, TransactionalSpec):
-            sync_clients.transact(spec, launch, history, stopping)
+        if isinstance(spec, ConsumerSpec):
+            asyncio.run(aiokafka_clients.consume(spec, launch, history, stopping))
         else:
-            sync_clients.consume(spec, launch, history, stopping)
+            asyncio.run(aiokafka_clients.produce(spec, launch, history, stopping))
         return
-    if spec.family != "aiokafka":
-        from kmigrate.sandbox import driven_clients
-
-        if isinstance(spec, ProducerSpec):
-            driven_clients.produce(spec, launch, history, stopping)
-        elif isinstance(spec, TransactionalSpec):
-            driven_clients.transact(spec, launch, history, stopping)
-        else:
-            driven_clients.consume(spec, launch, history, stopping)
-        return
-    from kmigrate.sandbox import aiokafka_clients
-
-    if isinstance(spec, ConsumerSpec):
-        asyncio.run(aiokafka_clients.consume(spec, launch, history, stopping))
+    library = "librdkafka_clients" if spec.family == "librdkafka" else "driven_clients"
+    clients = import_module(f"kmigrate.sandbox.{library}")
+    if isinstance(spec, ProducerSpec):
+        clients.produce(spec, launch, history, stopping)
+    elif isinstance(spec, TransactionalSpec):
+        clients.transact(spec, launch, history, stopping)
     else:
-        asyncio.run(aiokafka_clients.produce(spec, launch, history, stopping))
+        clients.consume(spec, launch, history, stopping)
 
 
 def _tie(keeper: ProcessIdentity, stopping: threading.Event) -> None:

@@ -1,31 +1,26 @@
 """Kafka's own jars, fetched once from Maven Central by the Ivy that PySpark ships, and cached.
 
-No Maven and no Kafka distribution is needed: PySpark brings Ivy, Ivy brings brokers. A cached folder
-is complete or absent: jars land in a staging folder that is renamed at the end, and a file lock
-makes a second process wait for the first instead of downloading beside it.
+No Maven and no Kafka distribution is needed: PySpark brings Ivy, Ivy brings brokers.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from kmigrate.errors import Failed
+from kmigrate.sandbox.cache import cache_folder, cached
 from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.locks import exclusive
 
 __all__ = [
     "SPARK_CONNECTOR_VERSION",
     "JarProgress",
     "OnProgress",
-    "cache_folder",
     "ensure_jars",
     "ensure_spark_kafka_jars",
 ]
@@ -64,12 +59,6 @@ class _Dependency:
             f'<dependency org="{self.organisation}" name="{self.module}" rev="{self.revision}" '
             f'conf="default->default">{excludes}</dependency>'
         )
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept: KMIGRATE_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("KMIGRATE_CACHE")
-    return Path(chosen).expanduser().resolve() if chosen else Path.home() / ".cache" / "kmigrate"
 
 
 def ensure_jars(module: str, version: str, on_progress: OnProgress | None = None) -> Path:
@@ -117,46 +106,34 @@ def _spark_jars() -> Path:
 
 
 def _ensure(name: str, dependencies: list[_Dependency], on_progress: OnProgress | None) -> Path:
-    cache = cache_folder()
-    folder = cache / name
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with exclusive(cache / f"{name}.lock"):
-        if not folder.is_dir():
-            _download(name, dependencies, folder, on_progress)
-    return folder
+    return cached(name, lambda folder: _download(name, dependencies, folder, on_progress))
 
 
-def _download(
-    name: str, dependencies: list[_Dependency], folder: Path, on_progress: OnProgress | None
-) -> None:
+def _download(name: str, dependencies: list[_Dependency], folder: Path, on_progress: OnProgress | None) -> None:
     java = find_java()
-    # Kept when a download fails, so that the next try goes on; the lock makes it ours alone.
-    ivy_cache = folder.parent / f"{name}.ivy"
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{name}.") as staging:
-        wanted = Path(staging) / "ivy.xml"
-        wanted.write_text(
-            '<ivy-module version="2.0"><info organisation="kmigrate" module="sandbox"/>'
-            '<configurations><conf name="default"/></configurations>'
-            f"<dependencies>{''.join(d.xml() for d in dependencies)}</dependencies></ivy-module>",
-            encoding="utf-8",
+    # Kept when a download fails, so that the next try goes on; the cache's lock makes it ours alone.
+    ivy_cache = cache_folder() / f"{name}.ivy"
+    ivy_cache.mkdir(exist_ok=True)
+    wanted = ivy_cache / "wanted.xml"
+    wanted.write_text(
+        '<ivy-module version="2.0"><info organisation="kmigrate" module="sandbox"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(d.xml() for d in dependencies)}</dependencies></ivy-module>",
+        encoding="utf-8",
+    )
+    command = [
+        str(java.executable), "-cp", f"{_spark_jars()}/*", "org.apache.ivy.Main",
+        "-cache", str(ivy_cache), "-ivy", str(wanted), "-confs", "default",
+        "-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]",
+    ]  # fmt: skip
+    output = _run_ivy(command, name, on_progress)
+    if output is not None or not any(folder.glob("*.jar")):
+        raise Failed(
+            "jars-unavailable",
+            f"the jars of {name} could not be fetched: {output or 'Ivy found none'}",
+            still_true="nothing is cached for it and no broker was started",
+            next_step="check the way to Maven Central, or point KMIGRATE_KAFKA_HOME at a distribution",
         )
-        jars = Path(staging) / "jars"
-        command = [
-            str(java.executable), "-cp", f"{_spark_jars()}/*", "org.apache.ivy.Main",
-            "-cache", str(ivy_cache), "-ivy", str(wanted), "-confs", "default",
-            "-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]",
-        ]  # fmt: skip
-        output = _run_ivy(command, name, on_progress)
-        if output is not None or not any(jars.glob("*.jar")):
-            raise Failed(
-                "jars-unavailable",
-                f"the jars of {name} could not be fetched: {output or 'Ivy found none'}",
-                still_true="nothing is cached for it and no broker was started",
-                next_step="check the way to Maven Central, or point KMIGRATE_KAFKA_HOME at a distribution",
-            )
-        jars.rename(folder)
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kmigrate.errors import Failed, Refused
-from kmigrate.sandbox.jars import cache_folder, ensure_jars
+from kmigrate.sandbox.cache import cached
+from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION
-from kmigrate.sandbox.locks import exclusive
 
 __all__ = ["DRIVEN", "Driver", "driver_of"]
 
@@ -98,20 +98,7 @@ DRIVEN = frozenset(_DRIVERS)
 
 
 def _built(family: str, source: bytes, build: Callable[[Path], None]) -> Path:
-    """The folder that `build` has filled: complete or absent, as the jars are."""
-    cache = cache_folder()
-    folder = cache / f"driver-{family}-{hashlib.sha256(source).hexdigest()[:12]}"
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with exclusive(cache / f"driver-{family}.lock"):
-        if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=cache, prefix=f"driver-{family}.") as staging:
-                made = Path(staging) / "made"
-                made.mkdir()
-                build(made)
-                made.rename(folder)
-    return folder
+    return cached(f"driver-{family}-{hashlib.sha256(source).hexdigest()[:12]}", build)
 
 
 def _run(family: str, command: list[str], folder: Path | None = None) -> None:

@@ -49,7 +49,7 @@ class KafkaPython:
         self._folder()
 
     def _folder(self) -> Path:
-        return built(f"{self.name}-{self.version}", self._build)
+        return built(self, self._build)
 
     def _build(self, folder: Path) -> None:
         must([sys.executable, "-m", "venv", "venv"], folder)

@@ -47,7 +47,7 @@ class Kgo:
         self._binary()
 
     def _binary(self) -> Path:
-        return built(f"{self.name}-{self.version}", self._build) / "kgo.test"
+        return built(self, self._build) / "kgo.test"
 
     def _build(self, folder: Path) -> None:
         go = need("go", "kgo's suite")

@@ -50,7 +50,7 @@ class Rdkafka:
         must(self._command("--no-run"), self._source(), seconds=1500)
 
     def _source(self) -> Path:
-        return built(f"{self.name}-{self.version}", self._unpack) / "source"
+        return built(self, self._unpack) / "source"
 
     def _unpack(self, folder: Path) -> None:
         shutil.copytree(_fetch("rdkafka", folder / "fetch"), folder / "source")
@@ -109,7 +109,7 @@ class Librdkafka:
         self._folder()
 
     def _folder(self) -> Path:
-        return built(f"{self.name}-{self.version}", self._build)
+        return built(self, self._build)
 
     def _build(self, folder: Path) -> None:
         for tool in ("make", "gcc", "g++"):

@@ -16,6 +16,7 @@ from confluent_kafka.admin import NewTopic
 
 from kmigrate.sandbox.kafka import SOURCE_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
+from tests.clusters import running_clusters
 from tests.conformance.suite import BROKER_VERSION, Place, Suite
 from tests.integration.migration import Migration
 
@@ -35,21 +36,18 @@ BROKER: Mapping[str, str] = {
 @contextmanager
 def direct(suite: Suite) -> Iterator[Place]:
     """The suite's clients meet a broker and nothing else."""
-    with tempfile.TemporaryDirectory(prefix="kmigrate-conformance-") as folder:
-        cluster = _cluster(suite, Path(folder))
-        try:
-            cluster.start()
-            cluster.wait_ready()
-            yield Place(cluster.bootstrap, _work(folder), _Plain(cluster))
-        finally:
-            cluster.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="kmigrate-conformance-") as folder,
+        running_clusters(Path(folder), _broker(suite)) as (cluster,),
+    ):
+        yield Place(cluster.bootstrap, _work(folder), _Plain(cluster))
 
 
 @contextmanager
 def routed(suite: Suite) -> Iterator[Place]:
     """The suite's clients meet `kmigrate router`, and behind it the same broker as `direct` gives them."""
     with tempfile.TemporaryDirectory(prefix="kmigrate-conformance-") as folder:
-        target = _cluster(suite, Path(folder))
+        target = KafkaCluster.create(_broker(suite), Path(folder))
         source = KafkaCluster.create(ClusterSpec("source", SOURCE_VERSION), Path(folder))
         run = Migration(source, target, Path(folder) / "run", "[promote]\nstraggler_window_s = 3.0\n")
         try:
@@ -63,8 +61,8 @@ def routed(suite: Suite) -> Iterator[Place]:
                 cluster.stop()
 
 
-def _cluster(suite: Suite, folder: Path) -> KafkaCluster:
-    return KafkaCluster.create(ClusterSpec("target", BROKER_VERSION, 1, {**BROKER, **suite.broker}), folder)
+def _broker(suite: Suite) -> ClusterSpec:
+    return ClusterSpec("target", BROKER_VERSION, 1, {**BROKER, **suite.broker})
 
 
 def _work(folder: str) -> Path:

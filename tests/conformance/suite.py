@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kmigrate.errors import Failed, Refused
-from kmigrate.sandbox.jars import cache_folder
-from kmigrate.sandbox.locks import exclusive
+from kmigrate.sandbox.cache import cached
 
 __all__ = [
     "BROKER_VERSION",
@@ -122,18 +121,9 @@ def need(tool: str, what_for: str) -> str:
     return found
 
 
-def built(name: str, build: Callable[[Path], None]) -> Path:
-    """A folder of the user's cache that is complete or absent: built in a staging folder that is renamed at the end."""
-    cache = cache_folder() / "conformance"
-    folder = cache / name
-    with exclusive(cache / f"{name}.lock"):
-        if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=cache, prefix=f"{name}.") as staging:
-                made = Path(staging) / "made"
-                made.mkdir()
-                build(made)
-                made.rename(folder)
-    return folder
+def built(suite: Suite, build: Callable[[Path], None]) -> Path:
+    """The suite's folder in the user's cache, built where it is not there yet."""
+    return cached(f"conformance/{suite.name}-{suite.version}", build)
 
 
 def must(command: list[str], cwd: Path, *, env: Mapping[str, str] | None = None, seconds: float = 1200) -> str:

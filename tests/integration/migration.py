@@ -27,6 +27,7 @@ from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
+from tests.clusters import running_clusters, source_and_target
 
 
 @dataclass
@@ -186,6 +187,17 @@ class Migration:
         self.traffic.write_history(history)
         final = (record for topic in topics for record in read_topic(self.target.bootstrap, topic))
         return check(read_history(history), final)
+
+
+@contextmanager
+def fresh_migration(root: Path, settings: str = "") -> Iterator[Migration]:
+    """A migration on two clusters of its own, of one broker each, because a state log has one name."""
+    with running_clusters(root, *source_and_target()) as (source, target):
+        run = Migration(source, target, root / "run", settings)
+        try:
+            yield run
+        finally:
+            run.stop()
 
 
 def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -195,6 +195,19 @@ async def link_between(
                 await world_gone(log, link, routers=login is None)
 
 
+def beside_a_router(
+    source: KafkaCluster, target: KafkaCluster, link: str, act: Callable[[RouterProcess], None], **settings: Any
+) -> None:
+    """Do something to one router of a link that mirrors nothing."""
+
+    async def scenario() -> None:
+        async with link_between(source, target, link):
+            with router("r1", target, **settings) as running:
+                await quietly(act, running)
+
+    asyncio.run(scenario())
+
+
 async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
     """Leave no record of a test to the next one."""
     of_routers = ("router/", "stray/") if routers else ()

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
-from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
-from tests.integration.migration import Migration, wait_until
+from tests.integration.migration import Migration, fresh_migration, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -17,19 +16,8 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
     settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
-    made = [
-        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
-        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
-    ]
-    for cluster in made:
-        cluster.start()
-    for cluster in made:
-        cluster.wait_ready()
-    run = Migration(made[0], made[1], tmp_path / "run", settings)
-    yield run
-    run.stop()
-    for cluster in made:
-        cluster.stop()
+    with fresh_migration(tmp_path, settings) as run:
+        yield run
 
 
 def members(run: Migration) -> tuple[int, int]:

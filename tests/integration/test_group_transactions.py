@@ -16,8 +16,8 @@ from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
-from tests.integration.migration import Migration, wait_until
+from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from tests.integration.migration import Migration, fresh_migration, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -27,19 +27,8 @@ _STREAMS = Path(__file__).parent / "java" / "ExactlyOnceCopy.java"
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
     settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
-    made = [
-        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
-        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
-    ]
-    for cluster in made:
-        cluster.start()
-    for cluster in made:
-        cluster.wait_ready()
-    run = Migration(made[0], made[1], tmp_path / "run", settings)
-    yield run
-    run.stop()
-    for cluster in made:
-        cluster.stop()
+    with fresh_migration(tmp_path, settings) as run:
+        yield run
 
 
 class Streams:

@@ -12,20 +12,16 @@ from typing import Any
 import pytest
 
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec
-from tests.clusters import running_clusters, source_and_target
-from tests.integration.migration import Migration, usual_clients, wait_until
+from tests.integration.migration import Migration, fresh_migration, usual_clients, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    """Two fresh clusters of one broker each, because a state log has one name."""
     settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
-    with running_clusters(tmp_path, *source_and_target()) as (source, target):
-        run = Migration(source, target, tmp_path / "run", settings)
+    with fresh_migration(tmp_path, settings) as run:
         yield run
-        run.stop()
 
 
 def begin(run: Migration, topic: str = "orders", group: str = "billing") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import struct
@@ -13,8 +12,8 @@ from confluent_kafka import Producer
 
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.hostile.requests import request
-from tests.integration.router_world import RouterProcess, Writer, link_between, quietly, router
-from tests.integration.test_router_rubbish import _CLOSED, Wire, rss_mb, unharmed, versions
+from tests.integration.router_world import RouterProcess, Writer, beside_a_router
+from tests.integration.test_router_rubbish import CLOSED, Wire, rss_mb, unharmed, versions
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -57,12 +56,7 @@ def test_consumers_that_never_read_are_ended_before_they_fill_the_memory_of_all(
                 assert time.monotonic() < deadline, f"{now - before:.0f} MB are kept for clients that do not read"
                 time.sleep(0.1)
 
-    async def scenario() -> None:
-        async with link_between(source, target, unique_name("link")):
-            with router("r1", target, max_buffered=64 * _MB) as running:
-                await quietly(attack, running)
-
-    asyncio.run(scenario())
+    beside_a_router(source, target, unique_name("link"), attack, max_buffered=64 * _MB)
 
 
 def test_who_says_nothing_or_comes_too_often_is_closed(
@@ -78,20 +72,15 @@ def test_who_says_nothing_or_comes_too_often_is_closed(
                 silent, half, used = (stack.enter_context(Wire(running.bootstrap)) for _ in range(3))
                 half.send(versions()[:9])
                 used.send(versions())
-                assert used.answer() != _CLOSED
-                assert [wire.answer() for wire in (silent, half, used)] == [_CLOSED] * 3
+                assert used.answer() != CLOSED
+                assert [wire.answer() for wire in (silent, half, used)] == [CLOSED] * 3
                 crowd = [stack.enter_context(Wire(running.bootstrap)) for _ in range(20)]
                 for wire in crowd:
                     wire.send(versions())
-                answered = [wire.answer() != _CLOSED for wire in crowd]
+                answered = [wire.answer() != CLOSED for wire in crowd]
                 assert any(answered)
                 assert not all(answered)
             writer.until(writer.acked + 50)
         assert writer.errors == []
 
-    async def scenario() -> None:
-        async with link_between(source, target, unique_name("link")):
-            with router("r1", target, max_idle_s=1.0, max_per_address=12) as running:
-                await quietly(look, running)
-
-    asyncio.run(scenario())
+    beside_a_router(source, target, unique_name("link"), look, max_idle_s=1.0, max_per_address=12)

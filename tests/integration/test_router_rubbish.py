@@ -20,13 +20,13 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.hostile.requests import HARMLESS, Nonsense, framed, request
-from tests.integration.router_world import RouterProcess, Writer, link_between, quietly, router, values
+from tests.integration.router_world import RouterProcess, Writer, beside_a_router, link_between, quietly, router, values
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
 _PATIENCE_S = 10.0
-_CLOSED = b"closed"
+CLOSED = b"closed"
 
 
 class Wire:
@@ -49,7 +49,7 @@ class Wire:
     def answer(self) -> bytes:
         """One answer without its length, or `closed`; fails if neither comes."""
         size = self._exactly(4)
-        return self._exactly(struct.unpack(">i", size)[0]) if len(size) == 4 else _CLOSED
+        return self._exactly(struct.unpack(">i", size)[0]) if len(size) == 4 else CLOSED
 
     def _exactly(self, count: int) -> bytes:
         data = b""
@@ -69,7 +69,7 @@ def answers(address: str, data: bytes, count: int) -> list[bytes]:
         wire.send(data)
         while len(out) < count:
             out.append(wire.answer())
-            if out[-1] == _CLOSED:
+            if out[-1] == CLOSED:
                 break
     return out
 
@@ -159,7 +159,7 @@ RECORDS: dict[str, bytes] = {
 
 def told(answer: bytes) -> list[int]:
     """Error codes of a Produce 7 answer, in order."""
-    if answer == _CLOSED:
+    if answer == CLOSED:
         return [-99]
     (topics,) = struct.unpack_from(">i", answer, 4)
     at, out = 8, []
@@ -209,19 +209,14 @@ def test_rubbish_is_answered_as_the_target_does_or_ends_its_own_connection(
         with unharmed(running, topic):
             for address in (running.bootstrap, broker_listener(running)):
                 for what, data in CLOSES.items():
-                    assert answers(address, data, 1) == answers(target.bootstrap, data, 1) == [_CLOSED], what
+                    assert answers(address, data, 1) == answers(target.bootstrap, data, 1) == [CLOSED], what
                 for what, (data, count) in ALIKE.items():
                     direct, routed = answers(target.bootstrap, data, count), answers(address, data, count)
                     if what.startswith("ApiVersions"):  # the list itself is the router's own
                         direct, routed = [direct[0][:6]], [routed[0][:6]]
                     assert routed == direct, what
 
-    async def scenario() -> None:
-        async with link_between(source, target, unique_name("link")):
-            with router("r1", target) as running:
-                await quietly(compare, running)
-
-    asyncio.run(scenario())
+    beside_a_router(source, target, unique_name("link"), compare)
 
 
 def test_garbage_for_a_mirrored_topic_is_refused_as_its_source_does(
@@ -247,7 +242,7 @@ def test_garbage_for_a_mirrored_topic_is_refused_as_its_source_does(
             silent = produce((topic, 0, bytes(batch(b"silent"))), acks=0) + versions()
             assert answers(running.bootstrap, silent, 1)[0][:4] == struct.pack(">i", 7), "acks=0 has no answer"
             broken = produce((topic, 0, RECORDS["a wrong CRC"]), acks=0)
-            assert answers(running.bootstrap, broken, 1) == answers(source.bootstrap, broken, 1) == [_CLOSED]
+            assert answers(running.bootstrap, broken, 1) == answers(source.bootstrap, broken, 1) == [CLOSED]
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
@@ -288,12 +283,7 @@ def test_half_requests_drips_and_floods_cost_little_and_harm_nobody(
             with contextlib.suppress(TimeoutError):
                 deaf.send(versions() * 400_000)
 
-    async def scenario() -> None:
-        async with link_between(source, target, unique_name("link")):
-            with router("r1", target) as running:
-                await quietly(attack, running)
-
-    asyncio.run(scenario())
+    beside_a_router(source, target, unique_name("link"), attack)
 
 
 def _storm(running: RouterProcess, seed: int, count: int, topics: tuple[str, ...], groups: tuple[str, ...]) -> None:

@@ -18,9 +18,9 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.client_specs import ProducerSpec
-from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow.sealing import Sealer, may_come_off
-from tests.integration.migration import Migration, wait_until
+from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
 
 pytestmark = pytest.mark.timeout(240)
@@ -30,21 +30,9 @@ LIMIT = "max.message.bytes"
 
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
-    """Two fresh clusters of one broker each, because a state log has one name."""
     settings = "[promote]\nfence_timeout_s = 8.0\nstraggler_window_s = 2.0\nrouter_silent_s = 2.0\n"
-    made = [
-        KafkaCluster.create(ClusterSpec(name, version), tmp_path)
-        for name, version in (("source", "3.9.1"), ("target", "4.3.1"))
-    ]
-    for cluster in made:
-        cluster.start()
-    for cluster in made:
-        cluster.wait_ready()
-    run = Migration(made[0], made[1], tmp_path / "run", settings)
-    yield run
-    run.stop()
-    for cluster in made:
-        cluster.stop()
+    with fresh_migration(tmp_path, settings) as run:
+        yield run
 
 
 def limit(cluster: KafkaCluster, topic: str) -> str:

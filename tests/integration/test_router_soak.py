@@ -6,17 +6,16 @@ import json
 
 import pytest
 
-from tests.integration.migration import Migration
-from tests.soak.router import Report, clusters, kills, rounds
-from tests.soak.router_rounds import Fault
+from tests.soak.router import Report, kills, migration, rounds
+from tests.soak.router_rounds import SETTINGS, Fault
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
 
 def test_routers_that_are_killed_in_turn_lose_double_and_reorder_nothing() -> None:
     report = Report(seed=1)
-    with clusters() as (source, target, folder):
-        kills(Migration(source, target, folder), 4, report)
+    with migration() as run:
+        kills(run, 4, report)
     assert report.clean, json.dumps(report.as_json())
     assert report.kills == 4
     assert report.records > 1000
@@ -24,8 +23,8 @@ def test_routers_that_are_killed_in_turn_lose_double_and_reorder_nothing() -> No
 
 def test_no_topic_has_two_owners_whatever_becomes_of_a_router_at_its_promote() -> None:
     report = Report(seed=1)
-    with clusters() as (source, target, folder):
-        rounds(source, target, folder, len(Fault), report)
+    with migration(SETTINGS) as run:
+        rounds(run, len(Fault), report)
     assert report.clean, json.dumps(report.as_json())
     assert [each.fault for each in report.rounds] == list(Fault)
     assert all(each.sealed for each in report.rounds), "the others were waited for, not overcome"

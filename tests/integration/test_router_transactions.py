@@ -21,8 +21,7 @@ from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.workflow.keepalive import IdKeeper
-from tests.clusters import running_clusters, source_and_target
-from tests.integration.migration import Migration, wait_until
+from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import ends, link_between, quietly, router, settings_of
 
 Names = Callable[[str], str]
@@ -36,10 +35,8 @@ JAVA_RECORDS = 3_200
 @pytest.fixture
 def migration(tmp_path: Path) -> Iterator[Migration]:
     settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
-    with running_clusters(tmp_path, *source_and_target()) as (source, target):
-        run = Migration(source, target, tmp_path / "run", settings)
+    with fresh_migration(tmp_path, settings) as run:
         yield run
-        run.stop()
 
 
 def java_transactions(bootstrap: str, topic: str, name: str) -> subprocess.Popen[str]:

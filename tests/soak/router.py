@@ -10,7 +10,6 @@ librdkafka's readers and the clients' own histories. Writes build/soak/router.js
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
 import subprocess
@@ -28,14 +27,15 @@ from kmigrate.sandbox.client_specs import ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
-from tests.integration.migration import Migration, wait_until
+from tests.figures import save
+from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import RouterProcess, ends, start_router
 from tests.soak.router_rounds import SETTINGS, Fault, Round, Rounds
 
-__all__ = ["Report", "kills", "rounds"]
+__all__ = ["Report", "kills", "migration", "rounds"]
 
 _PARTITIONS = 3
 _TOPICS = ("plain", "transactions", "java", "java-transactions")
@@ -82,20 +82,10 @@ class Report:
 
 
 @contextmanager
-def clusters() -> Iterator[tuple[KafkaCluster, KafkaCluster, Path]]:
-    """A fresh source and target, because a state log has one name."""
-    with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder:
-        versions = ("source", SOURCE_VERSION), ("target", TARGET_VERSION)
-        made = [KafkaCluster.create(ClusterSpec(name, version), Path(folder)) for name, version in versions]
-        try:
-            for cluster in made:
-                cluster.start()
-            for cluster in made:
-                cluster.wait_ready()
-            yield made[0], made[1], Path(folder) / "run"
-        finally:
-            for cluster in made:
-                cluster.stop()
+def migration(settings: str = "") -> Iterator[Migration]:
+    """A migration on fresh clusters in a folder that goes with them."""
+    with tempfile.TemporaryDirectory(prefix="kmigrate-soak-") as folder, fresh_migration(Path(folder), settings) as run:
+        yield run
 
 
 def kills(run: Migration, count: int, report: Report) -> None:
@@ -140,7 +130,6 @@ def kills(run: Migration, count: int, report: Report) -> None:
             process.kill()
         for router in routers:
             router.kill()
-        run.stop()
 
 
 def _killed(router: RouterProcess, target: KafkaCluster, port: int) -> RouterProcess:
@@ -178,19 +167,15 @@ def _judge_java(bootstrap: str, topic: str, wanted: int, code: int, said: str) -
     }
 
 
-def rounds(source: KafkaCluster, target: KafkaCluster, folder: Path, count: int, report: Report) -> None:
+def rounds(run: Migration, count: int, report: Report) -> None:
     """Promotes under each fault in turn."""
-    run = Migration(source, target, folder, SETTINGS)
-    try:
-        with Relay(target.bootstrap) as relay, Rounds(run, relay, random.Random(report.seed)) as playing:
-            report.rounds, report.promotes_given_up = playing.rounds, playing.given_up
-            for number, fault in enumerate(islice(cycle(Fault), count), start=1):
-                found = playing.play(fault)
-                if number % 10 == 0 or not found.clean:
-                    _say(f"  round {number}: {found}")
-            report.grown_later = playing.grown()
-    finally:
-        run.stop()
+    with Relay(run.target.bootstrap) as relay, Rounds(run, relay, random.Random(report.seed)) as playing:
+        report.rounds, report.promotes_given_up = playing.rounds, playing.given_up
+        for number, fault in enumerate(islice(cycle(Fault), count), start=1):
+            found = playing.play(fault)
+            if number % 10 == 0 or not found.clean:
+                _say(f"  round {number}: {found}")
+        report.grown_later = playing.grown()
 
 
 def _say(line: str) -> None:
@@ -206,15 +191,13 @@ def main() -> None:
     report, began = Report(asked.seed), time.monotonic()
     _say(f"{asked.kills} kills and {asked.rounds} rounds, seed {asked.seed}")
     if asked.kills:
-        with clusters() as (source, target, folder):
-            kills(Migration(source, target, folder), asked.kills, report)
+        with migration() as run:
+            kills(run, asked.kills, report)
     if asked.rounds:
-        with clusters() as (source, target, folder):
-            rounds(source, target, folder, asked.rounds, report)
+        with migration(SETTINGS) as run:
+            rounds(run, asked.rounds, report)
     report.seconds = round(time.monotonic() - began, 1)
-    path = Path("build/soak/router.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
+    path = save("soak/router", report.as_json())
     _say(f"{path}: {'nothing lost, doubled or reordered, and one owner at any time' if report.clean else 'NOT CLEAN'}")
     sys.exit(0 if report.clean else 1)
 
