@@ -1,9 +1,10 @@
 """MirrorMaker 2 in its dedicated mode, tuned as its users tune it for throughput.
 
 What is set, and why it is fair: two tasks for two cores, large fetches and polls, 512 kB producer batches with 5 ms
-of linger (1 ms where latency is measured), acks=all, 1 GB of heap, checkpoints, heartbeats and config sync off, so
-that it does nothing but copy. Its producer compresses where the source's batches are compressed, as a copy must that
-does not grow. Its clock starts at its first record on the target: starting Java and Connect costs it nothing.
+of linger (1 ms where latency is measured), acks=all, 2 GB of heap (in one, these fetches ended a task for want of
+memory), checkpoints, heartbeats and config sync off, so that it does nothing but copy. Its producer compresses where
+the source's batches are compressed, as a copy must that does not grow. Its clock starts at its first record on the
+target: starting Java and Connect costs it nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SETTINGS = {
     "target.producer.linger.ms": "5",
 }
 
-_HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_HEAP = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
 def start_mirror_maker(
