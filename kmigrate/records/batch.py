@@ -159,7 +159,7 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
 
 
 def assemble(
-    payload: bytes,
+    payload: bytes | memoryview,
     *,
     count: int,
     attributes: int,

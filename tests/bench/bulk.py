@@ -2,10 +2,10 @@
 
     python -m tests.bench.bulk [--pairs 3] [--records 2000000]
 
-Each pair is one copy by each into a target broker that was started for that copy, alternating who goes first. Spark is
-`local[2]`, its session has started. Both clocks run from the first record on the target to the last; `job_mb_per_s` is
-the whole Spark job, the start of its Python workers included. `make bench-spark` takes `bulk_case` into its report;
-alone this writes build/bench/bulk.json.
+Each pair is one copy by each, alternating who goes first, all into one target broker that is warm by then
+(`tests.bench.mirror`). Spark is `local[2]`, its session has started. Both clocks run from the first record on the
+target to the last; `job_mb_per_s` is the whole Spark job, the start of its Python workers included. `make bench-spark`
+takes `bulk_case` into its report; alone this writes build/bench/bulk.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.spark.bulk import executor_settings
 from kmigrate.spark.rounds import BulkRun, Round
 from kmigrate.spark.session import spark_session
-from tests.bench.load import CASES, Case, load, make_topic
+from tests.bench.load import CASES, Case, load, make_topic, remove_topics
 from tests.bench.meter import CopyRun, EndReader, measure_copy, spread
 from tests.bench.mirror import PARTITIONS, Bench, cluster, say
 from tests.figures import save
@@ -56,13 +56,15 @@ def bulk_case(root: Path, source: KafkaCluster, *, records: int = 2_000_000, pai
     spark: list[tuple[CopyRun, Round]] = []
     with spark_session(
         master=MASTER, java_home=find_java().home, conf=executor_settings(MASTER), connector=False
-    ) as session:
-        for pair in range(pairs):
+    ) as session, bench.fresh_target() as target:
+        bench.warm(target, case, topic)
+        for pair in range(pairs + 1):
             for who in ("daemon", "spark") if pair % 2 == 0 else ("spark", "daemon"):
                 if who == "daemon":
-                    daemon.append(bench.copied("kmigrate", case, topic))
+                    daemon.append(bench.copied("kmigrate", case, topic, target))
                 else:
-                    spark.append(_by_spark(session, bench, case, topic))
+                    spark.append(_by_spark(session, source, target, case, topic, f"bench-bulk-{pair}"))
+    del daemon[0], spark[0]  # of the pair that warms
     megabytes = case.record_bytes / 1e6
     ratios = [each.records_per_s / other.records_per_s for (each, _), other in zip(spark, daemon, strict=True)]
     speeds = [run.records_per_s * megabytes for run, _ in spark]
@@ -82,10 +84,11 @@ def bulk_case(root: Path, source: KafkaCluster, *, records: int = 2_000_000, pai
     }
 
 
-def _by_spark(spark: SparkSession, bench: Bench, case: Case, topic: str) -> tuple[CopyRun, Round]:
-    with bench.fresh_target() as target:
-        bench.warm(target, case)
-        run, job = asyncio.run(_copy(spark, bench.source, target, case, topic))
+def _by_spark(
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, case: Case, topic: str, link: str
+) -> tuple[CopyRun, Round]:
+    run, job = asyncio.run(_copy(spark, source, target, case, topic, link))
+    remove_topics(target.bootstrap, topic)
     say(
         f"  {case.name} spark: {run.records_per_s * case.record_bytes / 1e6:.0f} MB/s, "
         f"the job {case.records * case.record_bytes / 1e6 / job.seconds:.0f} MB/s"
@@ -94,14 +97,14 @@ def _by_spark(spark: SparkSession, bench: Bench, case: Case, topic: str) -> tupl
 
 
 async def _copy(
-    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, case: Case, topic: str
+    spark: SparkSession, source: KafkaCluster, target: KafkaCluster, case: Case, topic: str, link: str
 ) -> tuple[CopyRun, Round]:
     """The topic's bulk copy beside a mirror process, which makes the topic and copies nothing of it."""
     ours, theirs = settings_of("source", source.bootstrap), settings_of("target", target.bootstrap)
     ends = EndReader(target.bootstrap, topic, PARTITIONS)
     try:
         async with (
-            link_between(source, target, "bench-bulk") as world,
+            link_between(source, target, link) as world,
             ClusterClient(ours) as reading,
             ClusterClient(theirs) as writing,
         ):

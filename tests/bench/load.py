@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
 from dataclasses import dataclass, field
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-__all__ = ["CASES", "Case", "load", "make_topic"]
+__all__ = ["CASES", "Case", "load", "make_topic", "remove_topics"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,20 @@ def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
     new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
     admin = AdminClient({"bootstrap.servers": bootstrap})  # it must outlive its answer
     admin.create_topics([new])[topic].result(60)
+
+
+def remove_topics(bootstrap: str, *topics: str) -> None:
+    """Delete topics and wait until their names are free; one that is not there is none to delete."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.delete_topics(list(topics)).values():
+        with contextlib.suppress(KafkaException):
+            done.result(60)
+    deadline = time.monotonic() + 60
+    while set(topics) & admin.list_topics(timeout=10).topics.keys():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{', '.join(topics)} cannot be deleted")
+        time.sleep(0.2)
+    time.sleep(2)  # and their files
 
 
 def load(bootstrap: str, topic: str, partitions: int, case: Case, *, records: int | None = None) -> None:

@@ -2,13 +2,15 @@
 
     python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4] [--records N] [--skip latency,idle,align,floors]
 
-Each pair is one copy by each, alternating who goes first, into a target broker that was started for that copy. Both
-clocks run from the first record on the target to the last; CPU is the copying process's own in that time. Writes
+Each pair is one copy by each, alternating who goes first, into a topic that is new to the target. Both clocks run from
+the first record on the target to the last; CPU is the copying process's own in that time. Writes
 build/bench/mirror.json, and says every figure as it is measured.
 
-Neither copier shall pay for the machine: a target takes four million records first, in batches like those that are
-copied, so that its code is compiled; and a scratch file of the copy's size is written and removed, for memory that a
-virtual machine touches for the first time can be ten times as dear to write to as memory that was in use before.
+Neither copier shall pay for the machine. All copies of a case go to one target broker, whose code is compiled by then:
+it takes four million records in batches like those that are copied, and then a pair that does not count. (A broker that
+was just started took 6.3 s of CPU for its first 2 GB, 2.0 s for its third: a fast copier waits for its compiler.)
+And before each copy a scratch file of twice its size is written and removed, for memory that a virtual machine touches
+for the first time can be ten times as dear to write to as memory that was in use before.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.pauses import percentiles
 from kmigrate.sandbox.processes import end_all
-from tests.bench.load import CASES, Case, load, make_topic
+from tests.bench.load import CASES, Case, load, make_topic, remove_topics
 from tests.bench.meter import CopyRun, EndReader, cpu_seconds, measure_copy, spread
 from tests.bench.mm2 import SETTINGS, VERSION, start_mirror_maker
 from tests.clusters import running_clusters
@@ -58,7 +60,9 @@ say = Console(stderr=True, highlight=False).print
 
 @contextmanager
 def cluster(name: str, version: str, root: Path) -> Iterator[KafkaCluster]:
-    with running_clusters(root, ClusterSpec(name, version)) as (made,):
+    # What was copied is deleted before the next copy, and shall not be deleted during it.
+    config = {"log.segment.delete.delay.ms": "500"}
+    with running_clusters(root, ClusterSpec(name, version, config=config)) as (made,):
         yield made
 
 
@@ -92,8 +96,15 @@ def by_mm2(
     compression: str = "none",
     linger_ms: int = 5,
 ) -> Any:
+    # What an earlier one has copied stands on the target under the source's name.
     process = start_mirror_maker(
-        source.bootstrap, target.bootstrap, topic, folder, compression=compression, linger_ms=linger_ms
+        source.bootstrap,
+        target.bootstrap,
+        topic,
+        folder,
+        alias=f"source-{folder.name}",
+        compression=compression,
+        linger_ms=linger_ms,
     )
     try:
         return work(process.pid, process.alive)
@@ -116,22 +127,23 @@ class Bench:
         with cluster(f"target{self._runs}", TARGET_VERSION, self.root) as target:
             yield target
 
-    def copy(self, who: str, case: Case, topic: str) -> CopyRun:
-        with self.fresh_target() as target:
-            self.warm(target, case, topic)
-            ends = EndReader(target.bootstrap, topic, PARTITIONS)
+    def copy(self, who: str, case: Case, topic: str, target: KafkaCluster) -> CopyRun:
+        self._runs += 1
+        self.touch_memory(case)
+        ends = EndReader(target.bootstrap, topic, PARTITIONS)
 
-            def work(pid: int, alive: Callable[[], bool]) -> CopyRun:
-                return measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S)
+        def work(pid: int, alive: Callable[[], bool]) -> CopyRun:
+            return measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S)
 
-            try:
-                if who == "kmigrate":
-                    run = by_kmigrate(self.source, target, [topic], work, f"{case.name}-{self._runs}")
-                else:
-                    folder = self.root / f"mm2-{self._runs}"
-                    run = by_mm2(self.source, target, topic, folder, work, compression=case.compression)
-            finally:
-                ends.close()
+        try:
+            if who == "kmigrate":
+                run = by_kmigrate(self.source, target, [topic], work, f"{case.name}-{self._runs}")
+            else:
+                folder = self.root / f"mm2-{self._runs}"
+                run = by_mm2(self.source, target, topic, folder, work, compression=case.compression)
+        finally:
+            ends.close()
+            remove_topics(target.bootstrap, topic)
         say(
             f"  {case.name} {who}: {run.records_per_s * case.record_bytes / 1e6:.0f} MB/s, "
             f"{run.records_per_s / 1e3:.0f} k rec/s, {run.cpu_s / case.gigabytes:.1f} s CPU/GB, {run.rss_mb:.0f} MB"
@@ -139,23 +151,26 @@ class Bench:
         assert isinstance(run, CopyRun)
         return run
 
-    def copied(self, who: str, case: Case, topic: str) -> CopyRun:
+    def copied(self, who: str, case: Case, topic: str, target: KafkaCluster) -> CopyRun:
         """A copy that came to its end; one that stood still is said, counted, and made once more."""
         try:
-            return self.copy(who, case, topic)
+            return self.copy(who, case, topic, target)
         except RuntimeError as stuck:
             self.repeats.append(f"{case.name} {who}: {stuck}")
             say(f"  once more, {self.repeats[-1]}")
-            return self.copy(who, case, topic)
+            return self.copy(who, case, topic, target)
 
     def case(self, case: Case, pairs: int) -> dict[str, Any]:
         topic = f"bench-{case.name}"
         make_topic(self.source.bootstrap, topic, PARTITIONS)
         load(self.source.bootstrap, topic, PARTITIONS, case)
         runs: dict[str, list[CopyRun]] = {"kmigrate": [], "mm2": []}
-        for pair in range(pairs):
-            for who in ("kmigrate", "mm2") if pair % 2 == 0 else ("mm2", "kmigrate"):
-                runs[who].append(self.copied(who, case, topic))
+        with self.fresh_target() as target:
+            self.warm(target, case, topic)
+            for pair in range(pairs + 1):
+                for who in ("kmigrate", "mm2") if pair % 2 == 0 else ("mm2", "kmigrate"):
+                    runs[who].append(self.copied(who, case, topic, target))
+        del runs["kmigrate"][0], runs["mm2"][0]  # of the pair that warms
         ours, theirs = runs["kmigrate"], runs["mm2"]
         ratios = [a.records_per_s / b.records_per_s for a, b in zip(ours, theirs, strict=True)]
         cpu = [a.cpu_s / b.cpu_s for a, b in zip(ours, theirs, strict=True)]
@@ -175,12 +190,15 @@ class Bench:
         }
 
     def warm(self, target: KafkaCluster, case: Case, topic: str) -> None:
-        """Have the broker compile its code, and the machine touch as much memory as a copy will need."""
+        """Have the broker compile its code."""
         if topic not in self._samples:
             _, self._samples[topic] = asyncio.run(_fetch_all(self.source, topic, 20_000))
         make_topic(target.bootstrap, "warm-up", PARTITIONS)
         load(target.bootstrap, "warm-up", PARTITIONS, case, records=PARTITIONS)  # it waits until all have leaders
         asyncio.run(_produce_all(target, "warm-up", self._samples[topic], _WARM_RECORDS))
+
+    def touch_memory(self, case: Case) -> None:
+        """Have the machine give the memory that a copy will need, the page cache of its log above all."""
         path = self.root / "scratch"
         with path.open("wb", buffering=0) as file:
             for _ in range(2 * case.records * case.record_bytes >> 20):
@@ -195,6 +213,7 @@ class Bench:
         fetched, sample = asyncio.run(_fetch_all(self.source, topic, case.records))
         with self.fresh_target() as target:
             self.warm(target, case, topic)
+            self.touch_memory(case)
             make_topic(target.bootstrap, topic, PARTITIONS)
             load(target.bootstrap, topic, PARTITIONS, case, records=PARTITIONS)  # it waits until all have leaders
             produced = asyncio.run(_produce_all(target, topic, sample, case.records))
@@ -236,27 +255,27 @@ class Bench:
         load(self.source.bootstrap, "wide", 100, case)
         speeds: dict[int, list[float]] = {100: [], 1000: []}
         cores = 0.0
-        for _ in range(2):
-            for partitions, topics in ((100, ["wide"]), (1000, ["idle", "wide"])):
-                with self.fresh_target() as target:
-                    self.warm(target, case, "wide")
-                    ends = EndReader(target.bootstrap, "wide", 100)
+        with self.fresh_target() as target:
+            self.warm(target, case, "wide")
+            for number in range(8):
+                partitions, topics = ((100, ["wide"]), (1000, ["idle", "wide"]))[number % 2]
+                self.touch_memory(case)
+                ends = EndReader(target.bootstrap, "wide", 100)
 
-                    def work(
-                        pid: int, alive: Callable[[], bool], ends: EndReader = ends
-                    ) -> tuple[CopyRun, float]:
-                        run = measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S)
-                        time.sleep(3)
-                        before = cpu_seconds(pid)
-                        time.sleep(10)
-                        return run, (cpu_seconds(pid) - before) / 10
+                def work(pid: int, alive: Callable[[], bool], ends: EndReader = ends) -> tuple[CopyRun, float]:
+                    run = measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S)
+                    time.sleep(3)
+                    before = cpu_seconds(pid)
+                    time.sleep(5)
+                    return run, (cpu_seconds(pid) - before) / 5
 
-                    run, cpu = by_kmigrate(self.source, target, topics, work, f"wide-{self._runs}")
-                    ends.close()
-                speeds[partitions].append(run.records_per_s)
-                if partitions == 1000:
-                    cores = max(cores, cpu)
+                run, cpu = by_kmigrate(self.source, target, topics, work, f"wide-{number}")
+                ends.close()
+                remove_topics(target.bootstrap, *topics)
                 say(f"  {partitions} partitions: {run.records_per_s / 1e3:.0f} k rec/s, idle {cpu:.3f} cores")
+                if number >= 2:  # not of the pair that warms
+                    speeds[partitions].append(run.records_per_s)
+                    cores = max(cores, cpu if partitions == 1000 else 0.0)
         ratio = statistics.median(speeds[1000]) / statistics.median(speeds[100])
         return {"throughput_ratio": round(ratio, 3), "cpu_cores": round(cores, 4)}
 

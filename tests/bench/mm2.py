@@ -9,6 +9,7 @@ target: starting Java and Connect costs it nothing.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from kmigrate.sandbox.jars import ensure_jars
@@ -50,18 +51,18 @@ _HEAP = ("-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defaultLo
 
 
 def start_mirror_maker(
-    source: str, target: str, topic: str, folder: Path, *, compression: str = "none", linger_ms: int = 5
+    source: str, target: str, topic: str, folder: Path, *, alias: str, compression: str = "none", linger_ms: int = 5
 ) -> ProcessIdentity:
-    """Mirror one topic from now on; the process ends with its caller."""
+    """Mirror one topic from now on, of a source by the name of `alias`; the process ends with its caller."""
     folder.mkdir(parents=True, exist_ok=True)
     properties = {
-        "clusters": "source, target",
-        "source.bootstrap.servers": source,
+        "clusters": f"{alias}, target",
+        f"{alias}.bootstrap.servers": source,
         "target.bootstrap.servers": target,
-        "source->target.enabled": "true",
-        "target->source.enabled": "false",
-        "source->target.topics": topic,
-        **SETTINGS,
+        f"{alias}->target.enabled": "true",
+        f"target->{alias}.enabled": "false",
+        f"{alias}->target.topics": topic,
+        **{re.sub("^source[.]", f"{alias}.", key): value for key, value in SETTINGS.items()},
         "target.producer.compression.type": compression,
         "target.producer.linger.ms": str(linger_ms),
     }
