@@ -40,6 +40,7 @@ HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
 _METADATA_VERSION = 10
+_MOST_REFRESHES = 256
 _LOGIN_PAUSE_S = 1.0
 """A refused login is not tried more often, whoever asks: many loops retry, and many brokers lock such accounts."""
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
@@ -102,7 +103,8 @@ class ClusterClient:
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
-        self._refreshed = 0.0
+        self._refreshes: dict[tuple[str, ...] | None, float] = {}
+        """When the newest answer on each choice of topics was asked for."""
         self._newest_answer: tuple[tuple[str, ...] | None, bytes] = ((), b"")
         """What metadata was asked for last and the answer's bytes: the same again holds nothing to be decoded."""
         self._login_failure: AuthenticationFailed | None = None
@@ -143,14 +145,22 @@ class ClusterClient:
             next_step=f"check the bootstrap address of [clusters.{self.settings.name}] and that its brokers run",
         )
 
-    async def refresh(self, topics: Iterable[str] | None = None, *, max_age: float = 0.0) -> Metadata:
-        """Read metadata anew; of all topics where `topics` is None. Never creates a topic (D11)."""
+    async def refresh(self, topics: Iterable[str] | None = None) -> Metadata:
+        """Read metadata anew; of all topics where `topics` is None. Never creates a topic (D11).
+
+        Who waits for its turn takes an answer that was asked for after it had called: hundreds of partitions of a
+        topic that notice the same at once cost one request.
+        """
+        called = monotonic()
+        asked = None if topics is None else tuple(topics)
         async with self._refresh_lock:
-            if max_age and monotonic() - self._refreshed < max_age:
+            if self._refreshes.get(asked, called) > called:
                 return self.metadata
-            asked = None if topics is None else tuple(topics)
+            began = monotonic()
             frame = await self._ask_metadata(asked)
-            self._refreshed = monotonic()
+            if len(self._refreshes) >= _MOST_REFRESHES:
+                self._refreshes.clear()
+            self._refreshes[asked] = began
             at = response_body_offset(frame, flexible=True)
             told_before, self._newest_answer = self._newest_answer, (asked, bytes(memoryview(frame)[at:]))
             if told_before == self._newest_answer:
@@ -539,13 +549,21 @@ def millis_of(value: Any) -> int:
     return -1 if value is None else round(value.timestamp() * 1000)
 
 
+_ELEMENTS: dict[tuple[type[Any], str], type[Any]] = {}
+"""Element classes that were asked for: reading type hints is dear."""
+
+
 def entity_field(kind: type[Any], name: str) -> type[Any]:
     """The element class of a tuple field of a kio message."""
+    known = _ELEMENTS.get((kind, name))
+    if known is not None:
+        return known
     hints = typing.get_type_hints(kind)
     for candidate in [hints[name], *typing.get_args(hints[name])]:
         args = typing.get_args(candidate)
         if args and isinstance(args[0], type):
             found: type[Any] = args[0]
+            _ELEMENTS[(kind, name)] = found
             return found
     raise Failed("kio-schema", f"{kind.__name__}.{name} is not an array of messages")
 

@@ -49,6 +49,7 @@ class _Broker:
         self.answers = list(answers)
 
     async def call_raw(self, *_: Any, **__: Any) -> bytearray:
+        await asyncio.sleep(0)
         return self.answers.pop(0)
 
 
@@ -81,5 +82,19 @@ def test_the_same_answer_after_another_question_is_read() -> None:
         second = await client.refresh(["t", "u"])
         assert second is not first
         assert await client.refresh(["t"]) is not second
+
+    asyncio.run(scene())
+
+
+def test_those_who_wait_for_their_turn_share_what_was_asked_for_after_they_came() -> None:
+    """Nobody gets an answer that a broker gave before the call: what made the caller ask may have come after it."""
+
+    async def scene() -> None:
+        client = _client(_answer(1), _answer(2), _answer(3))
+        waiting = [asyncio.create_task(client.refresh(["t"])) for _ in range(5)]
+        seen = [told.topics["t"].partitions[0].leader for told in await asyncio.gather(*waiting)]
+        assert seen == [1, 2, 2, 2, 2]
+        await client.refresh(["t"])
+        assert client.leader("t", 0) == 3
 
     asyncio.run(scene())
