@@ -35,6 +35,8 @@ class Forwards:
     _acked: dict[str, dict[int, _Marks]] = field(default_factory=dict)
     _holds: dict[str, dict[int, float]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
+    _drained: dict[str, int] = field(default_factory=dict)
+    """The fence at which nothing of a topic was said to be in flight: what is said once stays true."""
 
     def leave(self, key: str) -> None:
         self.enter(key)
@@ -70,9 +72,17 @@ class Forwards:
                 self._holds.pop(key, None)
         for gone in [key for key in self._acked if key not in alive]:
             del self._acked[gone]
+        self._drained = {key: epoch for key, epoch in self._drained.items() if key in alive}
+
+    def drained(self, key: str, fence_epoch: int) -> bool:
+        """Whether this router has said of a fence that nothing is in flight."""
+        return self._drained.get(key) == fence_epoch
 
     def fences(self, table: RoutingTable) -> dict[str, FenceAck]:
-        """This router's word on every fenced topic of a table."""
+        """This router's word on every fenced topic of a table; who says 0 of a fence forwards nothing any more."""
+        for route in table.topics.values():
+            if route.serve is Serve.HOLD and not self.in_flight.get(route.key, 0):
+                self._drained[route.key] = route.fence_epoch
         return {
             route.key: FenceAck(
                 epoch=route.fence_epoch,

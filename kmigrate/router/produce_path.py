@@ -9,7 +9,8 @@ What one partition can meet:
   not mirrored     → target, as it came
   forward          → source leader, producer id translated (design of producer identity)
   hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6);
-                     a batch of a transaction that is open at the source goes there, so that it can end
+                     a batch of a transaction that is open at the source goes there, so that it can end, and until
+                     it has ended so does what is written beside it: the fence has to wait anyway
   promoted         → the gate for first writes, then target
 Never 8, 45, 59 or −1 of our own making (B5, B6).
 """
@@ -133,9 +134,14 @@ class ProduceJudge:
         behind = batch.producer_id >= 0 and self.stops.blocks(part.topic, part.partition, batch)
         if behind or route.serve is Serve.HIDDEN:
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif route.serve is Serve.FORWARD:
+        elif route.serve is Serve.FORWARD or self._still_open(route):
             self._forward(plan, batch, route)
         return plan
+
+    def _still_open(self, route: TopicRoute) -> bool:
+        """Whether the topic's fence cannot be complete yet for a transaction of this router, and was not said to be."""
+        drained = self._core.forwards.drained(route.key, route.fence_epoch)
+        return route.serve is Serve.HOLD and not drained and self._core.begun.any_at(route.key)
 
     def _transactional(self, plan: Plan, batch: Batch, route: TopicRoute, name: str | None) -> Plan:
         """To the source in its holder's name there; under a fence only what belongs to an open transaction."""

@@ -179,6 +179,34 @@ def test_a_fence_holds_new_writes_and_the_flip_sends_them_to_the_target() -> Non
     assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 250.0}}
 
 
+def test_while_a_transaction_of_this_router_is_open_there_a_fence_holds_nobody_back() -> None:
+    """The fence cannot be complete before it ends, so nobody need wait longer than from then on."""
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.produce(("t", 0, batch(sequence=0)))
+    assert [sent.where for sent in stage.edge.sent] == ["source 1"]
+    for key in stage.core.begun.end("l", "tx"):
+        assert not stage.core.forwards.resolved(key), "the plain write is still in flight"
+    stage.produce(("t", 0, batch(sequence=1)))
+    assert len(stage.edge.sent) == 1, "held from the end of the transaction on"
+    stage.edge.sent[0].answer()
+    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 0
+    assert stage.core.forwards.drained("topic/l/t", 9)
+
+
+def test_a_router_that_said_it_is_drained_forwards_nothing_though_it_hears_of_an_open_transaction() -> None:
+    """The controller may have read the barrier already, or be about to."""
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    assert stage.core.forwards.fences(stage.core.table)["topic/l/t"].in_flight == 0
+    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})  # left open by a router that died, and gone on with here
+    stage.produce(("t", 0, batch(sequence=0)))
+    assert stage.edge.sent == []
+    stage.swap(route("t", Serve.HOLD, fence_epoch=10))  # a later fence of the same topic is another one
+    stage.core.begun.enter("l", "tx", 0, {"topic/l/t"})
+    stage.session.advance()
+    assert [sent.where for sent in stage.edge.sent] == ["source 1"]
+
+
 def test_a_fence_given_up_sends_held_writes_to_the_source_in_order() -> None:
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
     for sequence in range(3):
