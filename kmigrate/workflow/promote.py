@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
@@ -63,8 +62,7 @@ from kmigrate.workflow.transactions import (
 
 __all__ = ["TopicPromotion"]
 
-_A = TypeVar("_A")
-_B = TypeVar("_B")
+_Ends = Mapping[tuple[str, int], LogOffset]
 
 
 @dataclass(slots=True)
@@ -348,11 +346,11 @@ class TopicPromotion:
 
     async def _prove(self, record: TopicRecord, deadline: float) -> dict[int, int]:
         """Rules B and C: ask both clusters themselves; the target's ends, which are the barrier there."""
-        keys = self._keys(record)
-        await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
+        refreshed = together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
+        _, ends = await together(refreshed, self._both_ends(record))
         self._refuse_partitions(record)
         while True:
-            source_ends, target_ends = await together(self.source.log_ends(keys), self.target.log_ends(keys))
+            source_ends, target_ends = ends
             self._refuse_moved(record, source_ends)
             wanted = self._target_ends(record)
             behind = [
@@ -366,6 +364,11 @@ class TopicPromotion:
                 raise Refused("target-not-at-barrier", behind[0])
             await self.target.refresh([self.topic])
             await sleep(0.005)
+            ends = await self._both_ends(record)
+
+    async def _both_ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
+        keys = self._keys(record)
+        return await together(self.source.log_ends(keys), self.target.log_ends(keys))
 
     def _refuse_partitions(self, record: TopicRecord) -> None:
         """Partitions that were added since the fence are not copied: keys would change their partition at the flip."""
