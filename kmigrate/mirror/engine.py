@@ -45,7 +45,8 @@ __all__ = ["MirrorEngine"]
 
 _RETRY_S = 1.0
 _LOOK_S = 0.25
-_URGENT_GAP_S = 0.01
+_URGENT_GAP_S = 0.05
+"""A barrier that is reached, and a state that is applied, are told at once."""
 _MANY = 500
 """Partitions."""
 

@@ -156,7 +156,13 @@ class TopicPromotion:
         if found:
             raise Refused("direct-writers", "; ".join(found))
         await refuse_lost_ids(self.log.state, self.source, self.target, record)
+        await self._rehearse(record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
+
+    async def _rehearse(self, record: TopicRecord) -> None:
+        """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
+        questions = together(self._both_ends(record), self.source.describe_producers(self._keys(record)))
+        await together(self._refreshed(), questions)
 
     def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
         progress = self._progress(record)
@@ -346,8 +352,7 @@ class TopicPromotion:
 
     async def _prove(self, record: TopicRecord, deadline: float) -> dict[int, int]:
         """Rules B and C: ask both clusters themselves; the target's ends, which are the barrier there."""
-        refreshed = together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
-        _, ends = await together(refreshed, self._both_ends(record))
+        _, ends = await together(self._refreshed(), self._both_ends(record))
         self._refuse_partitions(record)
         while True:
             source_ends, target_ends = ends
@@ -365,6 +370,9 @@ class TopicPromotion:
             await self.target.refresh([self.topic])
             await sleep(0.005)
             ends = await self._both_ends(record)
+
+    async def _refreshed(self) -> None:
+        await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
 
     async def _both_ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
         keys = self._keys(record)
