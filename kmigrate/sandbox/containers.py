@@ -26,8 +26,11 @@ _HOME = "/opt/kafka/bin"
 class Engine(Protocol):
     """What we ask of a Docker client."""
 
-    api: Any
-    containers: Any
+    @property
+    def api(self) -> Any: ...
+
+    @property
+    def containers(self) -> Any: ...
 
     def ping(self) -> bool: ...
 

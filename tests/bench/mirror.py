@@ -418,7 +418,9 @@ def _latencies(source: str, target: str, topic: str) -> list[int]:
                 continue
             now = time.time_ns()
             if time.monotonic() > began + _WARM_S:
-                out.append(now - int(message.value()[:19]))
+                value = message.value()
+                assert value is not None
+                out.append(now - int(value[:19]))
         return out
     finally:
         stop.set()

@@ -173,7 +173,7 @@ class Bench:
 
     # latency
 
-    def latency(self) -> dict[str, float]:
+    def latency(self) -> dict[str, float | dict[str, float]]:
         """Median over the pairs of how much later the routed acknowledgement comes."""
         topic = "latency"
         self.topic(self.run.target, topic, _SHORT_LIVED)

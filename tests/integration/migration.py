@@ -170,8 +170,10 @@ class Migration:
 
     # clients
 
-    def make_topic(self, name: str, partitions: int, replicas: int = 1, **config: str) -> None:
-        create_topics(self.source.client(), [NewTopic(name, partitions, replicas, config=config)])
+    def make_topic(
+        self, name: str, partitions: int, replicas: int = 1, config: dict[str, str] | None = None
+    ) -> None:
+        create_topics(self.source.client(), [NewTopic(name, partitions, replicas, config=config or {})])
         time.sleep(0.3)
 
     def run_clients(self, specs: Iterable[ClientSpec]) -> Traffic:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +86,8 @@ class World:
     async def caught_up(self, topic: str, timeout: float = 40) -> None:
         """The target's log ends are the source's, both as their brokers tell."""
         deadline = time.monotonic() + timeout
+        ours: object
+        theirs: object
         while True:
             try:
                 ours, theirs = await asyncio.to_thread(
@@ -146,8 +148,8 @@ async def engine_running(
         try:
             yield task
         finally:
-            if task.done() and not task.cancelled() and task.exception() is not None:
-                raise task.exception()
+            if task.done() and not task.cancelled() and (failed := task.exception()) is not None:
+                raise failed
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -254,7 +256,7 @@ def bounds(bootstrap: str, topic: str, only: Collection[int] = ()) -> dict[int, 
     partitions = sorted(only) or sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions)
     ends = [
         _offsets(admin, {TopicPartition(topic, p): spec for p in partitions})
-        for spec in (Spec.earliest(), Spec.latest())
+        for spec in (Spec.earliest(), Spec.latest())  # type: ignore[no-untyped-call]
     ]
     return {p: (ends[0][p], ends[1][p]) for p in partitions}
 
@@ -304,8 +306,10 @@ def read_all(
             if message.error():
                 left.discard(message.partition())
             else:
-                out[message.partition()].append(
-                    (message.offset(), message.key(), message.value(), message.headers(), message.timestamp())
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None
+                out[partition].append(
+                    (offset, message.key(), message.value(), message.headers(), message.timestamp())
                 )
     consumer.close()
     assert not left, f"no end of {topic} in partitions {left}"
@@ -332,10 +336,10 @@ def produce(
     partitions: int = 1,
     first: int = 0,
     age_ms: int = 0,
-    **config: object,
+    config: Mapping[str, object] | None = None,
 ) -> None:
     """Numbered records with keys and headers."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **config})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, **(config or {})})
     for number in range(first, first + count):
         while True:
             try:

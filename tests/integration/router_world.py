@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -43,6 +43,9 @@ from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
 
 ROOT = Path(__file__).resolve().parents[2]
+
+_Given = ParamSpec("_Given")
+_Told = TypeVar("_Told")
 
 
 def settings_of(name: str, bootstrap: str) -> ClusterSettings:
@@ -132,7 +135,7 @@ class World:
         """Barrier table from the routers and the source broker, then the one record that flips."""
         marks = await self.barrier(topic, acks)
         for chunk in barrier_chunks(self.link, topic, epoch, marks):
-            await self.log.append(lambda _, chunk=chunk: chunk)
+            await self.log.append(lambda _, chunk=chunk: chunk)  # type: ignore[misc]
         await self.put(topic, TopicPhase.PROMOTED)
 
     async def barrier(self, topic: str, acks: list[FenceAck]) -> dict[int, tuple[ProducerMark, ...]]:
@@ -213,7 +216,7 @@ async def world_gone(log: StateLog, link: str, *, routers: bool) -> None:
     of_routers = ("router/", "stray/") if routers else ()
     gone = [k for k in log.state.records if k.split("/")[1] == link or k.startswith(of_routers)]
     for key in gone:
-        await log.append(lambda state, key=key: (key, None) if key in state.records else None)
+        await log.append(lambda state, key=key: (key, None) if key in state.records else None)  # type: ignore[misc]
 
 
 @dataclass
@@ -300,12 +303,14 @@ def values(bootstrap: str, topic: str, partitions: int = 3) -> dict[int, list[by
             assert time.monotonic() < deadline, f"read {[len(v) for v in out.values()]} of {wanted}"
             for message in consumer.consume(1000, 0.5):
                 assert message.error() is None, message.error()
-                out[message.partition()].append(message.value())
+                partition, value = message.partition(), message.value()
+                assert partition is not None and value is not None
+                out[partition].append(value)
         return out
     finally:
         consumer.close()
 
 
-async def quietly(call: Callable[..., Any], *args: Any) -> Any:
+async def quietly(call: Callable[_Given, _Told], *args: _Given.args, **named: _Given.kwargs) -> _Told:
     """A blocking call in a thread, so that the state log is followed meanwhile."""
-    return await asyncio.to_thread(call, *args)
+    return await asyncio.to_thread(call, *args, **named)

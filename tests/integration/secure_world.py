@@ -66,7 +66,7 @@ def secure_pair() -> Iterator[SecurePair]:
             list(threads.map(KafkaCluster.start, clusters))
             list(threads.map(KafkaCluster.wait_ready, clusters))
             list(threads.map(KafkaCluster.admit, clusters))
-        yield SecurePair(*clusters, ports)
+        yield SecurePair(clusters[0], clusters[1], ports)
     finally:
         for cluster in clusters:
             cluster.stop()

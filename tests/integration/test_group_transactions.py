@@ -97,7 +97,9 @@ class Copier:
             try:
                 self._producer.begin_transaction()
                 for message in messages:
-                    self._producer.produce(self._written, message.value(), partition=message.partition())
+                    partition = message.partition()
+                    assert partition is not None
+                    self._producer.produce(self._written, message.value(), partition=partition)
                 positions = self._consumer.position(self._consumer.assignment())
                 self._producer.send_offsets_to_transaction(positions, self._consumer.consumer_group_metadata(), 30)
                 self._producer.commit_transaction(60)

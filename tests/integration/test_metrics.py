@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_a_router_tells_of_its_clients(
         assert seen.value("process_resident_memory_bytes") > 10 << 20
 
 
-def _topic(run: Migration, topic: str) -> dict[str, object]:
+def _topic(run: Migration, topic: str) -> dict[str, Any]:
     return next(each for each in run.does("status")["topics"] if each["topic"] == topic)
 
 

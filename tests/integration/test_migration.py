@@ -151,7 +151,7 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path
     """RF 2, a follower stopped: acks=1 writes are answered above the high watermark (V1) and must not be lost."""
     run = Migration(clusters3.source, clusters3.target, tmp_path / "run", "[promote]\nfence_timeout_s = 15.0\n")
     try:
-        run.make_topic("ledger", 3, 2, **{"min.insync.replicas": "1"})
+        run.make_topic("ledger", 3, 2, config={"min.insync.replicas": "1"})
         run.run_clients(
             [
                 ProducerSpec("one", "librdkafka", "ledger", 150.0, acks="1", idempotent=False),

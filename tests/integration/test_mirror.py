@@ -33,7 +33,7 @@ def test_a_topic_is_copied_with_identical_offsets_while_it_is_written(
 ) -> None:
     topic = unique_name("plain")
     make_topic(source, topic, partitions=3, config={"retention.ms": "86400000"})
-    produce(source.bootstrap, topic, 20_000, partitions=3, **{"compression.type": "lz4"})
+    produce(source.bootstrap, topic, 20_000, partitions=3, config={"compression.type": "lz4"})
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
@@ -86,7 +86,7 @@ def test_the_log_start_is_met_exactly_by_fillers_even_inside_a_batch(
         # Offsets beyond a million on the source are made by a mirror of fillers, too: its own aligner, pointed there.
         await asyncio.to_thread(advance, source.bootstrap, topic, {0: 1_200_000, 1: 2_345_678})
         await asyncio.to_thread(
-            produce, source.bootstrap, topic, 9_000, partitions=3, **{"linger.ms": 50, "batch.size": 100_000}
+            produce, source.bootstrap, topic, 9_000, partitions=3, config={"linger.ms": 50, "batch.size": 100_000}
         )
         await asyncio.to_thread(cut, source.bootstrap, topic, {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17})
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
@@ -144,10 +144,10 @@ def test_a_target_topic_with_data_or_another_shape_is_never_written(
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
             for topic, ref in ((full, "target-topic-not-empty"), (other, "target-topic-differs")):
                 await world.mirror(topic)
-                await world.until(topic, lambda told, ref=ref: ref in told[0].problem, f"the problem {ref}")
+                await world.until(topic, lambda told, ref=ref: ref in told[0].problem, f"the problem {ref}")  # type: ignore[misc]
                 # Presence tells it first, then the record.
                 record = await world.log.wait(
-                    lambda state, topic=topic, ref=ref: (
+                    lambda state, topic=topic, ref=ref: (  # type: ignore[misc]
                         told if (told := state.topic(world.link, topic)) and ref in told.reason else None
                     ),
                     10,
@@ -176,7 +176,9 @@ def test_the_copy_stops_exactly_at_a_barrier_and_goes_on_when_it_is_lifted(
             await world.change(
                 topic, lambda r: replace(r, phase=TopicPhase.FENCED, barrier=barrier, fence_epoch=1)
             )
-            await asyncio.to_thread(produce, source.bootstrap, topic, 100, partitions=2, **{"batch.num.messages": 5})
+            await asyncio.to_thread(
+                produce, source.bootstrap, topic, 100, partitions=2, config={"batch.num.messages": 5}
+            )
             began = time.monotonic()
             await world.until(topic, lambda told: {p.at_barrier for p in told.values()} == {60}, "the barrier")
             assert time.monotonic() - began < 1

@@ -161,7 +161,7 @@ def test_first_writes_that_are_refused_let_no_later_one_take_their_place(
     make_topic(source, topic, partitions=2)
     make_led(target, topic, min_in_sync=3)
     # Compressed batches go as they are: forty for each partition, ready to be sent in a row.
-    produce(source.bootstrap, topic, 4_000, partitions=2, **{"compression.type": "lz4", "batch.num.messages": 50})
+    produce(source.bootstrap, topic, 4_000, partitions=2, config={"compression.type": "lz4", "batch.num.messages": 50})
     refused: set[int] = set()
 
     async def scene() -> None:
@@ -193,7 +193,7 @@ def test_a_log_start_that_a_killed_broker_forgot_is_put_back(
     target, topic = own_cluster(), unique_name("forgotten")
     make_topic(source, topic)
     advance(source.bootstrap, topic, {0: 5_000})
-    produce(source.bootstrap, topic, 500, **{"batch.num.messages": 5})
+    produce(source.bootstrap, topic, 500, config={"batch.num.messages": 5})
     cut(source.bootstrap, topic, {0: 5_123})
 
     def restart() -> None:
@@ -252,7 +252,7 @@ def test_copiers_whose_merged_batches_have_different_bounds_write_every_record_o
     topic = unique_name("bounds")
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=2)
-    produce(source.bootstrap, topic, 60_000, partitions=2, **{"batch.num.messages": 6})
+    produce(source.bootstrap, topic, 60_000, partitions=2, config={"batch.num.messages": 6})
 
     async def scene() -> None:
         async with (
@@ -264,7 +264,7 @@ def test_copiers_whose_merged_batches_have_different_bounds_write_every_record_o
             async with copier(source, target, identity, [topic], fills=True, settings=small[0]) as steady:
                 for settings in small[1:]:
                     async with copier(source, target, identity, [topic], fills=False, settings=settings) as other:
-                        await until(lambda other=other: positions(other) > 0, "the other copier")
+                        await until(lambda other=other: positions(other) > 0, "the other copier")  # type: ignore[misc]
                         await asyncio.sleep(0.3)
                         assert not problems(steady) + problems(other)
                 await world.caught_up(topic)
@@ -282,9 +282,9 @@ def test_a_barrier_amid_batches_that_were_merged_already_is_met_exactly(
     make_topic(source, topic, partitions=2)
     make_led(target, topic)
     small = {"batch.num.messages": 8}
-    produce(source.bootstrap, topic, 12_000, partitions=2, **small)
+    produce(source.bootstrap, topic, 12_000, partitions=2, config=small)
     barrier = {partition: end for partition, (_, end) in bounds(source.bootstrap, topic).items()}
-    produce(source.bootstrap, topic, 1_000, partitions=2, first=12_000, **small)
+    produce(source.bootstrap, topic, 1_000, partitions=2, first=12_000, config=small)
 
     async def scene() -> None:
         async with (

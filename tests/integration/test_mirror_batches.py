@@ -49,7 +49,9 @@ def write_keyed(bootstrap: str, topic: str, count: int, *, codec: str = "none", 
 
     def note(error: object, message: Message) -> None:
         assert error is None, error
-        acked[message.offset()] = message.value() or b""
+        offset = message.offset()
+        assert offset is not None
+        acked[offset] = message.value() or b""
 
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "batch.num.messages": 12})
     for number in range(first, first + count):

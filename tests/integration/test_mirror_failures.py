@@ -374,7 +374,7 @@ def test_a_missing_right_on_the_target_is_named_and_the_copy_goes_on_by_itself_o
         AclOperation.READ, AclPermissionType.ALLOW,
     )  # fmt: skip
     any_of_it = AclBindingFilter(
-        ResourceType.TOPIC, denied, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.TOPIC, denied, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY  # type: ignore[arg-type]
     )
 
     async def scene() -> None:
@@ -453,7 +453,7 @@ def test_a_used_up_quota_of_the_target_is_respected_and_shown(
     target = own_cluster()
     topic = unique_name("quota")
     make_topic(source, topic)
-    produce(source.bootstrap, topic, 60_000, **{"batch.size": 16_000})  # some 2.5 MB
+    produce(source.bootstrap, topic, 60_000, config={"batch.size": 16_000})  # some 2.5 MB
 
     async def quota(world: World, rate: float | None) -> None:
         """The default of all client ids (AlterClientQuotas)."""
@@ -485,7 +485,7 @@ def test_a_links_limit_is_kept_and_lifted_while_it_runs(
 ) -> None:
     topic = unique_name("limited")
     make_topic(source, topic, partitions=2)
-    produce(source.bootstrap, topic, 120_000, partitions=2, **{"batch.size": 16_000})  # some 5 MB
+    produce(source.bootstrap, topic, 120_000, partitions=2, config={"batch.size": 16_000})  # some 5 MB
 
     async def limit(world: World, rate: int) -> None:
         async with estate_of(world) as estate:

@@ -66,7 +66,7 @@ def test_a_mirror_killed_while_it_copies_and_started_again_ends_identical(
     plain, txn = unique_name("kill-plain"), unique_name("kill-txn")
     for topic in (plain, txn):
         make_topic(source, topic, partitions=2)
-    produce(source.bootstrap, plain, 150_000, partitions=2, **{"batch.num.messages": 50})
+    produce(source.bootstrap, plain, 150_000, partitions=2, config={"batch.num.messages": 50})
     transactions(source.bootstrap, txn, 60, name=txn, partitions=2)
 
     async def scene() -> None:
@@ -80,7 +80,7 @@ def test_a_mirror_killed_while_it_copies_and_started_again_ends_identical(
                         # The first two die while the topics are being made or aligned, or soon after.
                         if run > 1:
                             await world.until(
-                                plain, lambda _, before=before: positions(world, plain) > before, "some copying"
+                                plain, lambda _, before=before: positions(world, plain) > before, "some copying"  # type: ignore[misc]
                             )
                         await asyncio.sleep((0.25, 1.8, 0.1, 0.2)[run])
                         process.kill()
@@ -112,7 +112,7 @@ def test_a_stopped_and_continued_mirror_harms_nothing_though_another_took_over(
     plain, txn = unique_name("zombie-plain"), unique_name("zombie-txn")
     for topic in (plain, txn):
         make_topic(source, topic, partitions=2, config={"retention.ms": "-1"})
-    produce(source.bootstrap, plain, 20_000, partitions=2, age_ms=age_ms, **{"batch.num.messages": 50})
+    produce(source.bootstrap, plain, 20_000, partitions=2, age_ms=age_ms, config={"batch.num.messages": 50})
     transactions(source.bootstrap, txn, 40, name=txn, partitions=2, age_ms=age_ms)
 
     async def scene() -> None:
@@ -129,7 +129,7 @@ def test_a_stopped_and_continued_mirror_harms_nothing_though_another_took_over(
                         what = f"mirror/{world.link}"
                         holder = f"{world.link}-{other}"
                         await world.log.wait(
-                            lambda state, what=what, holder=holder: (
+                            lambda state, what=what, holder=holder: (  # type: ignore[misc]
                                 True if (lease := state.lease(what)) and lease.holder == holder else None
                             ),
                             10,
@@ -137,7 +137,7 @@ def test_a_stopped_and_continued_mirror_harms_nothing_though_another_took_over(
                         )
                         at = positions(world, plain)
                         await world.until(
-                            plain, lambda _, at=at: positions(world, plain) > at, f"{other} to copy", 10
+                            plain, lambda _, at=at: positions(world, plain) > at, f"{other} to copy", 10  # type: ignore[misc]
                         )
                         stopped.send_signal(signal.SIGCONT)
                     await asyncio.sleep(0.7)
@@ -157,7 +157,7 @@ def test_two_copiers_at_once_write_every_record_once(
     for topic in (plain, txn):
         make_topic(source, topic, partitions=2)
         make_topic(target, topic, partitions=2)
-    produce(source.bootstrap, plain, 100_000, partitions=2, **{"batch.num.messages": 20})
+    produce(source.bootstrap, plain, 100_000, partitions=2, config={"batch.num.messages": 20})
     transactions(source.bootstrap, txn, 80, name=txn, partitions=2)
 
     async def scene() -> None:
@@ -197,7 +197,7 @@ def test_several_leaders_on_both_sides_and_the_death_of_one_on_each(
             await world.in_phase(topic, TopicPhase.MIRRORING)
             writer = asyncio.get_running_loop().run_in_executor(
                 None,
-                lambda: produce(source.bootstrap, topic, 60_000, partitions=6, **{"batch.num.messages": 20}),
+                lambda: produce(source.bootstrap, topic, 60_000, partitions=6, config={"batch.num.messages": 20}),
             )
             await world.until(topic, lambda told: min(p.position for p in told.values()) > 0, "all to be copied")
             target.kill(2)

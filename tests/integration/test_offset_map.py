@@ -166,7 +166,7 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
     source = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER)
     run = Migration(source, own_cluster(), tmp_path / "run", "[promote]\nstraggler_window_s = 1.0\n")
     topic = unique_name("gap")
-    run.make_topic(topic, 1, **{"retention.ms": "-1"})
+    run.make_topic(topic, 1, config={"retention.ms": "-1"})
     write_with_a_huge_gap(source.bootstrap, topic)
     wait_until_cleaned(source.bootstrap, [topic], 100_000)
     records = read_all(source.bootstrap, topic)[0]

@@ -104,7 +104,7 @@ def read_both(source: KafkaCluster, target: KafkaCluster, *topics: str) -> Itera
         yield from ((theirs[partition], ours[partition]) for partition in theirs)
 
 
-def told(records: list[Seen]) -> list[tuple[object, ...]]:
+def told(records: list[Seen]) -> list[tuple[int, bytes | None, bytes | None, object, object]]:
     """What a reader was given, with one word for a missing time and one for missing headers."""
     return [(*r[:3], r[3] or [], "none" if r[4] in NO_TIME else r[4][1]) for r in records]
 
@@ -182,7 +182,10 @@ def copied(
     """Written and mirrored at once: most of the time goes into starting things and into waiting for the cleaner."""
     era = f"old-{uuid4().hex[:6]}"
     names = Copied(
-        *(f"{era}-{stem}" for stem in ("format-0", "format-1", "stamped", "raised")),
+        f"{era}-format-0",
+        f"{era}-format-1",
+        f"{era}-stamped",
+        f"{era}-raised",
         thinned=(f"{era}-thinned-0", f"{era}-thinned-1"),
         inside=(f"{era}-inside-0", f"{era}-inside-1"),
     )
@@ -323,7 +326,9 @@ def test_a_live_migration_from_2_8_ends_clean(
     settings = "[promote]\nfence_timeout_s = 3.0\nstraggler_window_s = 3.0\n"
     run = Migration(old_source, own_cluster(), tmp_path / "run", settings)
     try:
-        run.make_topic(topic, 3, **{"message.timestamp.difference.max.ms": "7200000", "max.message.bytes": "500000"})
+        run.make_topic(
+            topic, 3, config={"message.timestamp.difference.max.ms": "7200000", "max.message.bytes": "500000"}
+        )
         traffic = run.run_clients(usual_clients(topic, group))
         run.does("link", "create", "blue", "--source", "source", "--target", "target")
         run.start("mirror", "router", "controller")

@@ -143,7 +143,7 @@ def produce(cluster: KafkaCluster, logs: dict[str, Log]) -> None:
                     record.key,
                     partition,
                     timestamp=record.timestamp,
-                    headers=record.headers,
+                    headers=list(record.headers),
                 )
             producer.poll(0)
     assert producer.flush(20) == 0
@@ -196,9 +196,13 @@ def produce_with_holes(cluster: KafkaCluster, logs: dict[str, Log], each: int = 
         for name, log in logs.items():
             for partition, records in log.items():
                 for record in records[at : at + each]:
-                    stamp, headers = record.timestamp, record.headers
                     producer.produce(
-                        topic(name), record.value, record.key, partition, timestamp=stamp, headers=headers
+                        topic(name),
+                        record.value,
+                        record.key,
+                        partition,
+                        timestamp=record.timestamp,
+                        headers=list(record.headers),
                     )
         producer.commit_transaction(20)
 
@@ -231,7 +235,8 @@ def ranges_of(cluster: KafkaCluster, logs: dict[str, Log]) -> list[TopicRange]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     places = [TopicPartition(topic(name), partition) for name, log in logs.items() for partition in log]
     ends = admin.list_offsets(
-        {place: OffsetSpec.latest() for place in places}, isolation_level=IsolationLevel.READ_COMMITTED
+        {place: OffsetSpec.latest() for place in places},  # type: ignore[no-untyped-call]
+        isolation_level=IsolationLevel.READ_COMMITTED,
     )
     return [TopicRange(place.topic, place.partition, 0, end.result(20).offset) for place, end in ends.items()]
 

@@ -36,7 +36,11 @@ def _read_group(bootstrap: str, topic: str, group: str, count: int) -> list[byte
         consumer.subscribe([topic])
         deadline = time.monotonic() + 20
         while len(out) < count and time.monotonic() < deadline:
-            out += [m.value() for m in consumer.consume(500, 0.2) if m.error() is None]
+            for message in consumer.consume(500, 0.2):
+                if message.error() is None:
+                    value = message.value()
+                    assert value is not None
+                    out.append(value)
         consumer.commit(asynchronous=False)
         return out
     finally:

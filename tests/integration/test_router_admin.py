@@ -48,7 +48,7 @@ def test_a_topic_springs_up_through_the_router_unless_a_source_has_one_of_that_n
     told = asyncio.run(scenario())
     assert told[0] is not None
     assert told[1] is None
-    there = AdminClient(target.client()).list_topics(timeout=20).topics
+    there = AdminClient(dict(target.client())).list_topics(timeout=20).topics
     assert new in there
     assert later not in there
 

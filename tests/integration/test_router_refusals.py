@@ -33,7 +33,7 @@ class _Reader:
     """A librdkafka consumer polled in steps; keeps what it read and every error it was shown."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self.read: list[bytes] = []
+        self.read: list[bytes | None] = []
         self.errors: list[str] = []
         self._consumer = Consumer(
             {

@@ -111,7 +111,7 @@ def test_a_sealed_topic_takes_no_write_and_no_client_of_a_router_is_told_so(
 def test_a_silent_router_is_overcome_by_a_fence_that_the_source_broker_holds(migration: Migration) -> None:
     """Topics with a limit of their own and without; one router stands still with its clients' writes in its hands."""
     run = migration
-    run.make_topic("orders", 3, **{LIMIT: "2000000"})
+    run.make_topic("orders", 3, config={LIMIT: "2000000"})
     run.make_topic("bills", 3)
     traffic = run.run_clients(
         [ProducerSpec("p1", "librdkafka", "orders", 200.0), ProducerSpec("p2", "aiokafka", "bills", 200.0)]

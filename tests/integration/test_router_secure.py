@@ -41,26 +41,26 @@ def passing(pair: SecurePair, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def made(pair: SecurePair, *topics: str) -> None:
     for cluster in (pair.source, pair.target):
-        admin = AdminClient(cluster.client())
+        admin = AdminClient(dict(cluster.client()))
         for done in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
             done.result(30)
 
 
 def permit(cluster: KafkaCluster, user: str, topic: str, operation: str = "WRITE") -> None:
-    admin, rule = AdminClient(cluster.client()), Permit(user, "TOPIC", operation, topic).binding()
+    admin, rule = AdminClient(dict(cluster.client())), Permit(user, "TOPIC", operation, topic).binding()
     admin.create_acls([rule])[rule].result(30)
     wanted = AclBindingFilter(
-        rule.restype, rule.name, rule.resource_pattern_type, rule.principal, None, rule.operation, rule.permission_type
+        rule.restype, rule.name, rule.resource_pattern_type, rule.principal, None, rule.operation, rule.permission_type  # type: ignore[arg-type]
     )
     wait_until(lambda: admin.describe_acls(wanted).result(30), 20, "the broker to know the rule")
 
 
-def stored(cluster: KafkaCluster, topic: str) -> list[bytes]:
+def stored(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
     consumer = Consumer({**cluster.client(), "group.id": "stored", "enable.auto.commit": False})
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)
         consumer.assign([TopicPartition(topic, 0, 0)])
-        out: list[bytes] = []
+        out: list[bytes | None] = []
         deadline = time.monotonic() + 20
         while len(out) < end:
             assert time.monotonic() < deadline

@@ -198,8 +198,10 @@ def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promote
             message = consumer.poll(0.5)
             if message is None or message.error() is not None:
                 continue
+            value = message.value()
+            assert value is not None
             producer.begin_transaction()
-            producer.produce(written, b"seen " + message.value(), partition=0)
+            producer.produce(written, b"seen " + value, partition=0)
             positions = consumer.position(consumer.assignment())
             producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), 20)
             producer.commit_transaction(30)

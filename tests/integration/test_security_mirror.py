@@ -78,7 +78,7 @@ def test_the_mirror_needs_exactly_the_documented_grants_and_names_the_one_that_i
     source, target = migration.source, migration.target
     for cluster in (source, target):
         cluster.security.admit(cluster.bootstrap, CLIENTS)
-    admin = AdminClient(source.client())
+    admin = AdminClient(dict(source.client()))
     admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
     _produce(source, 0, 200)
     for moved in admin.delete_records([TopicPartition(TOPIC, 0, 30)]).values():
@@ -118,7 +118,7 @@ def _take_rights_away(migration: SecureMigration) -> None:
         _produce(migration.source, 540, 20)
     _until_copied(migration)
 
-    admin = AdminClient(migration.source.client())  # it must outlive its answer
+    admin = AdminClient(dict(migration.source.client()))  # it must outlive its answer
     admin.create_topics([NewTopic("late", 1, 1)])["late"].result(30)
     with _banned(migration.target, ResourceType.TOPIC, "late", AclOperation.CREATE):
         assert migration.cli("topic", "mirror", "late", "--no-wait").code == 0
@@ -135,7 +135,7 @@ def _banned(cluster: KafkaCluster, kind: ResourceType, name: str, operation: Acl
     ban = AclBinding(
         kind, name, ResourcePatternType.LITERAL, "User:kmigrate", "*", operation, AclPermissionType.DENY
     )  # fmt: skip
-    admin = AdminClient(cluster.client())
+    admin = AdminClient(dict(cluster.client()))
     admin.create_acls([ban])[ban].result(30)
     try:
         yield
@@ -151,7 +151,7 @@ def _rotate_a_password(migration: SecureMigration) -> None:
     target, log = migration.target, migration.folder / "mirror.log"
     held = migration.password_file(target)
     old = held.read_text(encoding="utf-8")
-    admin = AdminClient(target.client())
+    admin = AdminClient(dict(target.client()))
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     try:
         change = UserScramCredentialUpsertion("kmigrate", info, b"rotated")
@@ -207,14 +207,18 @@ def _values(cluster: KafkaCluster) -> list[tuple[int, int, bytes]]:
     consumer = Consumer({**login, "group.id": "readers", "enable.partition.eof": True, "enable.auto.commit": False})
     parts = [TopicPartition(TOPIC, p, consumer.get_watermark_offsets(TopicPartition(TOPIC, p), 10)[0]) for p in (0, 1)]
     consumer.assign(parts)
-    found, ended, deadline = [], set(), time.monotonic() + 20
+    found: list[tuple[int, int, bytes]] = []
+    ended: set[int | None] = set()
+    deadline = time.monotonic() + 20
     while len(ended) < 2:
         assert time.monotonic() < deadline
         for message in consumer.consume(500, 0.2):
             if message.error():
                 ended.add(message.partition())
             else:
-                found.append((message.partition(), message.offset(), message.value()))
+                partition, offset, value = message.partition(), message.offset(), message.value()
+                assert partition is not None and offset is not None and value is not None
+                found.append((partition, offset, value))
     if cluster.spec.name == "source":
         consumer.commit(offsets=parts, asynchronous=False)
     consumer.close()

@@ -49,7 +49,9 @@ def read_values(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
         assert message is not None
         if message.error():
             break
-        out.append((message.offset(), json.loads(message.value())))
+        offset, value = message.offset(), message.value()
+        assert offset is not None and value is not None
+        out.append((offset, json.loads(value)))
     consumer.close()
     return out
 

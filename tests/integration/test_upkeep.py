@@ -282,7 +282,7 @@ def delete_rule(cluster: KafkaCluster, gone: AclBinding) -> None:
 def rules_of(cluster: KafkaCluster) -> set[Rule]:
     """All rules as librdkafka's admin client reads them: may or may not, who, what, name and pattern."""
     every = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY  # type: ignore[arg-type]
     )
     admin = admin_of(cluster.bootstrap)
     told = admin.describe_acls(every).result(20)

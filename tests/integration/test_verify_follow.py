@@ -80,7 +80,7 @@ def test_a_live_copy_is_verified_as_it_grows_and_a_difference_is_told_once(
                 produce(source.bootstrap, topic, 100, partitions=2, first=400)
             wait_until(lambda: sum(line["records"] for line in check.told("compared")) >= 1_080, 60, "what is new")
             for topic in (plain, mapped):
-                wait_until(lambda topic=topic: topics_of(run)[topic]["unverified"] == 0, 30, f"{topic} to be verified")
+                wait_until(lambda topic=topic: topics_of(run)[topic]["unverified"] == 0, 30, f"{topic} to be verified")  # type: ignore[misc]
         assert all(line["equal"] for line in check.told("compared"))
         end = bounds(target.bootstrap, plain)[0][1]
         produce(source.bootstrap, plain, 20, first=500)

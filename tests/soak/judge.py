@@ -149,6 +149,7 @@ def _sort(messages: Iterable[Message], out: Log, left: set[int]) -> None:
             if error.code() == KafkaError._PARTITION_EOF:
                 left.discard(partition)
             continue
+        assert partition is not None
         key, value = message.key() or b"", message.value() or b""
         told = hash((key, value, tuple(message.headers() or ()), message.timestamp()))
         out[partition].append(Record(message.offset() or 0, key.decode(), int(value.rstrip(b".")), told))

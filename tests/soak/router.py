@@ -23,7 +23,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from kmigrate.sandbox.client_specs import ProducerSpec, TransactionalSpec
+from kmigrate.sandbox.checker import Finding
+from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
@@ -51,7 +52,7 @@ class Report:
     seed: int
     kills: int = 0
     records: int = 0
-    anomalies: dict[str, int] = field(default_factory=dict)
+    anomalies: dict[str, int | Finding] = field(default_factory=dict)
     """Of the kills, by name: what the judge of the sandbox names, and what Java's producers say and left behind."""
     rounds: list[Round] = field(default_factory=list)
     grown_later: int = 0
@@ -92,7 +93,7 @@ def kills(run: Migration, count: int, report: Report) -> None:
     """One router after the other dies and comes back; everything that was acknowledged is there, once and in order."""
     for topic in _TOPICS:
         run.make_topic(topic, _PARTITIONS)
-    specs = [
+    specs: list[ClientSpec] = [
         ProducerSpec("rd", "librdkafka", "plain", 150.0),
         ProducerSpec("aio", "aiokafka", "plain", 100.0),
         TransactionalSpec("till", "transactions", 100.0),
@@ -121,7 +122,7 @@ def kills(run: Migration, count: int, report: Report) -> None:
             wait_until(lambda topic=topic: _alike(run, topic), 60, f"the mirror of {topic} to catch up")  # type: ignore[misc]
         verdict = run.judge("plain", "transactions")
         report.records = verdict.acked + wanted * len(java)
-        report.anomalies = dict(verdict.named)
+        report.anomalies = {**verdict.named}
         for topic, process in java.items():
             found = _judge_java(run.target.bootstrap, topic, wanted, process.returncode, said[topic])
             report.anomalies |= {f"{topic}_{name}": number for name, number in found.items()}

@@ -181,13 +181,14 @@ class Rounds:
 
     def grown(self, topics: Iterable[str] = ()) -> int:
         """Records behind the barriers of all rounds, or of some topics, on the source now."""
-        return sum(
+        behind = [
             now - then
             for topic in topics or self._barriers
             for now, then in zip(
                 ends(self._run.source.bootstrap, topic, _PARTITIONS), self._barriers[topic], strict=True
             )
-        )
+        ]
+        return sum(behind)
 
 
 def _number(value: bytes) -> int:

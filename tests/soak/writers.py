@@ -152,7 +152,9 @@ class Writer(threading.Thread):
         self._note(message)
 
     def _note(self, message: Message) -> None:
-        self.ledger.acked[message.partition()][_number(message)] = message.offset()
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        self.ledger.acked[partition][_number(message)] = -1 if offset is None else offset
         self.ledger.count += 1
 
     # transactions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from kmigrate.cli.bulk import BulkOptions, BulkPlan
@@ -28,7 +30,8 @@ def test_an_unknown_engine_is_refused_with_the_known_ones() -> None:
 
 
 def test_what_is_about_sparks_tasks_is_refused_without_them() -> None:
-    for call in (lambda: given("daemon", "a=1"), lambda: given("daemon", throttle=5)):
+    calls: list[Callable[[], BulkOptions]] = [lambda: given("daemon", "a=1"), lambda: given("daemon", throttle=5)]
+    for call in calls:
         with pytest.raises(UsageError) as refused:
             call()
         assert refused.value.ref == "only-with-spark"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
@@ -23,7 +22,7 @@ class Asked:
 
     name, package, version, floor = "asked", "some registry", "1.0", 1
     settings: Mapping[str, str] = {"size": "small"}
-    broker: ClassVar[dict[str, str]] = {}
+    broker: Mapping[str, str] = {}
     hidden: Mapping[str, Hidden] = {}
 
     def __init__(self, whole: Results, *alone: Results) -> None:

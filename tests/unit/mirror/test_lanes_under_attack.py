@@ -207,7 +207,8 @@ ACTIONS = {
 
 def scene_of(dice: random.Random) -> tuple[Scene, list[bytes]]:
     """A source of small batches and some markers, and what the target must come to hold."""
-    scene, wanted = Scene([], []), []
+    scene = Scene([], [])
+    wanted: list[bytes] = []
     for _ in range(dice.randint(1, 30)):
         base, count = len(wanted), dice.randint(1, 4)
         if dice.random() < 0.15:

@@ -71,7 +71,7 @@ EXPECTED: dict[tuple[Asked, int | Found], tuple[Action, str, Remedy]] = {
     **dict.fromkeys(((MARKERS, c) for c in (52, 47, 90)), (Action.READ_TAIL, "", AGAIN)),
 }
 
-CODES = sorted((key for key in REACTIONS if not isinstance(key[1], Found)), key=lambda key: (key[0], int(key[1])))  # type: ignore[arg-type]
+CODES = sorted((key for key in REACTIONS if not isinstance(key[1], Found)), key=lambda key: (key[0], int(key[1])))
 FINDINGS = sorted((key for key in REACTIONS if isinstance(key[1], Found)), key=lambda key: (key[0], key[1].name))
 
 
@@ -240,6 +240,11 @@ def _foreign_writer(world: World) -> None:
     world.lane.stop(f"{error.ref}: {error.what}")
 
 
+def _fill_unanswered(world: World) -> None:
+    filling(world.lane)
+    world.lane.fill_failed("lost", unknown=True)
+
+
 def test_a_cluster_that_has_not_answered_yet_is_not_taken_for_one_without_the_topic() -> None:
     world = World()
     world.copier._check_topic(world.topic)
@@ -266,7 +271,7 @@ SCENES: dict[tuple[Asked, Found], Callable[[World], None]] = {
     ),
     (PRODUCE, Found.OTHER_WRITER): _foreign_writer,
     (PRODUCE, Found.NOT_ALIGNED): lambda w: _mended(w, LogTail(3, 1, 3)),
-    (MARKERS, Found.NO_ANSWER): lambda w: (filling(w.lane), w.lane.fill_failed("lost", unknown=True))[1],
+    (MARKERS, Found.NO_ANSWER): _fill_unanswered,
 }
 
 

@@ -99,7 +99,7 @@ class Writers(RuleBasedStateMachine):
 Writers.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 
 
-class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignore[name-defined,misc]
+class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignore[valid-type,misc]
     """With three runs a chunk, so that short histories have many."""
 
     @pytest.fixture(autouse=True)

@@ -126,7 +126,9 @@ TestRandomHistoriesTranslateAsADictionaryDoes = Histories.TestCase
 
 
 def test_every_offset_of_a_million_records_is_translated_right_in_both_directions_and_fast() -> None:
-    made, target_of, holes = OffsetMap(), {}, {}
+    made = OffsetMap()
+    target_of: dict[int, int] = {}
+    holes: dict[int, int] = {}
     source, target, number = 1_000, 50, 0
     while len(target_of) < 1_000_000:
         count = 1 + number * 7919 % 37

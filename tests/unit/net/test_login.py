@@ -27,7 +27,7 @@ class Peer:
     def __init__(self, lifetime_s: float = 0.0) -> None:
         self.lifetime_s = lifetime_s
         self.refuse = False
-        self.mechanisms = ("PLAIN",)
+        self.mechanisms: tuple[str, ...] = ("PLAIN",)
         self.pause = 0.0
         self.seen: list[int] = []
         self.renewing = asyncio.Event()

@@ -158,9 +158,9 @@ def test_a_bucket_beyond_every_step_is_still_read() -> None:
     assert (one.step(), one.step(), one.unexamined) == ([key], [], [])
 
 
-def replace_at(records: Sequence[Fingerprint], at: int, **changes: int | None) -> list[Fingerprint]:
+def replace_at(records: Sequence[Fingerprint], at: int, *, value: int) -> list[Fingerprint]:
     made = list(records)
-    made[at] = made[at]._replace(content=-at - 1, **changes)
+    made[at] = made[at]._replace(content=-at - 1, value=value)
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import struct
+from typing import TypeVar
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -12,13 +13,18 @@ from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.fetch.v12 import response as fetch_response
 from kio.schema.produce.v9 import request as produce_request
 from kio.schema.produce.v9 import response as produce_response
+from kio.schema.types import BrokerId, ProducerId, TopicName
 from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import Records, i32, i32Timedelta, i64
+from kio.static.protocol import Entity
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.hot import FetchPartition, decode_fetch, decode_produce, encode_fetch, encode_produce
 
+E = TypeVar("E", bound=Entity)
 
-def frame_of(message: object, kind: type) -> bytearray:
+
+def frame_of(message: E, kind: type[E]) -> bytearray:
     out = io.BytesIO()
     entity_writer(kind)(out, message)
     body = struct.pack(">i", 7) + b"\0" + out.getvalue()
@@ -38,17 +44,19 @@ def test_kio_reads_our_produce_request() -> None:
 
 def test_we_read_a_produce_answer_that_kio_wrote() -> None:
     part = produce_response.PartitionProduceResponse(
-        index=4,
+        index=i32(4),
         error_code=ErrorCode(45),
-        base_offset=99,
+        base_offset=i64(99),
         log_append_time=None,
-        log_start_offset=5,
-        record_errors=(produce_response.BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="bad"),),
+        log_start_offset=i64(5),
+        record_errors=(
+            produce_response.BatchIndexAndErrorMessage(batch_index=i32(1), batch_index_error_message="bad"),
+        ),
         error_message="no",
     )
     answer = produce_response.ProduceResponse(
-        responses=(produce_response.TopicProduceResponse(name="t", partition_responses=(part,)),),
-        throttle_time=dt.timedelta(0),
+        responses=(produce_response.TopicProduceResponse(name=TopicName("t"), partition_responses=(part,)),),
+        throttle_time=i32Timedelta.parse(dt.timedelta(0)),
     )
     read = decode_produce(frame_of(answer, produce_response.ProduceResponse))
     assert (read[("t", 4)].error, read[("t", 4)].base_offset, read[("t", 4)].message) == (45, 99, "no")
@@ -76,21 +84,21 @@ def test_kio_reads_our_fetch_request() -> None:
 
 def fetch_answer(records: bytes | None) -> bytearray:
     part = fetch_response.PartitionData(
-        partition_index=2,
+        partition_index=i32(2),
         error_code=ErrorCode(0),
-        high_watermark=50,
-        last_stable_offset=40,
-        log_start_offset=10,
-        diverging_epoch=fetch_response.EpochEndOffset(epoch=3, end_offset=30),
-        aborted_transactions=(fetch_response.AbortedTransaction(producer_id=5, first_offset=12),),
-        preferred_read_replica=-1,
-        records=records,
+        high_watermark=i64(50),
+        last_stable_offset=i64(40),
+        log_start_offset=i64(10),
+        diverging_epoch=fetch_response.EpochEndOffset(epoch=i32(3), end_offset=i64(30)),
+        aborted_transactions=(fetch_response.AbortedTransaction(producer_id=ProducerId(5), first_offset=i64(12)),),
+        preferred_read_replica=BrokerId(-1),
+        records=None if records is None else Records(records),
     )
     answer = fetch_response.FetchResponse(
-        throttle_time=dt.timedelta(0),
+        throttle_time=i32Timedelta.parse(dt.timedelta(0)),
         error_code=ErrorCode(0),
-        session_id=77,
-        responses=(fetch_response.FetchableTopicResponse(topic="t", partitions=(part,)),),
+        session_id=i32(77),
+        responses=(fetch_response.FetchableTopicResponse(topic=TopicName("t"), partitions=(part,)),),
     )
     return frame_of(answer, fetch_response.FetchResponse)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11 import response as v11
-from kio.schema.types import BrokerId
+from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_writer
 from kio.static.primitive import i32, i32Timedelta, i64
 
@@ -34,7 +34,7 @@ def _frame(first: v11.PartitionProduceResponse, **odd: Any) -> bytearray:
     responses = []
     for name, parts in TOPICS.items():
         told = [first if name == "orders" and p == 0 else _answer() for p in parts]
-        responses.append(v11.TopicProduceResponse(name=name, partition_responses=tuple(told)))
+        responses.append(v11.TopicProduceResponse(name=TopicName(name), partition_responses=tuple(told)))
     out = io.BytesIO(bytes(9))
     out.seek(9)
     entity_writer(v11.ProduceResponse)(

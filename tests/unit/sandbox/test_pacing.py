@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from kmigrate.sandbox import pacing
 from kmigrate.sandbox.pacing import Pace
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(pacing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

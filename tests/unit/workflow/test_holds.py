@@ -194,7 +194,7 @@ def test_what_changed_while_it_was_looked_at_is_not_written_over() -> None:
         await it.log.append(lambda state: replace(it.record, stops={**it.record.stops, 3: WRONG}))
         return await look(*given)
 
-    it.from_.list_offsets = meanwhile  # type: ignore[method-assign]
+    it.from_.list_offsets = meanwhile  # type: ignore[method-assign, assignment]
     it.log._put("topic/l/t", topic(stops={1: LOST}))
     with pytest.raises(Refused) as caught:
         done(it, partition=1, accept_loss=(5, 9))
