@@ -55,7 +55,8 @@ class _Driver:
             )
         finally:
             signal.signal(signal.SIGTERM, before)
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # Not SimpleQueue: its get can wait for ever where the time is up just when it looks again (CPython 3.11).
+        self._lines: queue.Queue[str | None] = queue.Queue()
         """What it has said; None once it says nothing more."""
         threading.Thread(target=self._listen, daemon=True).start()
 

@@ -170,3 +170,15 @@ def test_a_missing_toolchain_is_one_clear_sentence(monkeypatch: pytest.MonkeyPat
         toolchains.driver_of("franz-go")
     assert refused.value.what == "clients of franz-go need the Go toolchain, and there is no go on the PATH"
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [], "nothing half built is taken for one"
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_for_a_driver_that_says_nothing_ends_however_short_it_is(drive_with: DriveWith, tmp_path: Path) -> None:
+    """A wait that began just behind a line was once endless, about one in fifty thousand of them."""
+    drive_with("sys.stdin.read()")
+    spec = ProducerSpec("p", "java", "t", 1.0)
+    with driven_clients._Driver(spec, Launch(spec, "localhost:1", 1, 0, str(tmp_path / "history"))) as driver:
+        for number in range(60_000):
+            driver._lines.put("acked\tx")
+            assert driver.hear(30) == ["acked", "x"]
+            assert driver.hear(number % 50 / 1e7) is None
