@@ -54,6 +54,8 @@ class Report:
     records: int = 0
     anomalies: dict[str, int | Finding] = field(default_factory=dict)
     """Of the kills, by name: what the judge of the sandbox names, and what Java's producers say and left behind."""
+    java_said: dict[str, str] = field(default_factory=dict)
+    """The end of what a producer of Java's said that gave up, by topic."""
     rounds: list[Round] = field(default_factory=list)
     grown_later: int = 0
     """Records that the source took behind a barrier, looked at once more when all rounds were over."""
@@ -126,6 +128,8 @@ def kills(run: Migration, count: int, report: Report) -> None:
         for topic, process in java.items():
             found = _judge_java(run.target.bootstrap, topic, wanted, process.returncode, said[topic])
             report.anomalies |= {f"{topic}_{name}": number for name, number in found.items()}
+            if found["client_errors"]:
+                report.java_said[topic] = said[topic][-3000:]
     finally:
         for process in java.values():
             process.kill()
