@@ -7,7 +7,6 @@ source has answered its EndTxn, or an InitProducerId that ended it, or says that
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -46,15 +45,12 @@ class Begun:
 
     forwards: Forwards
     entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
-    _open: Counter[str] = field(default_factory=Counter)
-    """How many of them may write each topic key."""
 
     def enter(self, link: str, name: str, epoch: int, keys: Collection[str]) -> Entry:
         entry = self.entries.setdefault((link, name), Entry(epoch))
         entry.epoch = max(entry.epoch, epoch)
         for key in set(keys) - entry.keys:
             entry.keys.add(key)
-            self._open[key] += 1
             self.forwards.enter(key)
         return entry
 
@@ -68,7 +64,7 @@ class Begun:
 
     def any_at(self, key: str) -> bool:
         """Whether a transaction is open that may write the topic."""
-        return self._open[key] > 0
+        return next(self.at_any({key}), None) is not None
 
     def where(self, name: str) -> str | None:
         """The link at whose source a transactional id has a transaction open, None for no link."""
@@ -77,9 +73,7 @@ class Begun:
     def end(self, link: str, name: str) -> set[str]:
         """The transaction is over; the keys at which it counted, to be resolved."""
         entry = self.entries.pop((link, name), None)
-        keys = set() if entry is None else entry.keys
-        self._open.subtract(keys)
-        return keys
+        return set() if entry is None else entry.keys
 
     def at_any(self, keys: Collection[str]) -> Iterator[tuple[str, str, Entry]]:
         """Open transactions that touch any of the topic keys."""

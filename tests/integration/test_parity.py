@@ -132,19 +132,18 @@ def topic(name: str) -> str:
     return f"parity-{name}-{RUN}"
 
 
+def write(producer: Producer, name: str, partition: int, record: Record) -> None:
+    producer.produce(
+        topic(name), record.value, record.key, partition, timestamp=record.timestamp, headers=list(record.headers)
+    )
+
+
 def produce(cluster: KafkaCluster, logs: dict[str, Log]) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "linger.ms": 5})
     for name, log in logs.items():
         for partition, records in log.items():
             for record in records:
-                producer.produce(
-                    topic(name),
-                    record.value,
-                    record.key,
-                    partition,
-                    timestamp=record.timestamp,
-                    headers=list(record.headers),
-                )
+                write(producer, name, partition, record)
             producer.poll(0)
     assert producer.flush(20) == 0
 
@@ -196,14 +195,7 @@ def produce_with_holes(cluster: KafkaCluster, logs: dict[str, Log], each: int = 
         for name, log in logs.items():
             for partition, records in log.items():
                 for record in records[at : at + each]:
-                    producer.produce(
-                        topic(name),
-                        record.value,
-                        record.key,
-                        partition,
-                        timestamp=record.timestamp,
-                        headers=list(record.headers),
-                    )
+                    write(producer, name, partition, record)
         producer.commit_transaction(20)
 
 
