@@ -181,8 +181,8 @@ class Session:
 
     @property
     def _told(self) -> bool:
-        """Whether its client knows the brokers' own addresses."""
-        return self._core.table.finished and self._core.farewell.knows(self)
+        """Whether its client knows the brokers' own addresses, of which nobody is told but by its own router."""
+        return self._core.table.finished and not self.home and self._core.farewell.knows(self)
 
     @property
     def idle(self) -> bool:
@@ -301,7 +301,7 @@ class Session:
 
     def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
         """To the target, and back with the router's addresses; or untouched, once the client may leave."""
-        if self._core.table.finished and not self._core.farewell.may_tell(self):
+        if self._core.table.finished and not self.home and not self._core.farewell.may_tell(self):
             return False
 
         slot, full = self._order.take(len(frame)), self._decodable(head, frame)
