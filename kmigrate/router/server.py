@@ -353,6 +353,7 @@ class Router:
             more_clients=more,
             protocol=door.protocol,
             maps_clients=door.mapped or door.knows_certificates,
+            limits=core.limits.told(),
         )
 
     async def _presence(self) -> None:
