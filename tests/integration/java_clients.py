@@ -21,22 +21,22 @@ __all__ = ["SOURCES", "JavaProgram", "JavaReader"]
 
 SOURCES = Path(__file__).parent / "java"
 _SMALL = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-_WARNINGS = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel="
 _LEAVING_S = 30
 
 
 class JavaProgram:
     """A program that may be started, ended by SIGTERM and started again; all that it has said is in one file."""
 
-    def __init__(self, folder: Path, name: str, jars: str = "kafka-tools") -> None:
-        self._jars = jars
+    def __init__(self, folder: Path, name: str, level: str = "warn") -> None:
+        self._level = level
         self._log = folder / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, program: str | Path, *words: str) -> None:
         """Start a class of the jars, or a single source file."""
-        jars = ensure_jars(self._jars, TARGET_VERSION)
-        command = [str(find_java().executable), *_SMALL, _WARNINGS, "-cp", f"{jars}/*", str(program), *words]
+        jars = ensure_jars("kafka-tools", TARGET_VERSION)
+        command = [str(find_java().executable), *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram, JavaReader
 from tests.integration.migration import Migration, fresh_migration, wait_until
-from tests.integration.router_world import Writer
+from tests.integration.router_world import Writer, link_between, quietly, router
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,11 +33,12 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
         yield run
 
 
-def begun(cluster: KafkaCluster, group: str, topic: str) -> None:
-    """A group that has read nothing yet."""
+def begun(cluster: KafkaCluster, group: str, topic: str, positions: Sequence[int] = (0,) * PARTITIONS) -> None:
+    """A group without members that has read so far."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
     try:
-        consumer.commit(offsets=[TopicPartition(topic, index, 0) for index in range(PARTITIONS)], asynchronous=False)
+        parts = [TopicPartition(topic, index, position) for index, position in enumerate(positions)]
+        consumer.commit(offsets=parts, asynchronous=False)
     finally:
         consumer.close()
 
@@ -152,3 +158,44 @@ def test_java_applications_read_and_write_in_transactions_and_others_read_on_thr
     assert programs.read == expected
     for position, records in zip(committed(run.target, "readers", "out"), made, strict=True):
         assert position > records[-1].offset
+
+
+def test_a_consumer_of_the_new_protocol_waits_for_its_group_and_goes_on_where_the_group_stands(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+) -> None:
+    """KIP-848: such a group cannot follow, so it holds."""
+    topic, group, positions = unique_name("held"), unique_name("g"), [4, 7]
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=PARTITIONS)
+    copied = Producer({"bootstrap.servers": target.bootstrap})  # in the mirror's place
+    for number in range(10):
+        for part in range(PARTITIONS):
+            copied.produce(topic, b"%d" % number, partition=part)
+    assert copied.flush(30) == 0
+    begun(target, group, topic, positions)  # in the controller's: nobody is told of them before the group opens
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=PARTITIONS)
+            await world.put_group(group, GroupPhase.MIRRORED)
+            with router("r1", target) as running, JavaReader(tmp_path, "reader", "info") as reader:
+                await world.routers_apply()
+                reader.start(running.bootstrap, topic, group, "--group-protocol", "CONSUMER")
+                await quietly(reader.until, "is still loading. Will retry", 1)
+                assert reader.events("partitions_assigned") == []
+                await world.put_group(group, GroupPhase.PROMOTED)
+                await quietly(wait_until, lambda: len(reader.records) >= 20 - sum(positions), 60, "what was copied")
+                fence = await world.fence(topic)
+                await world.flip(topic, fence.fence_epoch, await world.drained(topic, fence.fence_epoch))
+                with Writer(running.bootstrap, topic, "w", partitions=PARTITIONS) as writer:
+                    await quietly(writer.until, 100)
+                there = [(r.partition, r.offset, r.value or b"") for part in stored(target, topic) for r in part]
+                expected = [record for record in there if record[1] >= positions[record[0]]]
+                await quietly(wait_until, lambda: len(reader.records) >= len(expected), 60, "what came later")
+            assert writer.errors == []
+            assert (reader.failed_commits, reader.complaints) == ([], [])
+            assert sorted(reader.records) == expected
+            ends = [max(offset for at, offset, _ in expected if at == part) + 1 for part in range(PARTITIONS)]
+            assert committed(target, group, topic) == ends
+
+    asyncio.run(scenario())
