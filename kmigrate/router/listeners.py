@@ -23,7 +23,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.core import Buffer, Core, Outcome
-from kmigrate.router.leaving import Who
+from kmigrate.router.leaving import Who, grouped
 from kmigrate.router.session import Session
 from kmigrate.router.upstream import Addresses, Upstream
 
@@ -130,6 +130,11 @@ class ClientConnection:
         """Whose connection it is, for those who wait for its client to leave."""
         session = self.session
         return session.client_id, session.host, self.principal, session.software
+
+    @property
+    def named(self) -> str:
+        (client,), _ = grouped([(self.who, self.session.on_broker)])
+        return client.text
 
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:

@@ -337,6 +337,7 @@ class Router:
             bootstrap=self.bootstrap,
             listeners={node: f"{host}:{port}" for node, (host, port) in core.book.addresses.items()},
             stand_ins=core.stand_ins.addresses,
+            limits=core.limits.told(),
         )
 
     async def _presence(self) -> None:

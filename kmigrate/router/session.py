@@ -13,7 +13,7 @@ from collections.abc import Callable
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import is_flexible
-from kmigrate.protocol.codes import Code
+from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.apis.addresses import (
     METADATA,
@@ -66,6 +66,8 @@ _ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | 
 _NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
 """Administrative answers that name brokers also where the request named none."""
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
+_AGAIN_S = 0.02
+"""Until a coordinator that is busy with the end of the last transaction is asked again."""
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
 
@@ -441,6 +443,8 @@ class Session:
                 self._transactions.look(plan.transactional_id, self.advance)
         elif plan.route.serve is Serve.FORWARD:
             self._ask_own_id()
+        elif plan.transactional_id:
+            self._enter_late(plan, held)
         elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
             held.asked.add(plan.key)
 
@@ -458,6 +462,35 @@ class Session:
                 self.advance()
 
             self._core.outside.ask_target(*plan.key, then)
+
+    def _enter_late(self, plan: Plan, held: Held) -> None:
+        """Have a partition in its transaction before its first batch goes to the target (`late`, B)."""
+        if plan.key in held.asked:
+            return
+        held.asked.add(plan.key)
+        late, outside = self._core.late, self._core.outside
+
+        def joined(code: int) -> None:
+            if not code:
+                held.known[plan.key] = False
+            elif row(code).retriable:
+                held.asked.discard(plan.key)
+                self._edge.wake_at(self._edge.now() + _AGAIN_S)
+                return
+            else:
+                held.refused[plan.key] = Code.INVALID_PRODUCER_EPOCH if code == Code.PRODUCER_FENCED else code
+            self.advance()
+
+        def then(known: bool) -> None:
+            if known:
+                late.written.add(plan.key)
+                held.known[plan.key] = True
+                self.advance()
+            else:
+                join = late.joiners.get(plan.transactional_id, outside.join_at_target)
+                join(plan.holder, *plan.key[:2], joined)
+
+        outside.ask_target(*plan.key, then)
 
     def _ask_own_id(self) -> None:
         if self._asking_id:

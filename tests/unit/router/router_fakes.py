@@ -142,6 +142,7 @@ class FakeOutside:
     ids: list[Callable[[int], None]] = field(default_factory=list)
     asked: list[tuple[str, int, int, Callable[[bool], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
+    joins: list[tuple[tuple[str, int, int], str, int, Callable[[int], None]]] = field(default_factory=list)
     stands_at: int = -1
     drains: int = 0
     said: list[str] = field(default_factory=list)
@@ -182,6 +183,11 @@ class FakeOutside:
 
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
         self.asked.append((topic, partition, producer_id, then))
+
+    def join_at_target(
+        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
+    ) -> None:
+        self.joins.append((holder, topic, partition, then))
 
     def find_on_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
