@@ -521,7 +521,7 @@ class Session:
     def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
         slot = self._order.take(len(frame))
 
-        def reply(answer: Buffer) -> None:
+        def reply(exchange: Exchange, answer: Buffer) -> None:
             self._exchanges.discard(exchange)
             self._fill(slot, answer)
             if self._core.table.finished and not self._exchanges:
