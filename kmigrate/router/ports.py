@@ -7,11 +7,11 @@ again, unless another program has taken that port.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Collection, Sequence
 from zlib import crc32
 
 from kmigrate.errors import Refused
+from kmigrate.net.tls import ServerTls
 from kmigrate.router.settings import RouterSettings
 
 __all__ = ["Ports"]
@@ -33,7 +33,7 @@ class Ports:
     """Binds at once, takes connections from `serve` on."""
 
     def __init__(
-        self, settings: RouterSettings, accept: Callable[[Key], asyncio.BaseProtocol], tls: ssl.SSLContext | None
+        self, settings: RouterSettings, accept: Callable[[Key], asyncio.BaseProtocol], tls: ServerTls | None
     ) -> None:
         self._settings = settings
         self._accept = accept
@@ -79,7 +79,7 @@ class Ports:
                 backlog=_BACKLOG,
                 reuse_port=settings.shares_ports or None,
                 start_serving=False,
-                ssl=self._tls,
+                ssl=self._tls.context if self._tls else None,
                 ssl_handshake_timeout=settings.login_s if self._tls else None,
                 ssl_shutdown_timeout=_TLS_FAREWELL_S if self._tls else None,
             )

@@ -77,7 +77,7 @@ class Router:
         self._draining: set[ClientConnection] = set()
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
-        self._ports = Ports(settings, self._accept, self._tls.context if self._tls else None)
+        self._ports = Ports(settings, self._accept, self._tls)
         self._serving = False
         self._bootstrap = ("", 0)
         self._beat = boottime()
