@@ -27,9 +27,9 @@ PARTITIONS = 2
 
 
 @pytest.fixture
-def migration(tmp_path: Path) -> Iterator[Migration]:
-    settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
-    with fresh_migration(tmp_path, settings) as run:
+def migration(tmp_path: Path, brokers: int) -> Iterator[Migration]:
+    settings = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 1.0\n"
+    with fresh_migration(tmp_path, settings, brokers) as run:
         yield run
 
 
@@ -95,7 +95,7 @@ class Applications:
     def go_on(self) -> None:
         """Each copier commits so many transactions more."""
         for each in self.copiers:
-            each.until("committed", each.said.count("committed") + self.transactions)
+            each.until("committed", each.said.count("committed") + self.transactions, 150)
 
     @property
     def read(self) -> list[tuple[int, int, bytes]]:
@@ -112,12 +112,14 @@ class Applications:
 
 
 @pytest.mark.parametrize(
-    ("copiers", "readers", "transactions"), [(1, 1, 10), pytest.param(2, 2, 300, marks=pytest.mark.soak)]
+    ("brokers", "copiers", "readers", "transactions"),
+    [(1, 1, 1, 10), pytest.param(3, 2, 2, 100, marks=[pytest.mark.soak, pytest.mark.timeout(600)])],
 )
 def test_java_applications_read_and_write_in_transactions_and_others_read_on_through_every_promote(
-    migration: Migration, copiers: int, readers: int, transactions: int
+    migration: Migration, brokers: int, copiers: int, readers: int, transactions: int
 ) -> None:
     run = migration
+    run.workers = 1 if brokers == 1 else 2  # a client's connections lead to different brokers, and different processes
     for topic in ("in", "out"):
         run.make_topic(topic, PARTITIONS)
     begun(run.source, "copy", "in")

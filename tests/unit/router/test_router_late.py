@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from kmigrate.model.routes import Serve
+from kmigrate.protocol.frames import peek_request
+from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.apis.transactions import partitions_of
-from tests.unit.router.router_fakes import route
+from kmigrate.router.session import Session
+from tests.unit.router.router_fakes import FakeEdge, route
 from tests.unit.router.test_router_transactions import ADD, END, NAME, OFFSETS, Desk, T
 
 FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH = 90, 51, 48, 47
@@ -81,6 +84,20 @@ def test_positions_alone_are_a_transaction() -> None:
     assert desk.offsets("free") == 0
     assert desk.end(committed=False) == 0
     assert desk.asked(ADD, OFFSETS, END) == [("target", OFFSETS), ("target", END)]
+
+
+def test_the_connection_to_the_coordinator_joins_for_the_one_that_writes() -> None:
+    desk = promoted()
+    desk.add("t")
+    stage, coordinator = desk.stage, desk.stage.edge
+    stage.edge = FakeEdge()
+    stage.session = Session(stage.core, stage.edge)
+    assert desk.produce("t", sequence=7) is None
+    desk.hears()
+    assert (len(coordinator.sent), stage.edge.sent) == (1, [])
+    desk._answer(coordinator.sent.pop())
+    assert desk.asked(ADD) == [("target", ADD)]
+    assert [peek_request(sent.frame).api_key for sent in stage.edge.sent] == [PRODUCE]
 
 
 def test_a_batch_whose_coordinator_is_known_to_another_process_is_joined_by_the_router() -> None:
