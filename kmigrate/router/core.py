@@ -241,8 +241,6 @@ class Core:
 
     def resolved(self, key: str, count: int = 1) -> None:
         """Forwards of a topic are resolved; the last one under a fence is announced."""
-        last = False
-        for _ in range(count):
-            last = self.forwards.resolved(key)
+        last = self.forwards.resolved(key, count)
         if last and any(route.key == key and route.fenced for route in self.table.topics.values()):
             self.outside.drained()

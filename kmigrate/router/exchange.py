@@ -18,14 +18,12 @@ from kmigrate.router.apis.produce import (
     encode_answer,
     encode_request,
     parse_answer,
-    plain_answer_size,
+    without_hints,
 )
 from kmigrate.router.core import Buffer, Core, Edge, Outcome
 from kmigrate.router.produce_path import Move, Plan, ProduceJudge
 
 __all__ = ["Exchange"]
-
-_FIRST_WITH_HINTS = 10
 
 
 @dataclass(slots=True)
@@ -37,12 +35,20 @@ class _Part:
     whole: bool
     """Whether it is the client's own frame, so that its answer may pass as it is."""
 
+    def batches(self) -> dict[str, int]:
+        """How many batches of each topic key it forwards."""
+        counts: dict[str, int] = {}
+        for plan in self.plans:
+            assert plan.route is not None
+            counts[plan.route.key] = counts.get(plan.route.key, 0) + 1
+        return counts
+
 
 class Exchange:
     """Sends a decided request and gives its answer to `reply` once every part is in.
 
-    `reply` is told whose answer it is and need not know the exchange itself: as a cycle of references the two would
-    keep the request's megabytes until the garbage collector comes by.
+    `reply` must not hold the exchange: as a cycle of references the two would keep the request's megabytes until the
+    garbage collector comes by.
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class Exchange:
         head: RequestHead,
         request: ProduceRequest,
         plans: list[Plan],
-        reply: Callable[[Exchange, Buffer], None],
+        reply: Callable[[Buffer], None],
     ) -> None:
         self._core = core
         self._edge = edge
@@ -120,10 +126,8 @@ class Exchange:
 
     def _target(self, part: _Part, frame: bytearray) -> None:
         primes = [plan for plan in part.plans if plan.move is Move.PRIME]
-        if part.whole and not primes and (
-            part.version < _FIRST_WITH_HINTS or len(frame) == plain_answer_size(self._request)
-        ):
-            self._reply(self, frame)
+        if part.whole and not primes:
+            self._reply(without_hints(frame, self._request))
             return
         answers, throttle, hints = parse_answer(frame, part.version)
         by_key = {(answer.topic, answer.partition): answer for answer in answers}
@@ -131,7 +135,7 @@ class Exchange:
             told = by_key.get(plan.key[:2])
             self._core.gate.settled(plan.key, told is not None and told.error in (0, Code.DUPLICATE_SEQUENCE_NUMBER))
         if part.whole and not hints:
-            self._reply(self, frame)
+            self._reply(frame)
         else:
             self._take(part, answers, throttle)
         if primes:
@@ -151,9 +155,8 @@ class Exchange:
         whole = len(plans) == len(self._plans) and request.acks != 0 and version == request.version
         part = _Part(plans, version, whole)
         pieces = [frame] if whole else self._encode(plans, version, request.acks or 1)
-        for plan in plans:
-            assert plan.route is not None
-            self._core.forwards.leave(plan.route.key)
+        for key, count in part.batches().items():
+            self._core.forwards.leave(key, count)
         self._core.forwards.bytes += sum(map(len, pieces))
         self._edge.to_source(link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, outcome))
 
@@ -176,13 +179,12 @@ class Exchange:
             else:
                 self._edge.close("the outcome of a forwarded write is unknown: the client shall send it again")
         finally:
-            for plan in part.plans:
-                assert plan.route is not None
-                self._core.resolved(plan.route.key)
+            for key, count in part.batches().items():
+                self._core.resolved(key, count)
 
     def _source_answered(self, part: _Part, frame: bytearray) -> None:
         answers, throttle, hints = parse_answer(frame, part.version)
-        plans = {plan.key[:2]: plan for plan in part.plans}
+        plans = {(plan.part.topic, plan.part.partition): plan for plan in part.plans}
         told = []
         too_large: list[Plan] = []
         for answer in answers:
@@ -195,7 +197,7 @@ class Exchange:
         if too_large:
             self._core.memory.catch_up(lambda known: self._take(part, self._unsealed(told, too_large, known), throttle))
         elif part.whole and not hints and told == answers:
-            self._reply(self, frame)
+            self._reply(frame)
         else:
             self._take(part, told, throttle)
 
@@ -253,4 +255,4 @@ class Exchange:
             correlation=self._head.correlation_id,
             throttle_ms=self._throttle,
         )
-        self._reply(self, frame)
+        self._reply(frame)

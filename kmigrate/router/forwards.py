@@ -38,17 +38,17 @@ class Forwards:
     _drained: dict[str, int] = field(default_factory=dict)
     """The fence at which nothing of a topic was said to be in flight: what is said once stays true."""
 
-    def leave(self, key: str) -> None:
-        self.enter(key)
-        self.total += 1
+    def leave(self, key: str, count: int = 1) -> None:
+        self.enter(key, count)
+        self.total += count
 
-    def enter(self, key: str) -> None:
-        """Something of a topic is not resolved from now on: a forward, or a transaction that is open there."""
-        self.in_flight[key] = self.in_flight.get(key, 0) + 1
+    def enter(self, key: str, count: int = 1) -> None:
+        """Something of a topic is not resolved from now on: forwards, or a transaction that is open there."""
+        self.in_flight[key] = self.in_flight.get(key, 0) + count
 
-    def resolved(self, key: str) -> bool:
-        """One forward's fate is known; whether it was the topic's last in flight."""
-        left = self.in_flight[key] - 1
+    def resolved(self, key: str, count: int = 1) -> bool:
+        """The fate of so many forwards is known; whether they were the topic's last in flight."""
+        left = self.in_flight[key] - count
         self.in_flight[key] = left
         return left == 0
 

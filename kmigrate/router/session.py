@@ -41,7 +41,7 @@ from kmigrate.router.apis.offered import (
     filter_api_versions,
     unsupported_api_versions,
 )
-from kmigrate.router.apis.produce import PRODUCE, ProduceRequest
+from kmigrate.router.apis.produce import PRODUCE, ProduceRequest, without_hints
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
@@ -96,7 +96,8 @@ class Session:
         """When the last fence let go here, and the keys of its topics."""
         self._group_deadline: float | None = None
         self._asking_id = False
-        self._exchanges: set[Exchange] = set()
+        self._writes: dict[Slot, Exchange | None] = {}
+        """Writes under way that asked for an answer; None where one passes as it is."""
         self._advancing = False
         self.gone = False
         self.host = self.client_id = self.software = ""
@@ -159,9 +160,10 @@ class Session:
         self.gone = True
         self._transactions.closed()
         self._follow.closed()
-        for exchange in list(self._exchanges):
-            exchange.lost()
-        if self._exchanges:
+        for exchange in self._writes.values():
+            if exchange is not None:
+                exchange.lost()
+        if self._writes:
             self._core.wake()
         self.advance()
 
@@ -179,7 +181,7 @@ class Session:
     @property
     def writing(self) -> bool:
         """Whether a write is under way that asked for an answer."""
-        return bool(self._exchanges)
+        return bool(self._writes)
 
     @property
     def _told(self) -> bool:
@@ -402,8 +404,12 @@ class Session:
         if self.gone and request.acks != 0:
             self._held = None
             return True
-        if request.acks != 0 and self._core.table.finished and (self.leaving or self._told):
+        table = self._core.table
+        if request.acks != 0 and table.finished and (self.leaving or self._told):
             plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
+        elif held is None and not any(part.topic in table.topics for part in request.parts):
+            self._pass_write(head, frame, request)
+            return True
         else:
             plans = self._judge.judge(request, held)
         waits = [plan for plan in plans if plan.move is Move.WAIT]
@@ -518,20 +524,35 @@ class Session:
                 if plan.route is not None and plan.route.key in self._last_fence[1]:
                     account.held(plan.route.key, plan.part.partition, (now - self._arrived) * 1000)
 
+    def _pass_write(self, head: RequestHead, frame: bytearray, request: ProduceRequest) -> None:
+        """A write of topics that no link has goes to the target as it came."""
+        slot = self._order.take(len(frame))
+        if request.acks == 0:
+            self._edge.to_target([frame], head.correlation_id, None)
+            self._fill(slot, None)
+            return
+        self._writes[slot] = None
+
+        def answered(answer: bytearray) -> None:
+            self._written(slot, without_hints(answer, request))
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _written(self, slot: Slot, answer: Buffer) -> None:
+        self._writes.pop(slot, None)
+        self._fill(slot, answer)
+        if self._core.table.finished and not self._writes:
+            self._core.wake()
+
     def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
         slot = self._order.take(len(frame))
-
-        def reply(exchange: Exchange, answer: Buffer) -> None:
-            self._exchanges.discard(exchange)
-            self._fill(slot, answer)
-            if self._core.table.finished and not self._exchanges:
-                self._core.wake()
-
-        exchange = Exchange(self._core, self._edge, self._judge, head, request, plans, reply)
+        exchange = Exchange(
+            self._core, self._edge, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
+        )
         if request.acks == 0:
             self._fill(slot, None)
         else:
-            self._exchanges.add(exchange)
+            self._writes[slot] = exchange
         exchange.send(frame)
         own = self._judge.own
         if own is not None and own.exhausted:

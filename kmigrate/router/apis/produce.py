@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.frames import SIZE, encode_request_head, skip_tags
+from kmigrate.protocol.frames import SIZE, correlation_id, encode_request_head, skip_tags
 from kmigrate.protocol.primitives import (
     read_compact_string,
     read_string,
@@ -36,17 +36,24 @@ __all__ = [
     "parse_answer",
     "parse_request",
     "plain_answer_size",
+    "without_hints",
 ]
 
 PRODUCE = 0
 FLEXIBLE = 9
 """First version with compact fields and tags."""
+_FIRST_WITH_HINTS = 10
 
 Buffer = bytes | bytearray | memoryview
 
 _I32 = struct.Struct(">i")
 _ACKS = struct.Struct(">hi")
+_PART = struct.Struct(">ii")
 _ANSWER = struct.Struct(">ihqq")
+_ANSWER_8 = struct.Struct(">ihqqq")
+"""With the log's start."""
+_NOTHING_MORE = b"\1\0\0"
+"""No record errors, no message, no tags, as versions with compact fields say it."""
 _I64 = struct.Struct(">q")
 _PLAIN_ANSWER = 4 + 4 + 1 + 4 + 1
 """Size, correlation id, the header's tags, throttle time, tags."""
@@ -131,6 +138,22 @@ class _Reader:
         self.at = skip_tags(self.frame, before)
         return self.at > before + 1
 
+    def part(self, topic: str, view: memoryview) -> ProducePart:
+        """One partition of a request; all in one, for requests have many."""
+        frame = self.frame
+        if self.flexible:
+            (partition,) = _I32.unpack_from(frame, self.at)
+            size, at = read_uvarint(frame, self.at + _I32.size)
+            size -= 1
+        else:
+            partition, size = _PART.unpack_from(frame, self.at)
+            at = self.at + _PART.size
+        end = at + size if size > 0 else at  # a null is empty
+        if end > len(frame):
+            raise ProtocolViolation("short-produce", "a batch runs past its request")
+        self.at = skip_tags(frame, end) if self.flexible else end
+        return ProducePart(topic, partition, view[at:end])
+
     def end(self) -> None:
         if self.at != len(self.frame):
             raise ProtocolViolation("trailing-bytes", f"{len(self.frame) - self.at} bytes follow a Produce message")
@@ -147,15 +170,7 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
         parts: list[ProducePart] = []
         for _ in range(read.count()):
             topic = read.string() or ""
-            for _ in range(read.count(len(parts))):
-                (partition,) = read.unpack(_I32)
-                size = read.length()
-                end = read.at + size
-                if end > len(frame):
-                    raise ProtocolViolation("short-produce", "a batch runs past its request")
-                parts.append(ProducePart(topic, partition, view[read.at : end]))
-                read.at = end
-                read.tags()
+            parts += [read.part(topic, view) for _ in range(read.count(len(parts)))]
             read.tags()
         read.tags()
         read.end()
@@ -217,6 +232,18 @@ def plain_answer_size(request: ProduceRequest) -> int:
     return size
 
 
+def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
+    """A broker's answer to a whole request, without any hint about leaders (D5); the same frame where it has none."""
+    if request.version < _FIRST_WITH_HINTS or len(frame) == plain_answer_size(request):
+        return frame
+    answers, throttle, hints = parse_answer(frame, request.version)
+    if not hints:
+        return frame
+    return encode_answer(
+        answers, version=request.version, correlation=correlation_id(frame), throttle_ms=throttle
+    )
+
+
 def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer], int, bool]:
     """A broker's answer: its partitions, throttle time, and whether it carries node ids or addresses."""
     try:
@@ -227,6 +254,11 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
         for _ in range(read.count()):
             topic = read.string() or ""
             for _ in range(read.count()):
+                after = read.at + _ANSWER_8.size
+                if version >= FLEXIBLE and frame[after : after + len(_NOTHING_MORE)] == _NOTHING_MORE:
+                    out.append(PartitionAnswer(topic, *_ANSWER_8.unpack_from(frame, read.at)))
+                    read.at = after + len(_NOTHING_MORE)
+                    continue
                 out.append(_parse_partition(read, topic, version))
                 hints |= read.tags()
             read.tags()
