@@ -453,7 +453,7 @@ class Session:
 
         def joined(code: int) -> None:
             if not code:
-                held.known[plan.key] = False
+                held.known[plan.key] = False  # the target learns of it by this batch
             elif row(code).retriable:
                 held.asked.discard(plan.key)
                 self._edge.wake_at(self._edge.now() + _AGAIN_S)
