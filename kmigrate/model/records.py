@@ -612,6 +612,12 @@ class RouterPresence:
     """Whether clients are known by the router's own table, instead of by the target."""
     groups: Mapping[str, GroupWord] = field(default_factory=dict)
     """Of groups that follow, by name."""
+    bootstrap: str = ""
+    """host:port of its bootstrap listener; '' of a version that knows no stand-ins."""
+    listeners: Mapping[int, str] = field(default_factory=dict)
+    """host:port of its listener for each target broker."""
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    """host:port where it receives clients of another router, by that one's `bootstrap`."""
     limits: RouterLimits | None = None
     """None: said by a version that does not tell."""
 

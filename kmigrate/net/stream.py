@@ -1,9 +1,10 @@
 """A socket as a stream of whole Kafka frames, in both directions.
 
-Small frames are cut out of one scratch buffer; a frame that does not fit is received straight into its own
-bytearray, so large Fetch answers and Produce requests are copied once, by the kernel. While such a frame is under
-way the kernel wakes us only when a good part of it has arrived (SO_RCVLOWAT), not for every segment. A peer that is
-not trusted gets memory for what it has sent, and not for what it has announced (`on_trust`).
+What comes is received into a scratch buffer, one for all connections, and whole frames are cut out of it. The rest of
+a frame that came in part is received straight into its own bytearray, so of large Fetch answers little is copied but
+by the kernel. While much of such a frame is missing the kernel wakes us only when a good part of it has arrived
+(SO_RCVLOWAT), not for every segment. A peer that is not trusted gets memory for what it has sent, and not for what it
+has announced (`on_trust`).
 
 Back-pressure in three sentences: when the peer does not read, `writable` is cleared and `drain` waits; who
 relays from one stream to another pauses reading the first while the second is not writable; reading goes on
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -25,7 +27,11 @@ from kmigrate.protocol.frames import MAX_FRAME, SIZE
 
 __all__ = ["FrameStream", "TlsAlertError"]
 
-_SCRATCH = 64 * 1024
+_SCRATCH = 128 * 1024
+_LARGE = 32 * 1024
+"""Memory for a frame of more than that, of which a part has come, is worth being told of."""
+_MUCH = 128 * 1024
+"""Less than that comes at once, or nearly: to be woken late would cost more than it saves."""
 _LEAST_ARRIVED = 512 * 1024
 _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"
@@ -37,6 +43,18 @@ _TLS_ALERT = b"\x15\x03"
 Buffer = bytes | bytearray | memoryview
 _BUFFERS = FrameBuffers()
 """One for the whole process, so that many connections do not keep memory each."""
+
+
+class _Scratch(threading.local):
+    """The scratch buffer of a thread, None while frames are being cut out of it.
+
+    One of them may make us close a TLS connection, which then reads at once what it has left: into another one.
+    """
+
+    free: bytearray | None = None
+
+
+_SCRATCHES = _Scratch()
 
 
 class TlsAlertError(ProtocolViolation):
@@ -61,9 +79,8 @@ class FrameStream(asyncio.BufferedProtocol):
         """The longest frame that is taken from now on."""
         self._on_trust = on_trust
         self._high_water = high_water
-        self._scratch = bytearray(_SCRATCH)
-        self._view = memoryview(self._scratch)
-        self._fill = 0
+        self._head = b""
+        """Up to three bytes of a frame's size."""
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
         self._have = self._size = 0
@@ -98,52 +115,60 @@ class FrameStream(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame_view is not None:
             return self._frame_view[self._have :]
-        return self._view[self._fill :]
+        scratch = _SCRATCHES.free
+        if scratch is None:
+            scratch = _SCRATCHES.free = bytearray(_SCRATCH)
+        if not self._head:
+            return memoryview(scratch)
+        scratch[: len(self._head)] = self._head
+        return memoryview(scratch)[len(self._head) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._frame is not None:
-            self._have += nbytes
-            missing = self._size - self._have
-            if missing < self._waits_for:
-                self._wait_for(missing)
-            if not missing:
-                frame, self._frame, self._frame_view = self._frame, None, None
-                self._on_frame(frame)
-            elif self._have == len(self._frame):
-                self._begin(self._frame, _GROWTH * self._have)
+        if self._frame is None:
+            self._cut(len(self._head) + nbytes)
             return
-        self._fill += nbytes
-        self._cut()
+        self._have += nbytes
+        missing = self._size - self._have
+        if missing < self._waits_for:
+            self._wait_for(missing)
+        if not missing:
+            frame, self._frame, self._frame_view = self._frame, None, None
+            self._on_frame(frame)
+        elif self._have == len(self._frame):
+            self._begin(self._frame, _GROWTH * self._have)
 
-    def _cut(self) -> None:
+    def _cut(self, fill: int) -> None:
+        """Frames out of the first `fill` bytes of the scratch buffer; what is left over begins the next one."""
+        scratch, _SCRATCHES.free = _SCRATCHES.free, None
+        assert scratch is not None
         at = 0
-        while not self.lost and self._fill - at >= 4:
-            (size,) = SIZE.unpack_from(self._scratch, at)
+        while fill - at >= SIZE.size and not self.lost:
+            (size,) = SIZE.unpack_from(scratch, at)
             if not 0 <= size <= self.max_frame:
-                if self._scratch[at : at + 2] == _TLS_ALERT:
-                    self.abort(TlsAlertError("tls-alert", f"{self.peer} answers with a TLS alert"))
-                    return
-                self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
-                return
-            stop = at + 4 + size
-            if stop <= self._fill:
-                frame = self._scratch[at:stop]
-                at = stop
-                self._on_frame(frame)
-                continue
-            if stop - at > _SCRATCH // 2:
-                self._size = 4 + size
-                self._begin(self._view[at : self._fill], max(self._on_trust, _SCRATCH))
-                self._fill = 0
-                self._wait_for(self._size - self._have)
-                if self.on_large is not None:
+                self._refuse(size, scratch[at : at + len(_TLS_ALERT)])
+                break
+            stop = at + SIZE.size + size
+            if stop > fill:
+                self._size = stop - at
+                self._begin(memoryview(scratch)[at:fill], max(self._on_trust, _GROWTH * (fill - at)))
+                at = fill
+                missing = self._size - self._have
+                if missing >= _MUCH:
+                    self._wait_for(missing)
+                if self._size > _LARGE and self.on_large is not None:
                     self.on_large()
-                return
-            break
-        if at:
-            rest = self._fill - at
-            self._scratch[:rest] = self._scratch[at : self._fill]
-            self._fill = rest
+                break
+            frame = scratch[at:stop]
+            at = stop
+            self._on_frame(frame)
+        self._head = bytes(scratch[at:fill])
+        _SCRATCHES.free = scratch
+
+    def _refuse(self, size: int, begin: bytearray) -> None:
+        if begin == _TLS_ALERT:
+            self.abort(TlsAlertError("tls-alert", f"{self.peer} answers with a TLS alert"))
+        else:
+            self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
 
     def _wait_for(self, missing: int) -> None:
         """Be woken once that much has arrived, or a good part of it; never for more than is sure to come."""

@@ -24,6 +24,7 @@ from kmigrate.router.leaving import Farewell
 from kmigrate.router.limits import Limits
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.stand_ins import StandIns
 
 __all__ = ["Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
@@ -174,6 +175,7 @@ class Core:
     book: AddressBook
     outside: Outside
     memory: Memory
+    stand_ins: StandIns
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
     begun: Begun = field(init=False)

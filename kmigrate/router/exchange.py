@@ -39,7 +39,11 @@ class _Part:
 
 
 class Exchange:
-    """Sends a decided request and gives its answer to `reply` once every part is in."""
+    """Sends a decided request and gives its answer to `reply` once every part is in.
+
+    `reply` is told whose answer it is and need not know the exchange itself: as a cycle of references the two would
+    keep the request's megabytes until the garbage collector comes by.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class Exchange:
         head: RequestHead,
         request: ProduceRequest,
         plans: list[Plan],
-        reply: Callable[[Buffer], None],
+        reply: Callable[[Exchange, Buffer], None],
     ) -> None:
         self._core = core
         self._edge = edge
@@ -119,7 +123,7 @@ class Exchange:
         if part.whole and not primes and (
             part.version < _FIRST_WITH_HINTS or len(frame) == plain_answer_size(self._request)
         ):
-            self._reply(frame)
+            self._reply(self, frame)
             return
         answers, throttle, hints = parse_answer(frame, part.version)
         by_key = {(answer.topic, answer.partition): answer for answer in answers}
@@ -127,7 +131,7 @@ class Exchange:
             told = by_key.get(plan.key[:2])
             self._core.gate.settled(plan.key, told is not None and told.error in (0, Code.DUPLICATE_SEQUENCE_NUMBER))
         if part.whole and not hints:
-            self._reply(frame)
+            self._reply(self, frame)
         else:
             self._take(part, answers, throttle)
         if primes:
@@ -191,7 +195,7 @@ class Exchange:
         if too_large:
             self._core.memory.catch_up(lambda known: self._take(part, self._unsealed(told, too_large, known), throttle))
         elif part.whole and not hints and told == answers:
-            self._reply(frame)
+            self._reply(self, frame)
         else:
             self._take(part, told, throttle)
 
@@ -249,4 +253,4 @@ class Exchange:
             correlation=self._head.correlation_id,
             throttle_ms=self._throttle,
         )
-        self._reply(frame)
+        self._reply(self, frame)

@@ -60,6 +60,7 @@ class ClientConnection:
         on_end: Callable[[ClientConnection], None],
         *,
         on_broker: bool,
+        home: str = "",
     ) -> None:
         self._core = core
         self._tasks = tasks
@@ -81,6 +82,7 @@ class ClientConnection:
         self._retiring = False
         self.session = Session(core, self)
         self.session.on_broker = on_broker
+        self.session.home = home
         self.stream = FrameStream(
             self._on_frame, self._on_lost, max_frame=core.settings.max_frame, on_trust=_ON_TRUST
         )

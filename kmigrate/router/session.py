@@ -15,7 +15,15 @@ from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import is_flexible
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead, peek_request
-from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, encode_request, rewrite_answer
+from kmigrate.router.apis.addresses import (
+    METADATA,
+    ONE_BROKERS,
+    REWRITTEN,
+    decode_request,
+    encode_request,
+    none_here,
+    rewrite_answer,
+)
 from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
 from kmigrate.router.apis.broker_names import (
     BROKER_CONFIG_APIS,
@@ -44,6 +52,7 @@ from kmigrate.router.exchange import Exchange
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.login import SASL_APIS, ClientLogin
+from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
 from kmigrate.router.sequencer import Sequencer, Slot
 from kmigrate.router.transactions import TransactionDesk
@@ -53,7 +62,7 @@ __all__ = ["Session"]
 _LONGEST_HOLD_S = 5.0
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _READS = SHARE_READS | {FETCH}
-_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | {SHARE_GROUP_HEARTBEAT}
+_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
 _NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
 """Administrative answers that name brokers also where the request named none."""
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
@@ -92,6 +101,8 @@ class Session:
         self.gone = False
         self.host = self.client_id = self.software = ""
         """Whose connection it is, as far as it has told; the edge knows the host."""
+        self.home = ""
+        """The router whose client it is, where another is asked in its stead; '' for this one's (`stand_ins`)."""
         self.on_broker = True
         """Whether it came to a broker's listener, and not to the bootstrap listener."""
         self.since = self.active = 0.0
@@ -172,8 +183,8 @@ class Session:
 
     @property
     def _told(self) -> bool:
-        """Whether its client knows the brokers' own addresses."""
-        return self._core.table.finished and self._core.farewell.knows(self)
+        """Whether its client knows the brokers' own addresses, of which nobody is told but by its own router."""
+        return self._core.table.finished and not self.home and self._core.farewell.knows(self)
 
     @property
     def idle(self) -> bool:
@@ -292,27 +303,32 @@ class Session:
 
     def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
         """To the target, and back with the router's addresses; or untouched, once the client may leave."""
-        if self._core.table.finished and not self._core.farewell.may_tell(self):
+        if self._core.table.finished and not self.home and not self._core.farewell.may_tell(self):
             return False
 
-        def change(answer: bytearray) -> Buffer:
+        slot, full = self._order.take(len(frame)), self._decodable(head, frame)
+
+        def answered(answer: bytearray) -> None:
             if self._told:
-                return answer
-            shown, stranger = rewrite_answer(answer, head, self._core.book, self._core.hidden())
-            if stranger:
-                self._core.outside.refresh_target()
-            return shown
+                self._fill(slot, answer)
+            else:
+                self._core.stand_ins.book(self.home, lambda book: self._show(slot, answer, head, book))
 
         if head.api_key == METADATA:
-            self._layout(head, frame, change)
+            ask_layout(self._core, self._edge, full, frame, decode_request(frame, full), answered)
         else:
-            self._pass(head, frame, change)
+            self._edge.to_target([frame], head.correlation_id, answered)
         return True
 
-    def _layout(self, head: RequestHead, frame: bytearray, change: Callable[[bytearray], Buffer]) -> None:
-        slot, full = self._order.take(len(frame)), self._decodable(head, frame)
-        request = decode_request(frame, full)
-        ask_layout(self._core, self._edge, full, frame, request, lambda answer: self._fill(slot, change(answer)))
+    def _show(self, slot: Slot, answer: bytearray, head: RequestHead, book: AddressBook) -> None:
+        try:
+            shown, stranger = rewrite_answer(answer, head, book, self._core.hidden())
+        except ProtocolViolation as violation:
+            self._edge.close(violation.what)
+            return
+        if stranger:
+            self._core.outside.refresh_target()
+        self._fill(slot, shown)
 
     def _read(self, head: RequestHead, answer: bytearray) -> Buffer:
         if self._told:
@@ -324,6 +340,9 @@ class Session:
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
         """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""
         core = self._core
+        if head.api_key in ONE_BROKERS and self.home:
+            self._answer(frame, none_here(head))
+            return
         full = self._decodable(head, frame)
         request = decode_request(frame, full)
         refusal = None
@@ -502,7 +521,7 @@ class Session:
     def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
         slot = self._order.take(len(frame))
 
-        def reply(answer: Buffer) -> None:
+        def reply(exchange: Exchange, answer: Buffer) -> None:
             self._exchanges.discard(exchange)
             self._fill(slot, answer)
             if self._core.table.finished and not self._exchanges:

@@ -58,6 +58,16 @@ async def filled(found: Sized) -> None:
         await asyncio.sleep(0.005)
 
 
+def feed(stream: FrameStream, data: bytes) -> None:
+    """Bytes as a transport gives them."""
+    while data:
+        room = stream.get_buffer(-1)
+        taken = min(len(room), len(data))
+        room[:taken] = data[:taken]
+        stream.buffer_updated(taken)
+        data = data[taken:]
+
+
 BODIES = [b"", b"a", b"b" * 100, b"c" * 70_000, b"d" * 1_500_000, b"e" * 3]
 
 
@@ -112,18 +122,30 @@ def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
     large: list[int] = []
     peer.stream.on_large = lambda: large.append(1)
 
-    def feed(data: bytes) -> None:
-        while data:
-            room = peer.stream.get_buffer(-1)
-            taken = min(len(room), len(data))
-            room[:taken] = data[:taken]
-            peer.stream.buffer_updated(taken)
-            data = data[taken:]
-
-    feed(SIZE.pack(100 << 20))
+    feed(peer.stream, SIZE.pack(100 << 20))
     assert (peer.stream.held, large) == (100_000, [1])
-    feed(bytes(150_000))
+    feed(peer.stream, bytes(150_000))
     assert peer.stream.held == 400_000
+
+
+def test_a_connection_that_is_read_within_another_ones_frame_spoils_nothing_of_it() -> None:
+    """Closing a connection in TLS reads what it has left at once, and streams have one scratch buffer."""
+    inner, other, frames = Peer(), Peer(), []
+
+    def on_frame(frame: bytearray) -> None:
+        frames.append(bytes(frame))
+        feed(inner.stream, framed(b"x" * 1000) * 3)
+
+    outer = FrameStream(on_frame, lambda _: None)
+    bodies = [b"first", b"second", b"third" * 100, b"cut off"]
+    data = b"".join(map(framed, bodies))
+    feed(outer, data[:-6])
+    feed(other.stream, SIZE.pack(5)[:2])
+    feed(outer, data[-6:])
+    feed(other.stream, SIZE.pack(5)[2:] + b"after")
+    assert frames == [framed(body) for body in bodies]
+    assert [len(frame) for frame in inner.frames] == [1004] * 3 * len(bodies)
+    assert other.frames == [framed(b"after")]
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, (4 << 20) + 1])

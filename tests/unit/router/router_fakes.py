@@ -23,6 +23,7 @@ from kmigrate.router.core import Buffer, Core, Outcome, StoredBatch
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.session import Session
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.stand_ins import StandIns
 
 SHIFT = 7 << 40
 
@@ -232,7 +233,9 @@ class Stage:
         self.outside = FakeOutside()
         book = AddressBook(1_000_000, {1: ("router", 9001)})
         self.memory = FakeMemory(self._follow)
-        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory)
+        self.asked: list[tuple[str, Callable[[bool], None]]] = []
+        stand_ins = StandIns(book, lambda home, then: self.asked.append((home, then)))
+        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory, stand_ins)
         self._routes, self._held = routes, held
         self._followed: dict[str, GroupRoute] = {}
         self.core.swap(table(*routes, held=held))
