@@ -134,6 +134,8 @@ class Exchange:
         for plan in primes:
             told = by_key.get(plan.key[:2])
             self._core.gate.settled(plan.key, told is not None and told.error in (0, Code.DUPLICATE_SEQUENCE_NUMBER))
+            if told is not None:
+                self._judge.entered(plan, told.error)
         if part.whole and not hints:
             self._reply(frame)
         else:

@@ -10,6 +10,7 @@ A  A partition that a holder may have written at the source, and of whose produc
    not told to the target's coordinator by AddPartitionsToTxn; the client is told that it is in.
 B  A transactional batch for such a partition waits until the partition is in: its client's own connection to the
    coordinator says so, or the router itself where another process has that connection. To say it twice is no harm.
+   The first batch goes alone: were it refused with a second one in flight, that one would be let in (W3).
 C  Where nothing else was in it the coordinator has heard of no transaction: an abort that it calls INVALID_TXN_STATE
    has succeeded.
 D  Nothing is late once clients are told real addresses: they would write past the routers.

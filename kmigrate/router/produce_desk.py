@@ -144,7 +144,7 @@ class ProduceDesk:
 
     def _enter_late(self, plan: Plan, held: Held) -> None:
         """Have a partition in its transaction before its first batch goes to the target (`late`, B)."""
-        if plan.key in held.asked:
+        if plan.key in held.asked or plan.key in self._core.gate.priming:
             return
         held.asked.add(plan.key)
         late, outside = self._core.late, self._core.outside

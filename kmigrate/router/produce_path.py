@@ -196,22 +196,29 @@ class ProduceJudge:
         return plan
 
     def _entering(self, plan: Plan, batch: Batch, held: Held | None) -> Plan:
-        """To the target once the partition is in the transaction; what stands behind a batch that is not, neither."""
-        holder, (topic, partition) = plan.holder, plan.key[:2]
-        if not self._core.late.may_be(self._core.table, holder, topic, partition):
+        """To the target once the partition is in the transaction, the first batch alone, as the gate has it (B)."""
+        gate, key = self._core.gate, plan.key
+        if key in gate.opened or not self._core.late.may_be(self._core.table, plan.holder, *key[:2]):
             return plan
-        if self.stops.blocks(topic, partition, batch):
+        if self.stops.blocks(*key[:2], batch):
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        elif held is None or (plan.key not in held.known and plan.key not in held.refused):
+        elif held is not None and key in held.refused:
+            plan.move, plan.error = Move.ANSWER, held.refused[key]
+        elif held is None or key not in held.known or key in gate.priming:
             plan.move = Move.WAIT
-        elif plan.key in held.refused:
-            plan.move, plan.error = Move.ANSWER, held.refused[plan.key]
+        else:
+            plan.move = Move.PRIME
         return plan
 
     def leaves(self, plan: Plan) -> None:
         """A batch goes to the target: what stands behind it may follow."""
         if plan.transactional_id and plan.batch is not None:
             self.stops.passed(plan.part.topic, plan.part.partition, plan.batch)
+
+    def entered(self, plan: Plan, error: int) -> None:
+        """What became of a first batch: no mark says what comes next in a transaction, so what is behind it waits."""
+        if plan.transactional_id and error in _NOT_APPENDED:
+            self.not_appended(plan)
 
     def stored(self, plan: Plan) -> StoredBatch | None:
         """The batch that the source holds already, where the target's not knowing its producer means a duplicate."""

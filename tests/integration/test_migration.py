@@ -55,6 +55,8 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     time.sleep(3)
     status = run.does("status")
     assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")], status
+    (router,) = status["routers"]
+    assert 0 < router["connections"] < router["limits"]["most_connections"], router
     again = run.does("promote", "orders", "--yes")
     assert again["applied"] in (True, False)
     refused = run.cli("link", "finish", "blue", "--yes")

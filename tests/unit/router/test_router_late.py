@@ -32,19 +32,41 @@ def test_a_partition_enters_with_its_first_batch_and_is_never_late_again() -> No
     desk.hears()
     assert desk.asked(ADD) == [("target", ADD)]
     assert partitions_of(desk.passed[-1][2]) == {"t": (0,)}
-    (sent,) = desk.stage.edge.sent
-    sent.answer()
-    desk.stage.edge.sent.clear()
-    desk.target_knows = True
-    assert desk.produce("t", sequence=8) is None, "it is asked once more"
-    desk.hears()
-    (sent,) = desk.stage.edge.sent
-    sent.answer()
+    (first,) = desk.stage.edge.sent
+    desk.produce("t", sequence=8)
+    assert desk.stage.edge.sent == [first], "the first goes alone"
+    first.answer()
+    assert len(desk.stage.edge.sent) == 2
+    desk.stage.edge.sent.pop().answer()
     desk.stage.edge.sent.clear()
     assert desk.end() == 0
+    desk.target_knows = True
     assert desk.add("t") == {"t": 0}
     assert desk.produce("t", sequence=9) is not None
     assert desk.asked(ADD, END) == [("target", ADD), ("target", END), ("target", ADD)]
+
+
+def test_another_process_that_has_seen_nothing_of_it_asks_the_target() -> None:
+    desk = promoted(knows=True)
+    assert desk.produce("t", sequence=8) is None
+    desk.hears()
+    assert (desk.asked(ADD), desk.stage.outside.joins) == ([], [])
+    assert len(desk.stage.edge.sent) == 1
+
+
+def test_nothing_overtakes_a_first_batch_that_was_refused() -> None:
+    desk = promoted()
+    desk.add("t")
+    desk.produce("t", sequence=7)
+    desk.hears()
+    desk.produce("t", sequence=8)
+    desk.stage.edge.sent.pop().answer(6)
+    desk.hears()
+    assert [error for _, parts in desk.stage.told()[1:] for _, _, error in parts] == [6, 6]
+    desk.produce("t", sequence=7)
+    desk.hears()
+    desk.stage.edge.sent.pop().answer()
+    assert desk.produce("t", sequence=8) is not None
 
 
 def test_where_the_target_knows_its_producer_a_partition_is_not_late() -> None:
@@ -151,10 +173,8 @@ def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() 
     desk.produce("t", sequence=7)
     desk.hears()
     desk.stage.outside.joins.pop()[3](0)
-    desk.produce("t", sequence=8)
-    desk.hears()
-    desk.stage.outside.joins.pop()[3](0)
-    assert [sent.where for sent in desk.stage.edge.sent] == ["target", "target"]
+    desk.stage.edge.sent.pop().answer()
+    assert desk.produce("t", sequence=8) is not None
 
 
 @pytest.mark.parametrize("epoch", [T[1] - 1, T[1] + 1])
