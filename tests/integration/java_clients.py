@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION
@@ -35,8 +37,10 @@ class JavaProgram:
 
     def run(self, program: str | Path, *words: str) -> None:
         """Start a class of the jars, or a single source file."""
-        jars = ensure_jars("kafka-tools", TARGET_VERSION)
-        command = [str(find_java().executable), *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
+        java, jars = find_java(), ensure_jars("kafka-tools", TARGET_VERSION)
+        if isinstance(program, Path) and not (java.home / "bin" / "javac").is_file():
+            pytest.skip(f"{java.home} is no JDK, which compiles {program.name} as it starts it")
+        command = [str(java.executable), *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
 
