@@ -152,6 +152,9 @@ class Session:
                 exchange.lost()
         if self._writes:
             self._core.wake()
+        # A session and its edge know each other, and are freed when the garbage collector comes by: not the megabytes.
+        self._writes.clear()
+        self._order.drop()
         self.advance()
 
     def leave(self) -> None:
