@@ -19,6 +19,7 @@ def router_settings(settings: Settings) -> RouterSettings:
         host=section.host,
         port=section.port,
         node_port_base=section.broker_ports,
+        stand_in_ports=section.stand_in_ports,
         advertised_host=section.advertised_host,
         hold_limit_s=section.hold_limit_ms / 1000,
         max_frame=section.max_request_bytes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from kmigrate.cluster.client import ClusterClient, code_of, millis_of
+from kmigrate.cluster.client import ClusterClient, code_of, entity_field, millis_of
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
@@ -18,7 +18,7 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.described import OPEN_STATES
 
-__all__ = ["OpenTransaction", "begin_and_abort", "last_begun", "open_topics", "open_transactions"]
+__all__ = ["OpenTransaction", "add_partition", "begin_and_abort", "last_begun", "open_topics", "open_transactions"]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
 _OF_TRANSACTIONS = 1
@@ -148,6 +148,24 @@ async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int,
     if code := code_of(added.error_code):
         return code
     return code_of((await client.call(end(**holder, committed=False), node)).error_code)
+
+
+async def add_partition(client: ClusterClient, holder: tuple[str, int, int], topic: str, partition: int) -> int:
+    """Put a partition into the transaction of a holder (transactional id, producer id, epoch); the broker's code."""
+    name, producer_id, epoch = holder
+    node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    add = entity(24, 3, "request")
+    topic_type = entity_field(add, "v3_and_below_topics")
+    answer = await client.call(
+        add(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=(topic_type(name=topic, partitions=(partition,)),),
+        ),
+        node,
+    )
+    return code_of(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
 
 async def _begun(

@@ -48,6 +48,11 @@ class LaneState(Enum):
     STOPPED = "stopped"
 
 
+_PIPING, _STOPPED = LaneState.PIPING, LaneState.STOPPED
+_WRITES = (LaneState.PIPING, LaneState.PRIMING)
+"""Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
+
+
 class Sent(NamedTuple):
     """One append on its way: what the broker must answer."""
 
@@ -124,7 +129,7 @@ class Lane:
 
     @property
     def stopped(self) -> bool:
-        return self.state is LaneState.STOPPED
+        return self.state is _STOPPED
 
     @property
     def reads(self) -> bool:
@@ -221,8 +226,7 @@ class Lane:
     @property
     def released(self) -> bool:
         """Retired, with nothing under way and no outcome unknown: another process may begin."""
-        known = self.stopped or not self.unknown
-        return self.retired and known and not self.busy and not self._sent
+        return self.retired and not self.busy and not self._sent and (self.stopped or not self.unknown)
 
     def read_failed(self, trouble: str, now: float, *, named: bool) -> None:
         """The source did not give this partition's records: it alone is asked again later."""
@@ -287,10 +291,8 @@ class Lane:
             self._connection = connection
             if self.state is LaneState.PIPING:
                 self.state = LaneState.PRIMING
-        limit = in_flight if self.state is LaneState.PIPING else 1
-        if self.paused:
-            return None
-        if self.state not in (LaneState.PRIMING, LaneState.PIPING) or len(self._sent) >= limit or not self._queue:
+        limit = in_flight if self.state is _PIPING else 1
+        if self.paused or self.state not in _WRITES or len(self._sent) >= limit or not self._queue:
             return None
         step = self._queue[0]
         if not isinstance(step, Append):
@@ -328,7 +330,7 @@ class Lane:
     def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
         """The broker's word on one append, in the order they were sent; `repeated`: it held that batch already."""
         self._settle(step)
-        if self.state is LaneState.STOPPED:
+        if self.state is _STOPPED:
             return
         if error == 0 and base_offset != self.expected(step):
             self.stop(
@@ -338,8 +340,8 @@ class Lane:
         elif error == 0 and repeated and self.careful:
             self._failed.append(step)
             self._lose("another copier was faster")
-        elif error == 0 and self.state in (LaneState.PRIMING, LaneState.PIPING):
-            self.state = LaneState.PIPING
+        elif error == 0 and self.state in _WRITES:
+            self.state = _PIPING
             self._arrive(step.end)
             self.queued_bytes -= len(step.view)
             self.trouble = ""
@@ -463,7 +465,7 @@ class Lane:
         """The hole to be filled now, clipped at the barrier."""
         if self.paused or self._sent or self.busy or not self._queue:
             return None
-        if self.state not in (LaneState.PRIMING, LaneState.PIPING):
+        if self.state not in _WRITES:
             return None
         step = self._queue[0]
         if not isinstance(step, Hole):

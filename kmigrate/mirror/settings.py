@@ -30,7 +30,7 @@ class MirrorSettings:
     fetch_wait_ms: int = 500
     request_max_bytes: int = 16 << 20
     """Upper bound of one Produce request; brokers take 100 MiB (A6)."""
-    backlog_bytes: int = 8 << 20
+    backlog_bytes: int = 4 << 20
     """A partition with more than this read and not yet acknowledged is not fetched further."""
     write_connections: int = 1
     """Connections to each target leader, which works on one request of each at a time: several make up for replicas

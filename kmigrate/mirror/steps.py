@@ -116,7 +116,7 @@ def read_steps(
             if isinstance(piece, Stretch):
                 _take_stretch(reading, piece, hole_limit)
             else:
-                is_aborted = not isinstance(piece, OldMessages) and filter_.covers(piece)
+                is_aborted = bool(aborted) and not isinstance(piece, OldMessages) and filter_.covers(piece)
                 if piece.next_offset > reading.next_offset:
                     _take(reading, piece, is_aborted, hole_limit)
             if reading.problem:
@@ -162,29 +162,33 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
 
 
 def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int) -> None:
-    at = reading.next_offset
-    if not _reaches(reading, batch.base_offset, hole_limit):
+    at, end = reading.next_offset, batch.next_offset
+    if batch.base_offset > at and not _reaches(reading, batch.base_offset, hole_limit):
         return
     if isinstance(batch, OldMessages):
         # They belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
         reading.direct = (-1, batch.base_offset)
-        _copy(reading, _converted(batch.runs(at)), at, batch.next_offset)
+        _copy(reading, _converted(batch.runs(at)), at, end)
         reading.compacted = reading.compacted or batch.has_gaps
-        reading.next_offset, reading.leader_epoch = batch.next_offset, -1
+        reading.next_offset, reading.leader_epoch = end, -1
         return
-    verbatim = batch.base_offset >= at and not (batch.is_control or is_aborted or needs_rewriting(batch))
+    unseen = batch.is_control or is_aborted
+    verbatim = batch.base_offset >= at and not (unseen or needs_rewriting(batch))
     if not verbatim and not check_crc(batch.view):
         reading.problem = damaged(batch.base_offset)
         return
-    if batch.is_control or is_aborted:
-        if not batch.is_control:
-            _note_direct(reading, batch)
-        reading.hole(at, batch.next_offset)
-    else:
+    if not batch.is_control:
         _note_direct(reading, batch)
-        _copy(reading, [_as_it_is(batch)] if verbatim else _converted(rewrite(batch, at)), at, batch.next_offset)
+    if unseen:
+        reading.hole(at, end)
+    elif verbatim:
+        if batch.base_offset > at:
+            reading.hole(at, batch.base_offset)
+        reading.steps.append(_as_it_is(batch))
+    else:
+        _copy(reading, _converted(rewrite(batch, at)), at, end)
         reading.compacted = reading.compacted or batch.count != batch.last_offset_delta + 1
-    reading.next_offset = batch.next_offset
+    reading.next_offset = end
     reading.leader_epoch = batch.leader_epoch
 
 

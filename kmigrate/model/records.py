@@ -47,6 +47,7 @@ __all__ = [
     "ControllerPresence",
     "CopyEngine",
     "CopyIdentity",
+    "EndedClients",
     "FenceAck",
     "GroupRecord",
     "GroupWord",
@@ -58,6 +59,7 @@ __all__ = [
     "ProducerMark",
     "PromoteTerms",
     "Record",
+    "RouterLimits",
     "RouterPresence",
     "RouterRecord",
     "Seal",
@@ -562,6 +564,30 @@ class ConnectedClient:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedClients:
+    """Client connections that a router has closed for one of its limits."""
+
+    count: int
+    last: str
+    """Whose the last one was."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLimits:
+    """How near a router's clients are to what they may cost it; 0 of an upper bound is none."""
+
+    most_connections: int
+    of_one_host: int
+    """Connections of the host that has most."""
+    most_of_one_host: int
+    buffered: int
+    """Bytes that are kept for all clients together."""
+    most_buffered: int
+    ended: Mapping[str, EndedClients] = field(default_factory=dict)
+    """By limit: connections, address, memory, idle."""
+
+
+@dataclass(frozen=True, slots=True)
 class RouterPresence:
     instance: str
     name: str
@@ -586,6 +612,14 @@ class RouterPresence:
     """Whether clients are known by the router's own table, instead of by the target."""
     groups: Mapping[str, GroupWord] = field(default_factory=dict)
     """Of groups that follow, by name."""
+    bootstrap: str = ""
+    """host:port of its bootstrap listener; '' of a version that knows no stand-ins."""
+    listeners: Mapping[int, str] = field(default_factory=dict)
+    """host:port of its listener for each target broker."""
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+    """host:port where it receives clients of another router, by that one's `bootstrap`."""
+    limits: RouterLimits | None = None
+    """None: said by a version that does not tell."""
 
     @property
     def key(self) -> str:

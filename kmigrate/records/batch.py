@@ -55,15 +55,16 @@ CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_PREFIX = struct.Struct(">qi")
+_PLACE = struct.Struct(">qii")
+"""Base offset, length and leader epoch."""
 _HEAD = struct.Struct(">qiibI")
 _TAIL = struct.Struct(">hiqqqhii")
 """The header up to the CRC, and what of it stands under the CRC."""
 _PRODUCER = struct.Struct(">qhi")
 _CRC = struct.Struct(">I")
+_SUMMED = struct.Struct(">Ih")
+"""The CRC and the attributes."""
 _ATTRIBUTES = struct.Struct(">h")
-_ZERO8 = b"\0" * 8
-_NO_EPOCH = struct.pack(">i", -1)
 
 
 @dataclass(slots=True)
@@ -123,25 +124,32 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
     at = 0
     end = len(data)
     while at + HEADER_SIZE <= end:
-        base, length = _PREFIX.unpack_from(data, at)
-        if length < HEADER_SIZE - 12:
-            if data[at + 16] < 2 and until_old:
-                return
-            if data[at + 16] < 2:
-                raise ProtocolViolation(
-                    "old-message-format", f"the batch at offset {base} has message format {data[at + 16]}"
-                )
-            raise ProtocolViolation("bad-batch-length", f"the batch at offset {base} says length {length}")
+        (
+            base,
+            length,
+            epoch,
+            magic,
+            _,
+            attributes,
+            delta,
+            first,
+            newest,
+            producer,
+            producer_epoch,
+            sequence,
+            count,
+        ) = _HEADER.unpack_from(data, at)
         stop = at + 12 + length
-        if stop > end:
+        if stop > end and length >= HEADER_SIZE - 12:
             return
-        fields = _HEADER.unpack_from(data, at)
-        if fields[3] < 2 and until_old:
+        if magic < 2 and until_old:
             return
-        if fields[3] != 2:
-            name = "old-message-format" if fields[3] < 2 else "unknown-message-format"
-            raise ProtocolViolation(name, f"the batch at offset {base} has message format {fields[3]}")
-        base, _, epoch, _, _, attributes, delta, first, newest, producer, producer_epoch, sequence, count = fields
+        if magic < 2:
+            raise ProtocolViolation("old-message-format", f"the batch at offset {base} has message format {magic}")
+        if length < HEADER_SIZE - 12:
+            raise ProtocolViolation("bad-batch-length", f"the batch at offset {base} says length {length}")
+        if magic > 2:
+            raise ProtocolViolation("unknown-message-format", f"the batch at offset {base} has message format {magic}")
         yield Batch(
             base,
             epoch,
@@ -197,16 +205,11 @@ def stamp(
     None leaves offset and leader epoch as they are.
     """
     if base_offset is not None:
-        if base_offset == 0:
-            view[0:8] = _ZERO8
-        else:
-            struct.pack_into(">q", view, 0, base_offset)
-        view[12:16] = _NO_EPOCH
+        _PLACE.pack_into(view, 0, base_offset, len(view) - 12, -1)
     head = view[21:HEADER_SIZE]
     before = crc32c(head)
-    if clear:
-        (attributes,) = _ATTRIBUTES.unpack_from(view, 21)
+    crc, attributes = _SUMMED.unpack_from(view, 17)
+    if attributes & clear:
         _ATTRIBUTES.pack_into(view, 21, attributes & ~clear)
     _PRODUCER.pack_into(view, 43, producer_id, epoch, sequence)
-    (crc,) = _CRC.unpack_from(view, 17)
     _CRC.pack_into(view, 17, crc_of_changed_head(crc, before, crc32c(head), len(view) - HEADER_SIZE))

@@ -67,10 +67,11 @@ def pieces(
                 found = []
             if _is_mergeable(each) and each.base_offset >= start and check_crc(each.view):
                 found.append(each)
-            else:
+                continue
+            if found:
                 yield from _as_pieces(found)
                 found = []
-                yield each
+            yield each
     except ProtocolViolation:
         yield from _as_pieces(found)
         raise
@@ -86,8 +87,8 @@ def _as_pieces(found: list[Batch]) -> Iterator[Batch | Stretch]:
 
 def _is_mergeable(batch: Batch) -> bool:
     return (
-        batch.attributes == 0
-        and 0 < batch.count <= _MOST_RECORDS
+        0 < batch.count <= _MOST_RECORDS
+        and batch.attributes == 0
         and batch.count == batch.last_offset_delta + 1
         and len(batch.view) <= _MOST_BYTES
     )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.finder import find_batch
-from kmigrate.cluster.transactions import open_topics
-from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.cluster.transactions import add_partition, open_topics
+from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.model.settings import ClusterSettings
@@ -16,6 +16,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.copied import wait_copied
 from kmigrate.router.core import StoredBatch
@@ -271,6 +272,21 @@ class Clusters:
             then(known)
 
         self._tasks.start(ask())
+
+    def join_at_target(
+        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
+    ) -> None:
+        async def join() -> None:
+            try:
+                code = await add_partition(self.target, holder, topic, partition)
+            except BrokerRefused as refused:
+                code = refused.code
+            except KmigrateError as error:
+                _log.warning("transactional id %s: %s", holder[0], error.what)
+                code = Code.COORDINATOR_NOT_AVAILABLE
+            then(code)
+
+        self._tasks.start(join())
 
     def find_on_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]

@@ -19,10 +19,12 @@ from kmigrate.router.begun import Begun
 from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
+from kmigrate.router.late import Late
 from kmigrate.router.leaving import Farewell
 from kmigrate.router.limits import Limits
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.stand_ins import StandIns
 
 __all__ = ["Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
@@ -128,6 +130,11 @@ class Outside(Protocol):
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
         """Whether the target's log of a partition knows a producer."""
 
+    def join_at_target(
+        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
+    ) -> None:
+        """Put a partition into the transaction of a holder (id, producer id, epoch); `then` is told the code."""
+
     def find_on_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
     ) -> None:
@@ -168,10 +175,12 @@ class Core:
     book: AddressBook
     outside: Outside
     memory: Memory
+    stand_ins: StandIns
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
     begun: Begun = field(init=False)
     followers: Followers = field(default_factory=Followers)
+    late: Late = field(default_factory=Late)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""
     farewell: Farewell = field(default_factory=Farewell)

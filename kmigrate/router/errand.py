@@ -30,6 +30,11 @@ class Errand:
     caught_up: bool = False
     """Whether what other routers have written was read for it."""
 
+    @property
+    def holder(self) -> tuple[str, int, int]:
+        """Whom it speaks for."""
+        return self.name, self.producer_id, self.epoch
+
     def fail(self, code: int) -> None:
         """Answer everything in it with one code; 0 is a success."""
         self.reply(error_answer(self.head, self.request, code))

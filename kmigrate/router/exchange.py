@@ -109,6 +109,8 @@ class Exchange:
         request, primes = self._request, [plan for plan in plans if plan.move is Move.PRIME]
         for plan in primes:
             self._core.gate.prime(plan.key)
+        for plan in plans:
+            self._judge.leaves(plan)
         silent = request.acks == 0 and not primes
         whole = len(plans) == len(self._plans) and (request.acks != 0 or silent)
         part = _Part(plans, request.version, whole)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from kmigrate.model.records import EndedClients, RouterLimits
+
 __all__ = ["Client", "Ended", "Limits"]
 
 
@@ -33,6 +35,10 @@ class Ended(Enum):
 
 class Client(Protocol):
     """A client connection, as its limits see it."""
+
+    @property
+    def named(self) -> str:
+        """Whose connection it is, for people."""
 
     @property
     def held(self) -> int:
@@ -53,6 +59,8 @@ class Limits:
     max_bytes: int
     max_idle_s: float
     ended: Counter[Ended] = field(default_factory=Counter)
+    last_ended: dict[Ended, str] = field(default_factory=dict)
+    """Whose connection was the last to end for each."""
     buffered: int = 0
     """Bytes that were held for all clients when they were last looked at."""
     _watched: dict[Client, None] = field(default_factory=dict)
@@ -62,12 +70,27 @@ class Limits:
         """Why a connection is not taken beside so many others, '' where it is; it counts until `gone`."""
         self._hosts[host] += 1
         if others >= self.max_connections:
-            self.ended[Ended.CONNECTIONS] += 1
+            self._end(Ended.CONNECTIONS, host)
             return "too many connections"
         if 0 < self.max_per_address < self._hosts[host]:
-            self.ended[Ended.ADDRESS] += 1
+            self._end(Ended.ADDRESS, host)
             return f"more than {self.max_per_address} connections of {host}"
         return ""
+
+    def _end(self, limit: Ended, who: str) -> None:
+        self.ended[limit] += 1
+        self.last_ended[limit] = who
+
+    def told(self) -> RouterLimits:
+        """What everybody is told of it."""
+        return RouterLimits(
+            self.max_connections,
+            max(self._hosts.values(), default=0),
+            self.max_per_address,
+            self.buffered,
+            self.max_bytes,
+            {limit.value: EndedClients(count, self.last_ended[limit]) for limit, count in self.ended.items()},
+        )
 
     def gone(self, client: Client, host: str) -> None:
         """A connection that was made has ended."""
@@ -89,12 +112,12 @@ class Limits:
             if self.buffered <= self.max_bytes:
                 break
             self.buffered -= held[client]
-            self.ended[Ended.MEMORY] += 1
+            self._end(Ended.MEMORY, client.named)
             client.close(f"{held[client] >> 20} MB are kept for it, and all clients together are beyond the limit")
 
     def part_from_idle(self, clients: Iterable[Client], now: float) -> None:
         """Close connections that nobody uses."""
         for client in list(clients):
             if client.idle_for(now) > self.max_idle_s:
-                self.ended[Ended.IDLE] += 1
+                self._end(Ended.IDLE, client.named)
                 client.close("")

@@ -23,7 +23,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.core import Buffer, Core, Outcome
-from kmigrate.router.leaving import Who
+from kmigrate.router.leaving import Who, grouped
 from kmigrate.router.session import Session
 from kmigrate.router.upstream import Addresses, Upstream
 
@@ -60,6 +60,7 @@ class ClientConnection:
         on_end: Callable[[ClientConnection], None],
         *,
         on_broker: bool,
+        home: str = "",
     ) -> None:
         self._core = core
         self._tasks = tasks
@@ -81,6 +82,7 @@ class ClientConnection:
         self._retiring = False
         self.session = Session(core, self)
         self.session.on_broker = on_broker
+        self.session.home = home
         self.stream = FrameStream(
             self._on_frame, self._on_lost, max_frame=core.settings.max_frame, on_trust=_ON_TRUST
         )
@@ -128,6 +130,11 @@ class ClientConnection:
         """Whose connection it is, for those who wait for its client to leave."""
         session = self.session
         return session.client_id, session.host, self.principal, session.software
+
+    @property
+    def named(self) -> str:
+        (client,), _ = grouped([(self.who, self.session.on_broker)])
+        return client.text
 
     def _on_frame(self, frame: bytearray) -> None:
         if self._ended:

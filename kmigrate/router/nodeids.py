@@ -7,8 +7,17 @@ and stay (D1, D5).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-__all__ = ["AddressBook"]
+__all__ = ["AddressBook", "Spare"]
+
+
+class Spare(NamedTuple):
+    """A broker that leads nothing and coordinates nothing: another router, for when this one is gone."""
+
+    node: int
+    host: str
+    port: int
 
 
 @dataclass(slots=True)
@@ -17,6 +26,7 @@ class AddressBook:
 
     offset: int
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
+    spares: tuple[Spare, ...] = ()
 
     def shown(self, node: int) -> int:
         """The node id that clients see."""

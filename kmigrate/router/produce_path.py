@@ -11,7 +11,8 @@ What one partition can meet:
   hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6);
                      a batch of a transaction that is open at the source goes there, so that it can end, and until
                      it has ended so does what is written beside it: the fence has to wait anyway
-  promoted         → the gate for first writes, then target
+  promoted         → the gate for first writes, then target; a batch of a transaction that its partition enters late
+                     (`late`) waits until it is in
 Never 8, 45, 59 or −1 of our own making (B5, B6).
 """
 
@@ -71,6 +72,12 @@ class Plan:
         return (self.part.topic, self.part.partition, self.batch.producer_id if self.batch else -1)
 
     @property
+    def holder(self) -> tuple[str, int, int]:
+        """Whose transaction the batch is of, as the client knows it."""
+        assert self.batch is not None
+        return self.transactional_id, self.batch.producer_id, self.batch.producer_epoch
+
+    @property
     def own(self) -> bool:
         """Whether the batch came without an id and got one of the router's."""
         return self.batch is not None and self.batch.producer_id < 0
@@ -87,6 +94,8 @@ class Held:
     asked: set[GateKey] = field(default_factory=set)
     offsets: dict[GateKey, int] = field(default_factory=dict)
     """Base offsets of duplicates, as the source's log told them."""
+    refused: dict[GateKey, int] = field(default_factory=dict)
+    """What the target's coordinator says of partitions that are late."""
     fenced: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each (topic key, partition) of it was held by a fence."""
 
@@ -127,7 +136,7 @@ class ProduceJudge:
         if not isinstance(batch, Batch):
             return Plan(part, Move.ANSWER, route=route, error=batch)
         if route.serve is Serve.LOCAL:
-            return self._local(part, batch, route, held)
+            return self._local(part, batch, route, held, request.transactional_id)
         plan = Plan(part, Move.WAIT, batch, route)
         if batch.is_transactional:
             return self._transactional(plan, batch, route, request.transactional_id)
@@ -174,7 +183,9 @@ class ProduceJudge:
         elif batch.producer_id >= 0 or self.own is not None:
             plan.move = Move.SOURCE
 
-    def _local(self, part: ProducePart, batch: Batch, route: TopicRoute, held: Held | None) -> Plan:
+    def _local(self, part: ProducePart, batch: Batch, route: TopicRoute, held: Held | None, name: str | None) -> Plan:
+        if batch.is_transactional and name is not None:
+            return self._entering(Plan(part, Move.TARGET, batch, route, transactional_id=name), batch, held)
         if batch.producer_id < 0 or batch.is_transactional:
             return Plan(part, Move.TARGET)
         verdict = self._core.gate.judge(part.topic, part.partition, batch, held.known if held else {})
@@ -183,6 +194,24 @@ class ProduceJudge:
         if verdict is Verdict.DUPLICATE and held is not None:
             plan.base_offset = held.offsets.get(plan.key, -1)
         return plan
+
+    def _entering(self, plan: Plan, batch: Batch, held: Held | None) -> Plan:
+        """To the target once the partition is in the transaction; what stands behind a batch that is not, neither."""
+        holder, (topic, partition) = plan.holder, plan.key[:2]
+        if not self._core.late.may_be(self._core.table, holder, topic, partition):
+            return plan
+        if self.stops.blocks(topic, partition, batch):
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        elif held is None or (plan.key not in held.known and plan.key not in held.refused):
+            plan.move = Move.WAIT
+        elif plan.key in held.refused:
+            plan.move, plan.error = Move.ANSWER, held.refused[plan.key]
+        return plan
+
+    def leaves(self, plan: Plan) -> None:
+        """A batch goes to the target: what stands behind it may follow."""
+        if plan.transactional_id and plan.batch is not None:
+            self.stops.passed(plan.part.topic, plan.part.partition, plan.batch)
 
     def stored(self, plan: Plan) -> StoredBatch | None:
         """The batch that the source holds already, where the target's not knowing its producer means a duplicate."""

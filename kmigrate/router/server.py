@@ -28,8 +28,11 @@ from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.memory import StateMemory
 from kmigrate.router.metrics import show_router
 from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.ports import Ports
+from kmigrate.router.reach import Reach
 from kmigrate.router.registration import Registration
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.stand_ins import StandIns
 from kmigrate.state.log import StateLog
 
 __all__ = ["Router"]
@@ -40,9 +43,6 @@ _LOOK_AT_TRANSACTIONS_S = 0.25
 _LOOK_AT_CLIENTS_S = 5.0
 _BEAT_S = 0.25
 _LOOK_AT_MEMORY_S = 0.2
-_BACKLOG = 1024
-_TLS_FAREWELL_S = 3.0
-"""How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
 
 
 class Router:
@@ -64,18 +64,20 @@ class Router:
         self._failed: asyncio.Future[None] | None = None
         self._tasks = TaskOwner(self._on_failure)
         self._clusters = Clusters(target, source_client, self._tasks, self._brokers_changed, self._announce_now)
+        book = AddressBook(settings.node_id_offset)
         self._core = Core(
             settings,
             routing_table(log.state),
-            AddressBook(settings.node_id_offset),
+            book,
             self._clusters,
             StateMemory(log, self._tasks, self._swap_if_newer),
+            StandIns(book, Reach(self._tasks)),
         )
-        self._servers: dict[int | None, asyncio.Server] = {}
         self._connections: set[ClientConnection] = set()
         self._draining: set[ClientConnection] = set()
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
+        self._ports = Ports(settings, self._accept, self._tls)
         self._serving = False
         self._bootstrap = ("", 0)
         self._beat = boottime()
@@ -96,19 +98,19 @@ class Router:
         self._failed = asyncio.get_running_loop().create_future()
         await self._target.refresh([])
         await self._clusters.learn_target()
-        await self._listen(None)
+        self._bootstrap = await self._ports.listen(None)
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
         await self._state_log.read_to_end()
         await self._registration.take(self.bootstrap)
         self._swap()
         self._serving = True
-        for server in self._servers.values():
-            await server.start_serving()
+        await self._ports.serve()
         self._tasks.start(self._watch_itself(), "router-beat")
         self._tasks.start(self._follow(), "router-follow")
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
+        self._tasks.start(self._watch_routers(), "router-stand-ins")
         self._tasks.start(self._watch_transactions(), "router-transactions")
         self._tasks.start(self._see_off(), "router-farewell")
         self._tasks.start(self._keep_limits(), "router-limits")
@@ -121,8 +123,7 @@ class Router:
     async def close(self) -> None:
         """Take no more clients, end each connection when its answers have arrived, leave the state log, go."""
         self._serving = False
-        for server in self._servers.values():
-            server.close()
+        self._ports.close()
         deadline = monotonic() + self.settings.drain_s
         self._core.closing = True
         for connection in list(self._connections):
@@ -148,55 +149,21 @@ class Router:
 
     # listeners
 
-    async def _listen(self, node: int | None) -> None:
-        """Bind the listener of a target broker (None: the bootstrap listener)."""
-        settings = self.settings
-        if node is None:
-            server = await self._bind(node, settings.port)
-        elif settings.node_port_base:
-            server = await self._bind(node, settings.node_port_base + node)
-        else:
-            # Some clients never go back to their bootstrap address: a router that is started again should be
-            # found at the ports it had. Only if another program has taken that port is any free one as good.
-            near = settings.port + 1 + node if settings.port else 0
-            try:
-                server = await self._bind(node, near if near < 1 << 16 else 0)
-            except Refused:
-                if settings.shares_ports:
-                    raise
-                server = await self._bind(node, 0)
-        self._servers[node] = server
-        address = (settings.told_host, int(server.sockets[0].getsockname()[1]))
-        if node is None:
-            self._bootstrap = address
-        else:
-            self._core.book.addresses[node] = address
-        if self._serving:
-            await server.start_serving()
+    async def _listen(self, node: int) -> None:
+        """Bind the listener of a target broker."""
+        self._core.book.addresses[node] = await self._ports.listen(node)
 
-    async def _bind(self, node: int | None, port: int) -> asyncio.Server:
-        settings = self.settings
+    async def _stand_in(self, home: str) -> None:
+        """Bind the listener for clients of another router; without it they have only the addresses of their own."""
         try:
-            return await asyncio.get_running_loop().create_server(
-                lambda: self._accept(node),
-                settings.host,
-                port,
-                backlog=_BACKLOG,
-                reuse_port=settings.shares_ports or None,
-                start_serving=False,
-                ssl=self._tls.context if self._tls else None,
-                ssl_handshake_timeout=settings.login_s if self._tls else None,
-                ssl_shutdown_timeout=_TLS_FAREWELL_S if self._tls else None,
-            )
-        except OSError as error:
-            raise Refused(
-                "router-port-taken",
-                f"router {settings.name} cannot listen on {settings.host}:{port}: {error}",
-                still_true="no client was taken",
-                next_step="choose other ports for this router",
-            ) from error
+            host, port = await self._ports.listen(home)
+        except Refused as refusal:
+            _log.warning("clients of the router at %s are not received here: %s", home, refusal.what)
+            return
+        self._core.stand_ins.addresses[home] = f"{host}:{port}"
 
-    def _accept(self, node: int | None) -> asyncio.BaseProtocol:
+    def _accept(self, key: int | str | None) -> asyncio.BaseProtocol:
+        node = key if isinstance(key, int) else None
         connection = ClientConnection(
             self._core,
             self._tasks,
@@ -206,6 +173,7 @@ class Router:
             self._client_made,
             self._client_gone,
             on_broker=node is not None,
+            home=key if isinstance(key, str) else "",
         )
         return connection.stream
 
@@ -225,13 +193,13 @@ class Router:
             self._draining.add(connection)
 
     def _brokers_changed(self) -> None:
-        missing = [node for node in self._target.metadata.brokers if node not in self._servers]
+        missing = [node for node in self._target.metadata.brokers if node not in self._ports]
         if missing and self._serving:
             self._tasks.start(self._listen_more(missing))
 
     async def _listen_more(self, nodes: list[int]) -> None:
         for node in nodes:
-            if node not in self._servers:
+            if node not in self._ports:
                 await self._listen(node)
 
     async def _see_off(self) -> None:
@@ -279,6 +247,20 @@ class Router:
         except KmigrateError as error:
             _log.warning("the listeners keep their certificate: %s", error.what)
 
+    async def _watch_routers(self) -> None:
+        """Receive the clients of every other router, and know where each of them receives this one's."""
+        stand_ins = self._core.stand_ins
+        while True:
+            registered = {each.bootstrap for each in self._state_log.state.routers()} - {self.bootstrap}
+            for home in sorted(registered - stand_ins.addresses.keys()):
+                for gone in self._ports.bound(list(stand_ins.addresses), registered):
+                    del stand_ins.addresses[gone]
+                await self._stand_in(home)
+            heard = self._state_log.alive(RouterPresence)
+            if any(each.instance == self.instance for each in heard):  # who hears not even itself hears nobody
+                stand_ins.follow(self.bootstrap, heard)
+            await self._state_log.changed(1.0)
+
     async def _watch_transactions(self) -> None:
         while True:
             await sleep(_LOOK_AT_TRANSACTIONS_S)
@@ -307,8 +289,7 @@ class Router:
     def _replaced(self) -> None:
         """Nobody waits for this router at a fence any more, so it must not forward anything any more."""
         self._owes = any(self._core.forwards.in_flight.values())
-        for server in self._servers.values():
-            server.close()
+        self._ports.close()
         for connection in [*self._connections, *self._draining]:
             connection.abort()
         raise Refused(
@@ -353,6 +334,10 @@ class Router:
             more_clients=more,
             protocol=door.protocol,
             maps_clients=door.mapped or door.knows_certificates,
+            bootstrap=self.bootstrap,
+            listeners={node: f"{host}:{port}" for node, (host, port) in core.book.addresses.items()},
+            stand_ins=core.stand_ins.addresses,
+            limits=core.limits.told(),
         )
 
     async def _presence(self) -> None:

@@ -11,11 +11,17 @@ from collections import deque
 from collections.abc import Callable
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import is_flexible
-from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
-from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, encode_request, rewrite_answer
+from kmigrate.router.apis.addresses import (
+    METADATA,
+    ONE_BROKERS,
+    REWRITTEN,
+    decode_request,
+    encode_request,
+    none_here,
+    rewrite_answer,
+)
 from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
 from kmigrate.router.apis.broker_names import (
     BROKER_CONFIG_APIS,
@@ -33,27 +39,26 @@ from kmigrate.router.apis.offered import (
     filter_api_versions,
     unsupported_api_versions,
 )
-from kmigrate.router.apis.produce import PRODUCE, ProduceRequest, without_hints
+from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
 from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
-from kmigrate.router.exchange import Exchange
 from kmigrate.router.follow import FollowDesk
-from kmigrate.router.identities import OwnProducer
 from kmigrate.router.login import SASL_APIS, ClientLogin
-from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
+from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.produce_desk import ProduceDesk
+from kmigrate.router.produce_path import read_produce
 from kmigrate.router.sequencer import Sequencer, Slot
 from kmigrate.router.transactions import TransactionDesk
 
 __all__ = ["Session"]
 
-_LONGEST_HOLD_S = 5.0
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _READS = SHARE_READS | {FETCH}
-_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | {SHARE_GROUP_HEARTBEAT}
+_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
 _NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
 """Administrative answers that name brokers also where the request named none."""
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
@@ -75,22 +80,17 @@ class Session:
         self._inbound: deque[tuple[RequestHead, bytearray, float]] = deque()
         self._inbound_bytes = 0
         self._order = Sequencer()
-        self._judge = ProduceJudge(core)
         self._follow = FollowDesk(core, edge)
         self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
-        self._held: Held | None = None
-        self._arrived = 0.0
-        self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
-        """When the last fence let go here, and the keys of its topics."""
+        self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
         self._group_deadline: float | None = None
-        self._asking_id = False
-        self._writes: dict[Slot, Exchange | None] = {}
-        """Writes under way that asked for an answer; None where one passes as it is."""
         self._advancing = False
         self.gone = False
         self.host = self.client_id = self.software = ""
         """Whose connection it is, as far as it has told; the edge knows the host."""
+        self.home = ""
+        """The router whose client it is, where another is asked in its stead; '' for this one's (`stand_ins`)."""
         self.on_broker = True
         """Whether it came to a broker's listener, and not to the bootstrap listener."""
         self.since = self.active = 0.0
@@ -126,8 +126,8 @@ class Session:
             self._transactions.advance()
             self._follow.advance()
             while self._inbound:
-                head, frame, self._arrived = self._inbound[0]
-                if not self._take(head, frame):
+                head, frame, arrived = self._inbound[0]
+                if not self._take(head, frame, arrived):
                     self._core.waiting.setdefault(self)
                     return
                 self._inbound.popleft()
@@ -147,13 +147,8 @@ class Session:
         self.gone = True
         self._transactions.closed()
         self._follow.closed()
-        for exchange in self._writes.values():
-            if exchange is not None:
-                exchange.lost()
-        if self._writes:
-            self._core.wake()
+        self._writes.closed()
         # A session and its edge know each other, and are freed when the garbage collector comes by: not the megabytes.
-        self._writes.clear()
         self._order.drop()
         self.advance()
 
@@ -171,12 +166,12 @@ class Session:
     @property
     def writing(self) -> bool:
         """Whether a write is under way that asked for an answer."""
-        return bool(self._writes)
+        return self._writes.under_way
 
     @property
     def _told(self) -> bool:
-        """Whether its client knows the brokers' own addresses."""
-        return self._core.table.finished and self._core.farewell.knows(self)
+        """Whether its client knows the brokers' own addresses, of which nobody is told but by its own router."""
+        return self._core.table.finished and not self.home and self._core.farewell.knows(self)
 
     @property
     def idle(self) -> bool:
@@ -206,11 +201,12 @@ class Session:
 
     # requests
 
-    def _take(self, head: RequestHead, frame: bytearray) -> bool:
+    def _take(self, head: RequestHead, frame: bytearray, arrived: float) -> bool:
         """Deal with the head request; False where it has to wait."""
         key = head.api_key
         if key == PRODUCE:
-            return self._produce(head, frame)
+            parting = self._core.table.finished and (self.leaving or self._told)
+            return self._writes.take(head, frame, arrived, parting=parting)
         if self.gone:
             return True
         if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
@@ -295,27 +291,32 @@ class Session:
 
     def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
         """To the target, and back with the router's addresses; or untouched, once the client may leave."""
-        if self._core.table.finished and not self._core.farewell.may_tell(self):
+        if self._core.table.finished and not self.home and not self._core.farewell.may_tell(self):
             return False
 
-        def change(answer: bytearray) -> Buffer:
+        slot, full = self._order.take(len(frame)), self._decodable(head, frame)
+
+        def answered(answer: bytearray) -> None:
             if self._told:
-                return answer
-            shown, stranger = rewrite_answer(answer, head, self._core.book, self._core.hidden())
-            if stranger:
-                self._core.outside.refresh_target()
-            return shown
+                self._fill(slot, answer)
+            else:
+                self._core.stand_ins.book(self.home, lambda book: self._show(slot, answer, head, book))
 
         if head.api_key == METADATA:
-            self._layout(head, frame, change)
+            ask_layout(self._core, self._edge, full, frame, decode_request(frame, full), answered)
         else:
-            self._pass(head, frame, change)
+            self._edge.to_target([frame], head.correlation_id, answered)
         return True
 
-    def _layout(self, head: RequestHead, frame: bytearray, change: Callable[[bytearray], Buffer]) -> None:
-        slot, full = self._order.take(len(frame)), self._decodable(head, frame)
-        request = decode_request(frame, full)
-        ask_layout(self._core, self._edge, full, frame, request, lambda answer: self._fill(slot, change(answer)))
+    def _show(self, slot: Slot, answer: bytearray, head: RequestHead, book: AddressBook) -> None:
+        try:
+            shown, stranger = rewrite_answer(answer, head, book, self._core.hidden())
+        except ProtocolViolation as violation:
+            self._edge.close(violation.what)
+            return
+        if stranger:
+            self._core.outside.refresh_target()
+        self._fill(slot, shown)
 
     def _read(self, head: RequestHead, answer: bytearray) -> Buffer:
         if self._told:
@@ -327,6 +328,9 @@ class Session:
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
         """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""
         core = self._core
+        if head.api_key in ONE_BROKERS and self.home:
+            self._answer(frame, none_here(head))
+            return
         full = self._decodable(head, frame)
         request = decode_request(frame, full)
         refusal = None
@@ -377,134 +381,3 @@ class Session:
         self._group_deadline = None
         self._answer(frame, wait_answer(head, request, held))
         return True
-
-    # Produce
-
-    def _produce(self, head: RequestHead, frame: bytearray) -> bool:
-        held = self._held
-        request = held.request if held else read_produce(frame, head)
-        if self.gone and request.acks != 0:
-            self._held = None
-            return True
-        table = self._core.table
-        if request.acks != 0 and table.finished and (self.leaving or self._told):
-            plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
-        elif held is None and not any(part.topic in table.topics for part in request.parts):
-            self._pass_write(head, frame, request)
-            return True
-        else:
-            plans = self._judge.judge(request, held)
-        waits = [plan for plan in plans if plan.move is Move.WAIT]
-        if waits and self._wait(request, waits):
-            return False
-        for plan in waits:
-            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
-        self._release(plans)
-        self._send(head, frame, request, plans)
-        return True
-
-    def _wait(self, request: ProduceRequest, waits: list[Plan]) -> bool:
-        """Note what is waited for and get it under way; False once the deadline has passed."""
-        now = self._edge.now()
-        if self._held is None:
-            limits = self._core.settings
-            longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
-            # Nobody waits for an answer that is never sent: a write without one is held until the fence ends.
-            deadline = now + longest if request.acks != 0 else float("inf")
-            self._held = Held(now, deadline, request)
-            if request.acks != 0:
-                self._edge.wake_at(deadline)
-        held = self._held
-        if now >= held.deadline:
-            return False
-        for plan in waits:
-            assert plan.route is not None
-            self._get_under_way(plan, plan.route.key, held, now)
-        return True
-
-    def _get_under_way(self, plan: Plan, key: str, held: Held, now: float) -> None:
-        assert plan.route is not None and plan.batch is not None
-        if plan.route.serve is Serve.HOLD:
-            held.fenced.setdefault((key, plan.part.partition), now)
-            if plan.transactional_id and plan.key not in held.asked:
-                held.asked.add(plan.key)
-                self._transactions.look(plan.transactional_id, self.advance)
-        elif plan.route.serve is Serve.FORWARD:
-            self._ask_own_id()
-        elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
-            held.asked.add(plan.key)
-
-            def located(offset: int) -> None:
-                held.known[plan.key] = False
-                held.offsets[plan.key] = offset
-                self.advance()
-
-            def then(known: bool) -> None:
-                stored = None if known else self._judge.stored(plan)
-                if stored is not None and plan.route is not None:
-                    self._core.outside.find_on_source(plan.route.link, *plan.key[:2], stored, located)
-                    return
-                held.known[plan.key] = known
-                self.advance()
-
-            self._core.outside.ask_target(*plan.key, then)
-
-    def _ask_own_id(self) -> None:
-        if self._asking_id:
-            return
-        self._asking_id = True
-
-        def then(producer_id: int) -> None:
-            self._asking_id = False
-            if producer_id >= 0:
-                self._judge.own = OwnProducer(producer_id)
-            self.advance()
-
-        self._core.outside.new_producer_id(then)
-
-    def _release(self, plans: list[Plan]) -> None:
-        """A request goes on: its time at the fence is known now, also where it only stood behind another."""
-        now, account = self._edge.now(), self._core.forwards
-        held, self._held = self._held, None
-        if held is not None and held.fenced:
-            self._last_fence = (now, frozenset(key for key, _ in held.fenced))
-            for (key, partition), since in held.fenced.items():
-                account.held(key, partition, (now - since) * 1000)
-        elif self._arrived < self._last_fence[0]:
-            for plan in plans:
-                if plan.route is not None and plan.route.key in self._last_fence[1]:
-                    account.held(plan.route.key, plan.part.partition, (now - self._arrived) * 1000)
-
-    def _pass_write(self, head: RequestHead, frame: bytearray, request: ProduceRequest) -> None:
-        """A write of topics that no link has goes to the target as it came."""
-        slot = self._order.take(len(frame))
-        if request.acks == 0:
-            self._edge.to_target([frame], head.correlation_id, None)
-            self._fill(slot, None)
-            return
-        self._writes[slot] = None
-
-        def answered(answer: bytearray) -> None:
-            self._written(slot, without_hints(answer, request))
-
-        self._edge.to_target([frame], head.correlation_id, answered)
-
-    def _written(self, slot: Slot, answer: Buffer) -> None:
-        self._writes.pop(slot, None)
-        self._fill(slot, answer)
-        if self._core.table.finished and not self._writes:
-            self._core.wake()
-
-    def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
-        slot = self._order.take(len(frame))
-        exchange = Exchange(
-            self._core, self._edge, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
-        )
-        if request.acks == 0:
-            self._fill(slot, None)
-        else:
-            self._writes[slot] = exchange
-        exchange.send(frame)
-        own = self._judge.own
-        if own is not None and own.exhausted:
-            self._judge.own = None

@@ -21,6 +21,9 @@ class RouterSettings:
     host: str = "127.0.0.1"
     port: int = 0
     node_port_base: int = 0
+    stand_in_ports: int = 0
+    """The first of a hundred ports for the listeners that are kept for clients of other routers; 0: `port` + 100,
+    or any free one with `port` 0 or where all are taken."""
     shares_ports: bool = False
     """Whether other processes of this host listen on the same ports: then none may be any other one."""
     advertised_host: str = ""

@@ -15,6 +15,7 @@ D  Who comes to a connection in the middle of a transaction is asked about first
 E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
    that has never seen one, the source.
+F  At the target a partition whose sequences go on from the source's enters with its first batch (`late`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.apis.blank import element
 from kmigrate.router.apis.transactions import (
     ADD_OFFSETS,
     ADD_PARTITIONS,
@@ -39,8 +39,10 @@ from kmigrate.router.apis.transactions import (
     partition_codes,
     partitions_answer,
     partitions_of,
+    partitions_request,
 )
 from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.entrance import Entrance
 from kmigrate.router.errand import Errand
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.holders import Holders
@@ -64,6 +66,7 @@ class TransactionDesk:
         self._talk = SourceTalk(core, edge)
         self._holders = Holders(core, self._talk)
         self._places = Whereabouts(core, edge, self._holders)
+        self._entrance = Entrance(core, edge)
         self._refused: set[str] = set()
         """Transactional ids of whose transaction nothing but refusals was seen."""
         self._held: list[Errand] = []
@@ -83,6 +86,7 @@ class TransactionDesk:
     def closed(self) -> None:
         self._gone = True
         self._held.clear()
+        self._entrance.closed()
         self._core.waiting.pop(self, None)
 
     def look(self, name: str, then: Callable[[], None]) -> None:
@@ -114,21 +118,16 @@ class TransactionDesk:
         """Nothing is mirrored any more, or yet."""
         if errand.head.api_key == END_TXN:
             self._end(errand)
+        elif errand.head.api_key == ADD_PARTITIONS:
+            self._add_at_target(errand)
         else:
             self._places.at_target.add(errand.name)
             self._pass(errand)
 
-    def _pass(self, errand: Errand, heard: Callable[[int], None] | None = None) -> None:
-        """To the target as it came; `heard` is told the code of an answer that has one."""
-        if self._gone:
-            return
-
-        def answered(frame: bytearray) -> None:
-            if heard is not None:
-                heard(errand.code_in(frame))
-            errand.reply(frame)
-
-        self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
+    def _pass(self, errand: Errand) -> None:
+        """To the target as it came."""
+        if not self._gone:
+            self._edge.to_target([errand.frame], errand.head.correlation_id, errand.reply)
 
     def _hold(self, errand: Errand) -> None:
         """Wait for a newer table, a moment; then the client is told to come again, which it does in silence."""
@@ -210,10 +209,13 @@ class TransactionDesk:
         if strangers:
             self._refuse(errand, strangers, at)
         elif at == TARGET:
-            self._places.at_target.add(errand.name)
-            self._pass(errand)
+            self._add_at_target(errand)
         else:
             self._add_at_source(errand, at)
+
+    def _add_at_target(self, errand: Errand) -> None:
+        self._places.at_target.add(errand.name)
+        self._entrance.add(errand)
 
     def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
         """Rule C; what still aligns is waited for, too."""
@@ -257,13 +259,7 @@ class TransactionDesk:
         keys = {self._core.table.topics[topic].key for topic in wanted}
         entry = self._core.begun.enter(link, errand.name, errand.epoch, keys)
         entry.ask()
-        topic_type = element(_ADD, "v3_and_below_topics")
-        message = _ADD(
-            v3_and_below_transactional_id=errand.name,
-            v3_and_below_producer_id=record.source_id,
-            v3_and_below_producer_epoch=record.source_epoch,
-            v3_and_below_topics=tuple(topic_type(name=name, partitions=parts) for name, parts in wanted.items()),
-        )
+        message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
 
         def told(answer: Any, code: int) -> None:
             if answer is None:
@@ -398,13 +394,28 @@ class TransactionDesk:
             return
         self._refused.discard(errand.name)
         if at == TARGET:
-            self._pass(errand, lambda code: self._ended_at_target(errand.name, code))
+            self._end_at_target(errand, lambda code: self._ended_at_target(errand.name, code))
         elif at is not None:
             record = self._holders.identity(errand, at, self._go)
             if record is not None:
                 self._end_at_source(errand, record, errand.fail)
         else:
             self._end_again(errand)
+
+    def _end_at_target(self, errand: Errand, heard: Callable[[int], None] | None = None) -> None:
+        if self._gone:
+            return
+
+        def told(frame: bytearray) -> None:
+            code = errand.code_in(frame)
+            if heard is not None:
+                heard(code)
+            if code != self._entrance.end_code(errand, code):
+                errand.fail(0)
+            else:
+                errand.reply(frame)
+
+        self._edge.to_target([errand.frame], errand.head.correlation_id, told)
 
     def _ended_at_target(self, name: str, code: int) -> None:
         if not row(code).retriable:
@@ -445,7 +456,7 @@ class TransactionDesk:
 
             def at_source(code: int) -> None:
                 if code == Code.INVALID_TXN_STATE:
-                    self._pass(errand)
+                    self._end_at_target(errand)
                 else:
                     errand.fail(code)
 
@@ -454,7 +465,7 @@ class TransactionDesk:
 
         def at_target(frame: bytearray) -> None:
             if errand.code_in(frame) == Code.INVALID_TXN_STATE:
-                self._end_at_source(errand, record, errand.fail)
+                self._end_at_source(errand, record, lambda code: errand.fail(self._entrance.end_code(errand, code)))
             else:
                 errand.reply(frame)
 

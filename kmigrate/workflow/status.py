@@ -188,6 +188,8 @@ class Snapshot:
             "on_brokers": word.on_brokers if word else -1,
             "clients": [dataclasses.asdict(client) for client in word.clients] if word else [],
             "more_clients": word.more_clients if word else 0,
+            "connections": word.connections if word else -1,
+            "limits": dataclasses.asdict(word.limits) if word and word.limits else None,
         }
 
 

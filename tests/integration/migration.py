@@ -49,6 +49,8 @@ class Migration:
     settings: str = ""
     engines: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
+    workers: int = 1
+    """Processes of each router."""
     traffic: Traffic | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +74,7 @@ class Migration:
                 if name not in self.ports:
                     self.ports[name] = free_ports(1)[0]
                 command += ["--port", str(self.ports[name]), "--name", label or "router"]
+                command += ["--workers", str(self.workers)] if self.workers > 1 else []
             log = self.folder / f"{name}.log"
             before = log.stat().st_size if log.exists() else 0
             with log.open("ab") as sink:
@@ -192,9 +195,9 @@ class Migration:
 
 
 @contextmanager
-def fresh_migration(root: Path, settings: str = "") -> Iterator[Migration]:
-    """A migration on two clusters of its own, of one broker each, because a state log has one name."""
-    with running_clusters(root, *source_and_target()) as (source, target):
+def fresh_migration(root: Path, settings: str = "", brokers: int = 1) -> Iterator[Migration]:
+    """A migration on two clusters of its own, of one broker each if nothing is said: a state log has one name."""
+    with running_clusters(root, *source_and_target(brokers)) as (source, target):
         run = Migration(source, target, root / "run", settings)
         try:
             yield run

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import RouterPresence
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
+from kmigrate.state.log import StateLog
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values
 
@@ -32,10 +34,10 @@ JAVA_RECORDS = 1500
 
 
 @contextmanager
-def java_producer(bootstrap: str, topic: str) -> Iterator[subprocess.Popen[str]]:
+def java_producer(bootstrap: str, topic: str, version: str = TARGET_VERSION) -> Iterator[subprocess.Popen[str]]:
     """Kafka's own producer, idempotent; its values count up."""
     command = [
-        str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+        str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', version)}/*",
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(JAVA_RECORDS),
         "--payload-monotonic", "--throughput", "200", "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all",
     ]  # fmt: skip
@@ -83,6 +85,50 @@ def test_routers_are_restarted_one_by_one_and_no_client_has_an_error(
         assert all(found == sorted(found) for found in stored.values())
 
     asyncio.run(scenario())
+
+
+def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_they_were_never_told(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """Java before 4.0 forgets its bootstrap addresses, which here would be of no use to anybody, anyway."""
+    topic = unique_name("orphans")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=3)
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING)
+            with router("other", target), router("home", target) as home:
+                await world.log.wait(lambda _: stand_ins(world.log, home.bootstrap) or None, 15, "a stand-in")
+                with (
+                    java_producer(home.bootstrap, topic, SOURCE_VERSION) as java,
+                    Writer(home.bootstrap, topic, "w") as writer,
+                ):
+                    await quietly(writer.until, 300)
+                    await quietly(wait_until, lambda: java_wrote(source, topic), 30, "Java's first records")
+                    home.kill()
+                    out, _ = await quietly(java.communicate, None, 60)
+                    await quietly(writer.until, writer.acked + 300)
+                    writer.finish()
+                assert java.returncode == 0 and re.search(r"^[\w.]+Exception", out, re.MULTILINE) is None, out
+                assert writer.errors == []
+                stored = values(source.bootstrap, topic)
+                mine = {p: [v for v in found if v.startswith(b"w")] for p, found in stored.items()}
+                assert mine == writer.sent
+                numbers = {p: [int(v) for v in found if not v.startswith(b"w")] for p, found in stored.items()}
+                assert sorted(n for found in numbers.values() for n in found) == list(range(JAVA_RECORDS))
+                assert all(found == sorted(found) for found in numbers.values())
+
+    asyncio.run(scenario())
+
+
+def stand_ins(log: StateLog, home: str) -> list[str]:
+    """Where clients of a router are received besides, once that router says so itself by hearing of it."""
+    return [each.stand_ins[home] for each in log.alive(RouterPresence) if home in each.stand_ins]
+
+
+def java_wrote(source: KafkaCluster, topic: str) -> bool:
+    return any(not value.startswith(b"w") for found in values(source.bootstrap, topic).values() for value in found)
 
 
 def test_a_state_log_that_is_away_stops_no_producer_of_a_topic_that_is_merely_mirrored(

@@ -14,7 +14,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.protocol.codes import Code
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
@@ -241,6 +243,35 @@ def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promote
     asyncio.run(scenario())
     assert stored(source, written) == []
     assert stored(target, written) == [b"seen 1", b"seen 2", b"seen 3"]
+
+
+def test_a_partition_is_put_into_a_clients_transaction_in_its_name(
+    target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """What a router does for a batch whose coordinator another process talks to."""
+    topic, name = unique_name("joined"), unique_name("x")
+    make_topic(target, topic)
+    producer = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": name}, logger=None)
+    producer.init_transactions(30)
+
+    async def scenario() -> None:
+        async with ClusterClient(settings_of("target", target.bootstrap)) as client:
+            await quietly(transaction, producer, topic, b"one")
+            ((_, (state,)),) = (await client.describe_producers([(topic, 0)])).values()
+            holder = (name, state.producer_id, state.producer_epoch)
+            for _ in range(200):
+                code = await add_partition(client, holder, topic, 0)
+                if code != Code.CONCURRENT_TRANSACTIONS:
+                    break
+                await asyncio.sleep(0.05)
+            assert code == 0
+            assert await open_topics(client, [name]) == {name: frozenset({topic})}
+            older = (name, state.producer_id, state.producer_epoch - 1)
+            assert await add_partition(client, older, topic, 0) in (Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH)
+            await quietly(transaction, producer, topic, b"two")
+
+    asyncio.run(scenario())
+    assert stored(target, topic) == [b"one", b"two"]
 
 
 def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(

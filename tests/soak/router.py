@@ -107,32 +107,32 @@ def kills(run: Migration, count: int, report: Report) -> None:
     ports = free_ports(2)
     routers = [start_router(name, run.target, port, log_level="ERROR") for name, port in zip("ab", ports, strict=True)]
     addresses = ",".join(router.bootstrap for router in routers)
-    java: dict[str, subprocess.Popen[str]] = {}
+    java: dict[str, JavaProducer] = {}
     try:
         for role in ("producers", "transactional"):
             traffic.roll(role, addresses)
         wanted = round(count * _KILL_S * _JAVA_RATE)
-        java = {topic: _java(addresses, topic, wanted, topic.endswith("transactions")) for topic in _TOPICS[2:]}
+        java = {topic: JavaProducer(addresses, topic, wanted, topic.endswith("transactions")) for topic in _TOPICS[2:]}
         dice = random.Random(report.seed)
         for number in range(count):
             time.sleep(dice.uniform(0.3, 2.0))
             routers[number % 2] = _killed(routers[number % 2], run.target, ports[number % 2])
             report.kills += 1
-        said = {topic: process.communicate(timeout=300)[0] for topic, process in java.items()}
+        codes = {topic: producer.process.wait(300) for topic, producer in java.items()}
         traffic.stop()
         for topic in _TOPICS:
             wait_until(lambda topic=topic: _alike(run, topic), 60, f"the mirror of {topic} to catch up")  # type: ignore[misc]
         verdict = run.judge("plain", "transactions")
         report.records = verdict.acked + wanted * len(java)
         report.anomalies = {**verdict.named}
-        for topic, process in java.items():
-            found = _judge_java(run.target.bootstrap, topic, wanted, process.returncode, said[topic])
+        for topic, producer in java.items():
+            found = _judge_java(run.target.bootstrap, topic, wanted, codes[topic], producer.said)
             report.anomalies |= {f"{topic}_{name}": number for name, number in found.items()}
             if found["client_errors"]:
-                report.java_said[topic] = said[topic][-3000:]
+                report.java_said[topic] = producer.said[-3000:]
     finally:
-        for process in java.values():
-            process.kill()
+        for producer in java.values():
+            producer.close()
         for router in routers:
             router.kill()
 
@@ -146,16 +146,33 @@ def _alike(run: Migration, topic: str) -> bool:
     return ends(run.source.bootstrap, topic, _PARTITIONS) == ends(run.target.bootstrap, topic, _PARTITIONS)
 
 
-def _java(bootstrap: str, topic: str, records: int, transactional: bool) -> subprocess.Popen[str]:
-    """Kafka's own producer: idempotent, or in transactions of 50 ms; its values count up."""
-    command = [
-        str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
-        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
-        "--payload-monotonic", "--throughput", str(_JAVA_RATE),
-        *(["--transactional-id", topic, "--transaction-duration-ms", "50"] if transactional else []),
-        "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all", "enable.idempotence=true",
-    ]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+class JavaProducer:
+    """Kafka's own producer: idempotent, or in transactions of 50 ms; its values count up.
+
+    What it says goes to a file: it has much to say of each kill, and would stand still once a pipe is full.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, records: int, transactional: bool) -> None:
+        command = [
+            str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
+            "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
+            "--payload-monotonic", "--throughput", str(_JAVA_RATE),
+            *(["--transactional-id", topic, "--transaction-duration-ms", "50"] if transactional else []),
+            "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all", "enable.idempotence=true",
+        ]  # fmt: skip
+        self._output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
+
+    @property
+    def said(self) -> str:
+        """All that it has said."""
+        self._output.seek(0)
+        return self._output.read()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._output.close()
 
 
 def _judge_java(bootstrap: str, topic: str, wanted: int, code: int, said: str) -> dict[str, int]:

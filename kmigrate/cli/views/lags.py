@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from kmigrate.model.lag import Lag
 
-__all__ = ["lag_text"]
+__all__ = ["bytes_text", "lag_text"]
 
 
 def lag_text(lag: Lag) -> str:
     """`1,500 (~45 kB, 3.2 s)`; what is not known is left out, `?` where nothing is."""
     if lag.records <= 0:
         return "?" if lag.records < 0 else "0"
-    more = [*([f"~{_bytes(lag.bytes)}"] if lag.bytes >= 0 else []), *([_time(lag.seconds)] if lag.seconds >= 0 else [])]
+    size = [f"~{bytes_text(lag.bytes)}"] if lag.bytes >= 0 else []
+    more = [*size, *([_time(lag.seconds)] if lag.seconds >= 0 else [])]
     about = f" ({', '.join(more)})" if more else ""
     return f"{lag.records:,}{about}"
 
 
-def _bytes(count: float) -> str:
+def bytes_text(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kmigrate.cli.views.lags import lag_text
+from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import phase_text, table
 from kmigrate.model.lag import Lag
 from kmigrate.model.records import RouterPresence
@@ -22,6 +23,7 @@ _USUAL_MS = 2_000
 
 def snapshot_view(shot: Snapshot) -> RenderableType:
     parts: list[RenderableType] = [_processes(shot)]
+    parts += [limits_line(word) for word in sorted(shot.connected.values(), key=lambda word: word.name)]
     for link in shot.links:
         line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
         if link.throttle:

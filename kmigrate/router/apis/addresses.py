@@ -15,14 +15,26 @@ from kio.schema.errors import ErrorCode
 from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, response_body_offset
-from kmigrate.router.apis.blank import frame_answer
+from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.apis.quorum import SHOWN_FIELDS
 from kmigrate.router.apis.share import LEADER_FIELDS
 from kmigrate.router.nodeids import AddressBook
 
-__all__ = ["REWRITTEN", "REWRITTEN_FIELDS", "decode_request", "encode_request", "rewrite_answer"]
+__all__ = [
+    "ONE_BROKERS",
+    "REWRITTEN",
+    "REWRITTEN_FIELDS",
+    "decode_request",
+    "encode_request",
+    "none_here",
+    "rewrite_answer",
+]
 
 METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
+LIST_GROUPS, LIST_TRANSACTIONS = 16, 66
+
+ONE_BROKERS = frozenset({LIST_GROUPS, LIST_TRANSACTIONS})
+"""What a broker tells of itself alone. Clients ask all that Metadata names: those that stand for none have nothing."""
 
 REWRITTEN = frozenset({METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER})
 
@@ -68,6 +80,11 @@ def rewrite_answer(
     return frame_answer(changed, head.correlation_id), stranger
 
 
+def none_here(head: RequestHead) -> bytes:
+    """The answer of a broker that has none of what is asked for."""
+    return frame_answer(blank(entity(head.api_key, head.version, "response")), head.correlation_id)
+
+
 def _brokers(brokers: tuple[Any, ...], book: AddressBook, id_name: str) -> tuple[tuple[Any, ...], bool]:
     out = []
     for broker in brokers:
@@ -79,9 +96,16 @@ def _brokers(brokers: tuple[Any, ...], book: AddressBook, id_name: str) -> tuple
     return tuple(out), len(out) < len(brokers)
 
 
+def _spares(brokers: tuple[Any, ...], book: AddressBook) -> tuple[Any, ...]:
+    if not brokers:
+        return ()
+    plain = dataclasses.replace(brokers[0], rack=None)
+    return tuple(dataclasses.replace(plain, node_id=s.node, host=s.host, port=s.port) for s in book.spares)
+
+
 def _metadata(message: Any, book: AddressBook, hidden: Collection[str]) -> tuple[Any, bool]:
     brokers, stranger = _brokers(message.brokers, book, "node_id")
-    changed: dict[str, Any] = {"brokers": brokers}
+    changed: dict[str, Any] = {"brokers": brokers + _spares(brokers, book)}
     if hasattr(message, "controller_id"):
         changed["controller_id"] = book.shown(int(message.controller_id))
     topics = []

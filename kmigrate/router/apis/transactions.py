@@ -28,6 +28,7 @@ __all__ = [
     "partition_codes",
     "partitions_answer",
     "partitions_of",
+    "partitions_request",
     "read_answer",
 ]
 
@@ -48,6 +49,20 @@ def holder_of(head: RequestHead, request: Any) -> tuple[str, int, int]:
 def partitions_of(request: Any) -> dict[str, tuple[int, ...]]:
     """The partitions that an AddPartitionsToTxn request names, by topic."""
     return {str(topic.name): tuple(map(int, topic.partitions)) for topic in request.v3_and_below_topics}
+
+
+def partitions_request(
+    kind: type[Any], holder: tuple[str, int, int], partitions: Mapping[str, tuple[int, ...]]
+) -> Any:
+    """AddPartitionsToTxn for a holder: transactional id, producer id, epoch."""
+    topic_type = element(kind, "v3_and_below_topics")
+    return blank(
+        kind,
+        v3_and_below_transactional_id=holder[0],
+        v3_and_below_producer_id=holder[1],
+        v3_and_below_producer_epoch=holder[2],
+        v3_and_below_topics=tuple(topic_type(name=name, partitions=parts) for name, parts in partitions.items()),
+    )
 
 
 def fenced_code(head: RequestHead) -> int:

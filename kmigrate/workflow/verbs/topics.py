@@ -13,6 +13,7 @@ from kmigrate.model.coupling import coupled_topics, unit_of
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
+    GroupRecord,
     LinkRecord,
     PromoteTerms,
     Record,
@@ -301,16 +302,25 @@ async def _reading_groups(
         if group.phase is GroupPhase.PROMOTED or not topics:
             continue
         read = {t for t, _ in await source_admin.group_offsets(group.group, stable=False)}
-        if group.mode is GroupMode.FOLLOW:
-            read -= unit_of(estate.log.state.transactions(link.name), groups=[group.group])[0].keys()
+        with_it = _written_with(estate.log.state, group)
+        read -= set(with_it)
         found += [
             Finding(
                 "refuse",
                 "group-not-promoted",
                 f"group {group.group} reads {topic} and is {group.phase}",
-                f"kmigrate group promote {group.group}",
+                f"kmigrate promote {' '.join(with_it)}, with which it goes; then this one"
+                if with_it
+                else f"kmigrate group promote {group.group}",
             )
             for topic in topics
             if topic in read
         ]
     return found
+
+
+def _written_with(state: State, group: GroupRecord) -> list[str]:
+    """Topics that are written in the transactions that commit a group's positions: it is promoted with them."""
+    if group.mode is not GroupMode.FOLLOW:
+        return []
+    return sorted(unit_of(state.transactions(group.link), groups=[group.group])[0])

@@ -19,6 +19,7 @@ from kmigrate.model.records import (
     ClusterRef,
     ControllerPresence,
     CopyIdentity,
+    EndedClients,
     FenceAck,
     GroupRecord,
     LeaseRecord,
@@ -29,6 +30,7 @@ from kmigrate.model.records import (
     ProducerMark,
     PromoteTerms,
     Record,
+    RouterLimits,
     RouterPresence,
     RouterRecord,
     TopicRecord,
@@ -75,6 +77,7 @@ _RECORDS: list[Record] = [
         shares=True, generation=7, problems={"u": "why"},
     ),
     RouterPresence("i", "r", 5, 500, {"topic/l/t": FenceAck(9, 0, {0: (_MARK,)})}, {"topic/l/t": {0: 1.5}}),
+    RouterPresence("i", "r", 5, 500, limits=RouterLimits(9, 3, 4, 5, 6, {"memory": EndedClients(2, "app at h")})),
     ControllerPresence("i", 5, True, 500),
 ]
 

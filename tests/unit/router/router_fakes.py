@@ -23,6 +23,7 @@ from kmigrate.router.core import Buffer, Core, Outcome, StoredBatch
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.session import Session
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.stand_ins import StandIns
 
 SHIFT = 7 << 40
 
@@ -141,6 +142,7 @@ class FakeOutside:
     ids: list[Callable[[int], None]] = field(default_factory=list)
     asked: list[tuple[str, int, int, Callable[[bool], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
+    joins: list[tuple[tuple[str, int, int], str, int, Callable[[int], None]]] = field(default_factory=list)
     stands_at: int = -1
     drains: int = 0
     said: list[str] = field(default_factory=list)
@@ -181,6 +183,11 @@ class FakeOutside:
 
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
         self.asked.append((topic, partition, producer_id, then))
+
+    def join_at_target(
+        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
+    ) -> None:
+        self.joins.append((holder, topic, partition, then))
 
     def find_on_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]
@@ -226,7 +233,9 @@ class Stage:
         self.outside = FakeOutside()
         book = AddressBook(1_000_000, {1: ("router", 9001)})
         self.memory = FakeMemory(self._follow)
-        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory)
+        self.asked: list[tuple[str, Callable[[bool], None]]] = []
+        stand_ins = StandIns(book, lambda home, then: self.asked.append((home, then)))
+        self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory, stand_ins)
         self._routes, self._held = routes, held
         self._followed: dict[str, GroupRoute] = {}
         self.core.swap(table(*routes, held=held))

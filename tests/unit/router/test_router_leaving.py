@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.model.records import ConnectedClient
+from kmigrate.model.records import ConnectedClient, RouterPresence
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head
@@ -75,6 +75,21 @@ def test_before_the_finish_clients_are_told_the_router_and_after_it_the_brokers(
         done(Outcome(_metadata_answer()))
         assert shown in stage.edge.replies[-1]
         _finish(stage, finished=shown == b"router")
+
+
+@pytest.mark.parametrize(("answers", "shown"), [(True, b"elsewhere"), (False, b"router")])
+def test_nobody_is_told_by_a_router_that_stands_in_for_its_own(answers: bool, shown: bytes) -> None:
+    stage = _stage()
+    presence = RouterPresence("i", "b", 1, 500, bootstrap="elsewhere:9000", listeners={1: "elsewhere:9001"})
+    stage.core.stand_ins.follow("router:9000", [presence])
+    stage.session.home = "elsewhere:9000"
+    _ask_metadata(stage.session)
+    done = stage.edge.sent[-1].done
+    assert done is not None
+    done(Outcome(_metadata_answer()))
+    stage.asked[0][1](answers)
+    assert shown in stage.edge.replies[-1] and b"real" not in stage.edge.replies[-1]
+    assert not stage.core.farewell.told
 
 
 def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kmigrate.model.records import EndedClients, RouterLimits
 from kmigrate.router.limits import Ended, Limits
 
 
@@ -11,6 +12,7 @@ from kmigrate.router.limits import Ended, Limits
 class Someone:
     held: int = 0
     idle: float = 0.0
+    named: str = "app at h"
     closed: list[str] = field(default_factory=list)
 
     def idle_for(self, now: float) -> float:
@@ -66,3 +68,17 @@ def test_idle_connections_are_ended_and_busy_ones_stay() -> None:
     account.part_from_idle([idle, busy], 100.0)
     assert (idle.closed, busy.closed) == ([""], [])
     assert account.ended[Ended.IDLE] == 1
+
+
+def test_everybody_is_told_how_near_its_limits_a_router_is_and_whom_it_ended_last() -> None:
+    account = limits(address=2, size=10)
+    for host in ("a", "b", "b", "b"):
+        account.admit(host, 0)
+    big = Someone(held=20, named="deaf at c")
+    account.watch(big)
+    account.watch(Someone(held=4))
+    account.relieve()
+    account.part_from_idle([Someone(idle=61.0), Someone(idle=62.0, named="quiet at d")], 100.0)
+    ended = {"address": ("b", 1), "memory": ("deaf at c", 1), "idle": ("quiet at d", 2)}
+    told = {limit: EndedClients(count, last) for limit, (last, count) in ended.items()}
+    assert account.told() == RouterLimits(10, 3, 2, 4, 10, told)

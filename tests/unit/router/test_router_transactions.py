@@ -45,6 +45,8 @@ class Desk:
         self.open: dict[str, tuple[str, ...]] = {}
         """Topics of the open transaction that DescribeTransactions tells, by where."""
         self.lost: set[tuple[str, int]] = set()
+        self.target_knows = True
+        """Whether the target's logs hold something of the producer."""
         self.passed: list[tuple[str, int, Any]] = []
         self._correlation = 0
 
@@ -64,8 +66,14 @@ class Desk:
         return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
 
     def hears(self) -> None:
-        while self.stage.edge.sent:
-            self._answer(self.stage.edge.sent.pop(0))
+        """Let the clusters answer everything but batches."""
+        edge, outside = self.stage.edge, self.stage.outside
+        while outside.asked or (asked := [sent for sent in edge.sent if peek_request(sent.frame).api_key]):
+            if outside.asked:
+                outside.asked.pop(0)[3](self.target_knows)
+            else:
+                edge.sent.remove(asked[0])
+                self._answer(asked[0])
 
     def _answer(self, sent: Sent) -> None:
         head = peek_request(sent.frame)

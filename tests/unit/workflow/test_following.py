@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +26,7 @@ from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import Handover
 from kmigrate.workflow.transactions import not_staged
 from kmigrate.workflow.verbs.modes import mode_for
+from kmigrate.workflow.verbs.topics import _reading_groups
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK
 
@@ -212,6 +214,23 @@ def test_once_a_topic_is_promoted_its_group_goes_on_to_the_target() -> None:
     with pytest.raises(Refused):
         asyncio.run(made.run())
     assert made.group.phase is GroupPhase.PROMOTED
+
+
+@pytest.mark.parametrize(
+    ("mode", "next_step"),
+    [
+        (GroupMode.FOLLOW, "kmigrate promote t, with which it goes; then this one"),
+        (GroupMode.HOLD, "kmigrate group promote g"),
+    ],
+)
+def test_what_only_the_group_reads_waits_for_it_and_says_how_the_group_is_promoted(
+    mode: GroupMode, next_step: str
+) -> None:
+    group = replace(GROUP, phase=GroupPhase.MIRRORED, mode=mode)
+    estate = SimpleNamespace(log=MemoryLog(LINK, TILL, TOPIC, group))
+    asked = _reading_groups(estate, LINK, Source(positions=("read",)), ["read"])  # type: ignore[arg-type]
+    (finding,) = asyncio.run(asked)
+    assert (finding.ref, finding.next_step) == ("group-not-promoted", next_step)
 
 
 # which mode

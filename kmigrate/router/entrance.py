@@ -1,0 +1,104 @@
+"""How partitions enter a transaction at the target, on one client connection: now, or with a first batch (`late`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code
+from kmigrate.router.apis.transactions import (
+    frame_request,
+    partition_codes,
+    partitions_answer,
+    partitions_of,
+    partitions_request,
+    read_answer,
+)
+from kmigrate.router.core import Core, Edge
+from kmigrate.router.errand import Errand
+
+__all__ = ["Entrance"]
+
+_ADD = entity(24, 3, "request")
+
+
+@dataclass(slots=True, eq=False)
+class Entrance:
+    """Takes AddPartitionsToTxn for the target."""
+
+    _core: Core
+    _edge: Edge
+    _gone: bool = False
+
+    def add(self, errand: Errand) -> None:
+        """Ask the target about each partition that may be late, then pass on what is not (A)."""
+        late, table = self._core.late, self._core.table
+        asked = {
+            (topic, index)
+            for topic, partitions in partitions_of(errand.request).items()
+            for index in partitions
+            if late.may_be(table, errand.holder, topic, index)
+        }
+        if not asked:
+            self._without((), errand)
+            return
+        waiting, unknown = set(asked), set[tuple[str, int]]()
+
+        def told(key: tuple[str, int], known: bool) -> None:
+            waiting.discard(key)
+            if known:
+                late.written.add((*key, errand.producer_id))
+            else:
+                unknown.add(key)
+            if not waiting:
+                self._without(unknown, errand)
+
+        for key in sorted(asked):
+            self._core.outside.ask_target(*key, errand.producer_id, partial(told, key))
+
+    def closed(self) -> None:
+        self._gone = True
+        joiners = self._core.late.joiners
+        for name in [name for name, join in joiners.items() if join == self._join]:
+            del joiners[name]
+
+    def end_code(self, errand: Errand, code: int) -> int:
+        """What the client is told of the cluster's code for an EndTxn (C)."""
+        if code != Code.INVALID_TXN_STATE or errand.request.committed:
+            return code
+        table = self._core.table
+        topics = {topic for record in table.transactions.get(errand.name, {}).values() for topic in record.topics}
+        return 0 if any(self._core.late.carried_over(table, errand.holder, topic) for topic in topics) else code
+
+    def _without(self, late: Collection[tuple[str, int]], errand: Errand) -> None:
+        """Pass on what is not late, and tell the client that all is in."""
+        if self._gone:
+            return
+        if not late:
+            self._edge.to_target([errand.frame], errand.head.correlation_id, errand.reply)
+            return
+        self._core.late.joiners[errand.name] = self._join
+        wanted = partitions_of(errand.request)
+        rest = {t: left for t, parts in wanted.items() if (left := tuple(i for i in parts if (t, i) not in late))}
+        if not rest:
+            errand.fail(0)
+            return
+
+        def told(frame: bytearray) -> None:
+            codes = partition_codes(errand.read(frame))
+            errand.reply(partitions_answer(errand.head, errand.request, codes, 0))
+
+        message = partitions_request(type(errand.request), errand.holder, rest)
+        frame = frame_request(message, errand.head.correlation_id, errand.head.client_id)
+        self._edge.to_target([frame], errand.head.correlation_id, told)
+
+    def _join(self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """A late partition's first batch has come, on whichever connection of the client (B)."""
+
+        def told(frame: bytearray) -> None:
+            then(partition_codes(read_answer(_ADD, frame))[(topic, partition)])
+
+        frame = frame_request(partitions_request(_ADD, holder, {topic: (partition,)}), 0, None)
+        self._edge.to_target([frame], 0, told)

@@ -1,0 +1,56 @@
+"""Partitions that enter a transaction at the target late: with their first batch, and not when they are named.
+
+The end of a transaction writes a marker to every partition that is in it. On a partition whose log holds nothing of the
+producer yet, that marker leaves the last sequence −1, and from then on only sequence 0 is taken (W4). A producer that
+wrote there at the source goes on with its next sequence. So a transaction of it that is aborted before its first batch
+after the promote, as the one whose positions are refused because its group has just moved, would cost the client
+OUT_OF_ORDER_SEQUENCE_NUMBER, at which applications end. Lettered rules:
+
+A  A partition that a holder may have written at the source, and of whose producer the target's log knows nothing, is
+   not told to the target's coordinator by AddPartitionsToTxn; the client is told that it is in.
+B  A transactional batch for such a partition waits until the partition is in: its client's own connection to the
+   coordinator says so, or the router itself where another process has that connection. To say it twice is no harm.
+C  Where nothing else was in it the coordinator has heard of no transaction: an abort that it calls INVALID_TXN_STATE
+   has succeeded.
+D  Nothing is late once clients are told real addresses: they would write past the routers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kmigrate.model.routes import RoutingTable, Serve
+
+__all__ = ["Joiner", "Late", "Written"]
+
+Written = tuple[str, int, int]
+"""Topic, partition, producer id as the client knows it."""
+Holder = tuple[str, int, int]
+"""Transactional id, producer id and epoch as the client knows them."""
+Joiner = Callable[[Holder, str, int, Callable[[int], None]], None]
+"""Puts a partition into a holder's transaction at the target, and tells the coordinator's code."""
+
+
+@dataclass(slots=True)
+class Late:
+    """What one router knows of them."""
+
+    written: set[Written] = field(default_factory=set)
+    """Of which producers the target's partitions hold something: these are never late again."""
+    joiners: dict[str, Joiner] = field(default_factory=dict)
+    """By transactional id the connection that has told its client of a late partition."""
+
+    @staticmethod
+    def carried_over(table: RoutingTable, holder: Holder, topic: str) -> bool:
+        """Whether a holder may have written a topic at its source before its promote (A, D)."""
+        name, producer_id, epoch = holder
+        route = table.topics.get(topic)
+        if route is None or route.serve is not Serve.LOCAL or table.finished:
+            return False
+        known = table.transactions.get(name, {}).get(route.link)
+        return known is not None and (known.producer_id, known.epoch) == (producer_id, epoch) and topic in known.topics
+
+    def may_be(self, table: RoutingTable, holder: Holder, topic: str, partition: int) -> bool:
+        """Whether a partition is late unless the target says that it holds something of the producer."""
+        return (topic, partition, holder[1]) not in self.written and self.carried_over(table, holder, topic)

@@ -1,0 +1,114 @@
+"""The listeners of one router: bootstrap, one for each target broker, and one for the clients of each other router.
+
+Some clients never go back to their bootstrap address, so each listener is where it was before when a router is started
+again, unless another program has taken that port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from zlib import crc32
+
+from kmigrate.errors import Refused
+from kmigrate.net.tls import ServerTls
+from kmigrate.router.settings import RouterSettings
+
+__all__ = ["Ports"]
+
+_BACKLOG = 1024
+_TLS_FAREWELL_S = 3.0
+"""How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
+_STAND_INS_FROM = 100
+"""How far the first listener for clients of another router is from the bootstrap listener."""
+_STAND_IN_PORTS = 100
+_STAND_INS = 64
+"""Listeners for clients of other routers, at most where some of these are gone."""
+
+Key = int | str | None
+"""A target broker; the home whose clients are received there (`stand_ins`); None: the bootstrap listener."""
+
+
+class Ports:
+    """Binds at once, takes connections from `serve` on."""
+
+    def __init__(
+        self, settings: RouterSettings, accept: Callable[[Key], asyncio.BaseProtocol], tls: ServerTls | None
+    ) -> None:
+        self._settings = settings
+        self._accept = accept
+        self._tls = tls
+        self._servers: dict[Key, asyncio.Server] = {}
+        self._serving = False
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._servers
+
+    async def listen(self, key: Key) -> tuple[str, int]:
+        """Bind a listener; returns where clients are told that it is."""
+        wanted = self._wanted(key)
+        for port in wanted[:-1]:
+            try:
+                return await self._bind(key, port)
+            except Refused:
+                continue
+        return await self._bind(key, wanted[-1])
+
+    def _wanted(self, key: Key) -> list[int]:
+        """Ports, best first; 0 is any free one, of which no firewall and no other process at these ports would know."""
+        settings = self._settings
+        if key is None:
+            return [settings.port]
+        if isinstance(key, str):
+            given, first, start = settings.stand_in_ports, settings.port + _STAND_INS_FROM, crc32(key.encode())
+            steps = [(start + number) % _STAND_IN_PORTS for number in range(_STAND_IN_PORTS)]
+        else:
+            given, first, steps = settings.node_port_base, settings.port + 1, [key]
+        if not (given or settings.port):
+            return [0]
+        near = [port for step in steps if (port := (given or first) + step) < 1 << 16]
+        return near if near and (given or settings.shares_ports) else [*near, 0]
+
+    async def _bind(self, key: Key, port: int) -> tuple[str, int]:
+        settings = self._settings
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: self._accept(key),
+                settings.host,
+                port,
+                backlog=_BACKLOG,
+                reuse_port=settings.shares_ports or None,
+                start_serving=False,
+                ssl=self._tls.context if self._tls else None,
+                ssl_handshake_timeout=settings.login_s if self._tls else None,
+                ssl_shutdown_timeout=_TLS_FAREWELL_S if self._tls else None,
+            )
+        except OSError as error:
+            raise Refused(
+                "router-port-taken",
+                f"router {settings.name} cannot listen on {settings.host}:{port}: {error}",
+                still_true="no client was taken",
+                next_step="choose other ports for this router",
+            ) from error
+        self._servers[key] = server
+        if self._serving:
+            await server.start_serving()
+        return settings.told_host, int(server.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        """Take connections, on all listeners that are and that come."""
+        self._serving = True
+        for server in self._servers.values():
+            await server.start_serving()
+
+    def bound(self, homes: Sequence[str], registered: Collection[str]) -> list[str]:
+        """Close what there are too many of among listeners for clients of others, once these are gone; tells which."""
+        gone = [home for home in homes if home not in registered][: max(0, len(homes) - _STAND_INS + 1)]
+        for home in gone:
+            self._servers.pop(home).close()
+        return gone
+
+    def close(self) -> None:
+        """Take no more connections."""
+        for server in self._servers.values():
+            server.close()

@@ -1,0 +1,233 @@
+"""The writes of one client connection: judged, held for what they wait for, sent, and answered in their place.
+
+A write stands at the head of its connection's requests until every partition of it can be dealt with, so that no batch
+overtakes another of its producer (`produce_path` says what a partition can meet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.apis.produce import ProduceRequest, without_hints
+from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.exchange import Exchange
+from kmigrate.router.identities import OwnProducer
+from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
+from kmigrate.router.sequencer import Sequencer, Slot
+from kmigrate.router.transactions import TransactionDesk
+
+__all__ = ["ProduceDesk"]
+
+_LONGEST_HOLD_S = 5.0
+_AGAIN_S = 0.02
+"""Until a coordinator that is busy with the end of the last transaction is asked again."""
+
+
+class ProduceDesk:
+    """Takes the head request when it is a Produce; `advance` has it taken again when what it waits for may be there."""
+
+    def __init__(
+        self,
+        core: Core,
+        edge: Edge,
+        transactions: TransactionDesk,
+        order: Sequencer,
+        fill: Callable[[Slot, Buffer | None], None],
+        advance: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._edge = edge
+        self._transactions = transactions
+        self._order = order
+        self._fill = fill
+        self._advance = advance
+        self._judge = ProduceJudge(core)
+        self._held: Held | None = None
+        self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
+        """When the last fence let go here, and the keys of its topics."""
+        self._asking_id = False
+        self._sent: dict[Slot, Exchange | None] = {}
+        """Writes under way that asked for an answer; None where one passes as it is."""
+        self._gone = False
+
+    def take(self, head: RequestHead, frame: bytearray, arrived: float, *, parting: bool) -> bool:
+        """Deal with a request that arrived at a moment; False where it has to wait.
+
+        A client that is `parting` goes to the brokers themselves: it is told that the leader has moved.
+        """
+        held = self._held
+        request = held.request if held else read_produce(frame, head)
+        if self._gone and request.acks != 0:
+            self._held = None
+            return True
+        table = self._core.table
+        if request.acks != 0 and parting:
+            plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
+        elif held is None and not any(part.topic in table.topics for part in request.parts):
+            self._pass_write(head, frame, request)
+            return True
+        else:
+            plans = self._judge.judge(request, held)
+        waits = [plan for plan in plans if plan.move is Move.WAIT]
+        if waits and self._wait(request, waits):
+            return False
+        for plan in waits:
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        self._release(plans, arrived)
+        self._send(head, frame, request, plans)
+        return True
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a write is under way that asked for an answer."""
+        return bool(self._sent)
+
+    def closed(self) -> None:
+        """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
+        self._gone = True
+        for exchange in self._sent.values():
+            if exchange is not None:
+                exchange.lost()
+        if self._sent:
+            self._core.wake()
+        self._sent.clear()
+
+    def _wait(self, request: ProduceRequest, waits: list[Plan]) -> bool:
+        """Note what is waited for and get it under way; False once the deadline has passed."""
+        now = self._edge.now()
+        if self._held is None:
+            limits = self._core.settings
+            longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
+            # Nobody waits for an answer that is never sent: a write without one is held until the fence ends.
+            deadline = now + longest if request.acks != 0 else float("inf")
+            self._held = Held(now, deadline, request)
+            if request.acks != 0:
+                self._edge.wake_at(deadline)
+        held = self._held
+        if now >= held.deadline:
+            return False
+        for plan in waits:
+            assert plan.route is not None
+            self._get_under_way(plan, plan.route.key, held, now)
+        return True
+
+    def _get_under_way(self, plan: Plan, key: str, held: Held, now: float) -> None:
+        assert plan.route is not None and plan.batch is not None
+        if plan.route.serve is Serve.HOLD:
+            held.fenced.setdefault((key, plan.part.partition), now)
+            if plan.transactional_id and plan.key not in held.asked:
+                held.asked.add(plan.key)
+                self._transactions.look(plan.transactional_id, self._advance)
+        elif plan.route.serve is Serve.FORWARD:
+            self._ask_own_id()
+        elif plan.transactional_id:
+            self._enter_late(plan, held)
+        elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
+            held.asked.add(plan.key)
+
+            def located(offset: int) -> None:
+                held.known[plan.key] = False
+                held.offsets[plan.key] = offset
+                self._advance()
+
+            def then(known: bool) -> None:
+                stored = None if known else self._judge.stored(plan)
+                if stored is not None and plan.route is not None:
+                    self._core.outside.find_on_source(plan.route.link, *plan.key[:2], stored, located)
+                    return
+                held.known[plan.key] = known
+                self._advance()
+
+            self._core.outside.ask_target(*plan.key, then)
+
+    def _enter_late(self, plan: Plan, held: Held) -> None:
+        """Have a partition in its transaction before its first batch goes to the target (`late`, B)."""
+        if plan.key in held.asked:
+            return
+        held.asked.add(plan.key)
+        late, outside = self._core.late, self._core.outside
+
+        def joined(code: int) -> None:
+            if not code:
+                held.known[plan.key] = False
+            elif row(code).retriable:
+                held.asked.discard(plan.key)
+                self._edge.wake_at(self._edge.now() + _AGAIN_S)
+                return
+            else:
+                held.refused[plan.key] = Code.INVALID_PRODUCER_EPOCH if code == Code.PRODUCER_FENCED else code
+            self._advance()
+
+        def then(known: bool) -> None:
+            if known:
+                late.written.add(plan.key)
+                held.known[plan.key] = True
+                self._advance()
+            else:
+                join = late.joiners.get(plan.transactional_id, outside.join_at_target)
+                join(plan.holder, *plan.key[:2], joined)
+
+        outside.ask_target(*plan.key, then)
+
+    def _ask_own_id(self) -> None:
+        if self._asking_id:
+            return
+        self._asking_id = True
+
+        def then(producer_id: int) -> None:
+            self._asking_id = False
+            if producer_id >= 0:
+                self._judge.own = OwnProducer(producer_id)
+            self._advance()
+
+        self._core.outside.new_producer_id(then)
+
+    def _release(self, plans: list[Plan], arrived: float) -> None:
+        """A request goes on: its time at the fence is known now, also where it only stood behind another."""
+        now, account = self._edge.now(), self._core.forwards
+        held, self._held = self._held, None
+        if held is not None and held.fenced:
+            self._last_fence = (now, frozenset(key for key, _ in held.fenced))
+            for (key, partition), since in held.fenced.items():
+                account.held(key, partition, (now - since) * 1000)
+        elif arrived < self._last_fence[0]:
+            for plan in plans:
+                if plan.route is not None and plan.route.key in self._last_fence[1]:
+                    account.held(plan.route.key, plan.part.partition, (now - arrived) * 1000)
+
+    def _pass_write(self, head: RequestHead, frame: bytearray, request: ProduceRequest) -> None:
+        """A write of topics that no link has goes to the target as it came."""
+        slot = self._order.take(len(frame))
+        if request.acks == 0:
+            self._edge.to_target([frame], head.correlation_id, None)
+            self._fill(slot, None)
+            return
+        self._sent[slot] = None
+
+        def answered(answer: bytearray) -> None:
+            self._written(slot, without_hints(answer, request))
+
+        self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _written(self, slot: Slot, answer: Buffer) -> None:
+        self._sent.pop(slot, None)
+        self._fill(slot, answer)
+        if self._core.table.finished and not self._sent:
+            self._core.wake()
+
+    def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
+        slot = self._order.take(len(frame))
+        exchange = Exchange(
+            self._core, self._edge, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
+        )
+        if request.acks == 0:
+            self._fill(slot, None)
+        else:
+            self._sent[slot] = exchange
+        exchange.send(frame)
+        own = self._judge.own
+        if own is not None and own.exhausted:
+            self._judge.own = None

@@ -1,0 +1,42 @@
+"""Whether something takes connections at an address: asked when somebody wants to know, once for all who do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kmigrate.net.tasks import TaskOwner
+
+__all__ = ["Reach"]
+
+_PATIENCE_S = 1.0
+
+
+class Reach:
+    """Asks by connecting, and says nothing on the connection."""
+
+    def __init__(self, tasks: TaskOwner) -> None:
+        self._tasks = tasks
+        self._waiting: dict[str, list[Callable[[bool], None]]] = {}
+
+    def __call__(self, address: str, then: Callable[[bool], None]) -> None:
+        waiting = self._waiting.setdefault(address, [])
+        waiting.append(then)
+        if len(waiting) == 1:
+            self._tasks.start(self._ask(address))
+
+    async def _ask(self, address: str) -> None:
+        answers = await _takes_connections(address)
+        for then in self._waiting.pop(address):
+            then(answers)
+
+
+async def _takes_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, int(port))
+    except OSError:  # TimeoutError is one
+        return False
+    transport.abort()
+    return True

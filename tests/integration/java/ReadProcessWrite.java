@@ -1,0 +1,123 @@
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.AuthorizationException;
+import org.apache.kafka.common.errors.OutOfOrderSequenceException;
+import org.apache.kafka.common.errors.ProducerFencedException;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/**
+ * Writes every record of one topic to the same partition of another, in transactions that commit its positions, too:
+ * a consumer and a producer as an application holds them, without Streams.
+ *
+ * <p>Arguments: bootstrap, group, transactional id, input topic, output topic. It says "committed" with the number of
+ * transactions so far, "aborted" with the reason, "died" with the reason where it cannot go on, as Kafka's documentation
+ * has it; SIGTERM ends it between two transactions, and it says "ended".
+ */
+public class ReadProcessWrite {
+    private final KafkaConsumer<byte[], byte[]> consumer;
+    private final KafkaProducer<byte[], byte[]> producer;
+    private final String written;
+
+    ReadProcessWrite(String bootstrap, String group, String id, String read, String written) {
+        Properties reading = new Properties();
+        reading.put("bootstrap.servers", bootstrap);
+        reading.put("group.id", group);
+        reading.put("enable.auto.commit", "false");
+        reading.put("auto.offset.reset", "earliest");
+        reading.put("isolation.level", "read_committed");
+        reading.put("max.poll.records", "50");
+        reading.put("heartbeat.interval.ms", "1000");
+        reading.put("key.deserializer", ByteArrayDeserializer.class);
+        reading.put("value.deserializer", ByteArrayDeserializer.class);
+        Properties writing = new Properties();
+        writing.put("bootstrap.servers", bootstrap);
+        writing.put("transactional.id", id);
+        writing.put("key.serializer", ByteArraySerializer.class);
+        writing.put("value.serializer", ByteArraySerializer.class);
+        this.consumer = new KafkaConsumer<>(reading);
+        this.producer = new KafkaProducer<>(writing);
+        this.written = written;
+        consumer.subscribe(List.of(read));
+        producer.initTransactions();
+    }
+
+    private void copy(ConsumerRecords<byte[], byte[]> found) {
+        Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
+        producer.beginTransaction();
+        for (ConsumerRecord<byte[], byte[]> record : found) {
+            producer.send(new ProducerRecord<>(written, record.partition(), record.key(), record.value()));
+            positions.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
+        }
+        producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
+        producer.commitTransaction();
+    }
+
+    /** Back to what was committed, as every such application does after an abort. */
+    private void goBack() {
+        Map<TopicPartition, OffsetAndMetadata> committed = consumer.committed(consumer.assignment());
+        for (TopicPartition partition : consumer.assignment()) {
+            if (committed.get(partition) == null) {
+                consumer.seekToBeginning(List.of(partition));
+            } else {
+                consumer.seek(partition, committed.get(partition));
+            }
+        }
+    }
+
+    private void run(AtomicBoolean stopping) {
+        int count = 0;
+        while (!stopping.get()) {
+            ConsumerRecords<byte[], byte[]> found = consumer.poll(Duration.ofMillis(100));
+            if (found.isEmpty()) {
+                continue;
+            }
+            try {
+                copy(found);
+                System.out.println("committed " + ++count);
+            } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException fatal) {
+                throw fatal;
+            } catch (KafkaException failed) {
+                System.out.println("aborted " + failed);
+                producer.abortTransaction();
+                goBack();
+            }
+        }
+        consumer.close();
+        producer.close();
+    }
+
+    public static void main(String[] args) {
+        AtomicBoolean stopping = new AtomicBoolean();
+        CountDownLatch ended = new CountDownLatch(1);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            stopping.set(true);
+            try {
+                ended.await(20, TimeUnit.SECONDS);
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }));
+        try {
+            new ReadProcessWrite(args[0], args[1], args[2], args[3], args[4]).run(stopping);
+            System.out.println("ended");
+        } catch (RuntimeException error) {
+            System.out.println("died " + error);
+        }
+        ended.countDown();
+    }
+}

@@ -1,0 +1,99 @@
+"""Programs of Kafka's own Java library as processes of a test, and what they say.
+
+What they read and write is judged by librdkafka; what they say tells what the library told its application.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kmigrate.sandbox.jars import ensure_jars
+from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import TARGET_VERSION
+from tests.integration.migration import wait_until
+
+__all__ = ["SOURCES", "JavaProgram", "JavaReader"]
+
+SOURCES = Path(__file__).parent / "java"
+_SMALL = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel="
+_LEAVING_S = 30
+
+
+class JavaProgram:
+    """A program that may be started, ended by SIGTERM and started again; all that it has said is in one file."""
+
+    def __init__(self, folder: Path, name: str, level: str = "warn") -> None:
+        self._level = level
+        self._log = folder / f"{name}.out"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, program: str | Path, *words: str) -> None:
+        """Start a class of the jars, or a single source file."""
+        jars = ensure_jars("kafka-tools", TARGET_VERSION)
+        command = [str(find_java().executable), *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def until(self, words: str, more_than: int = 0, seconds: float = 60) -> None:
+        """Wait until it has said something so often."""
+        wait_until(lambda: self.said.count(words) > more_than or self._dead, seconds, f"{words!r}: {self.said[-2000:]}")
+        assert not self._dead, self.said[-2000:]
+
+    @property
+    def complaints(self) -> list[str]:
+        """The lines in which the library warns of something or tells an error."""
+        return [line for line in self.said.splitlines() if " WARN " in line or " ERROR " in line]
+
+    @property
+    def _dead(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(_LEAVING_S)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.stop()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class JavaReader(JavaProgram):
+    """Kafka's VerifiableConsumer: it commits what it has read after each poll, and tells both."""
+
+    def start(self, bootstrap: str, topic: str, group: str, *more: str) -> None:
+        self.run(
+            "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", bootstrap, "--topic", topic,
+            "--group-id", group, "--verbose", "--reset-policy", "earliest", *more,
+        )  # fmt: skip
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What it has told of one kind."""
+        lines = (line for line in self.said.splitlines() if line.startswith("{") and line.endswith("}"))
+        return [event for event in map(json.loads, lines) if event["name"] == name]
+
+    @property
+    def records(self) -> list[tuple[int, int, bytes]]:
+        """Partition, offset and value of what it was given, in that order."""
+        return [(e["partition"], e["offset"], e["value"].encode()) for e in self.events("record_data")]
+
+    @property
+    def failed_commits(self) -> Sequence[dict[str, Any]]:
+        return [event for event in self.events("offsets_committed") if not event["success"]]
+

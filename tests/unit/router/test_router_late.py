@@ -1,0 +1,171 @@
+"""Partitions that enter a transaction at the target late: no marker stands before their producer's first batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kmigrate.model.routes import Serve
+from kmigrate.protocol.frames import peek_request
+from kmigrate.router.apis.produce import PRODUCE
+from kmigrate.router.apis.transactions import partitions_of
+from kmigrate.router.session import Session
+from tests.unit.router.router_fakes import FakeEdge, route
+from tests.unit.router.test_router_transactions import ADD, END, NAME, OFFSETS, Desk, T
+
+FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH = 90, 51, 48, 47
+
+
+def promoted(*topics: str, knows: bool = False) -> Desk:
+    """A holder whose topics were written at the source before their promote."""
+    desk = Desk(*(route(topic, Serve.LOCAL) for topic in topics or ("t",)), topics=topics or ("t",))
+    desk.target_knows = knows
+    return desk
+
+
+def test_a_partition_enters_with_its_first_batch_and_is_never_late_again() -> None:
+    desk = promoted()
+    assert desk.add("t") == {"t": 0}
+    assert desk.asked(ADD) == []
+    assert desk.produce("t", sequence=7) is None, "it waits"
+    desk.hears()
+    assert desk.asked(ADD) == [("target", ADD)]
+    assert partitions_of(desk.passed[-1][2]) == {"t": (0,)}
+    (sent,) = desk.stage.edge.sent
+    sent.answer()
+    desk.stage.edge.sent.clear()
+    desk.target_knows = True
+    assert desk.produce("t", sequence=8) is None, "it is asked once more"
+    desk.hears()
+    (sent,) = desk.stage.edge.sent
+    sent.answer()
+    desk.stage.edge.sent.clear()
+    assert desk.end() == 0
+    assert desk.add("t") == {"t": 0}
+    assert desk.produce("t", sequence=9) is not None
+    assert desk.asked(ADD, END) == [("target", ADD), ("target", END), ("target", ADD)]
+
+
+def test_where_the_target_knows_its_producer_a_partition_is_not_late() -> None:
+    desk = promoted(knows=True)
+    assert desk.add("t") == {"t": 0}
+    assert desk.asked(ADD) == [("target", ADD)]
+    assert desk.produce("t", sequence=7) is not None
+
+
+def test_what_is_not_late_is_passed_on_and_its_answer_is_told() -> None:
+    desk = Desk(route("t", Serve.LOCAL))
+    desk.target_knows = False
+    desk.codes["target", ADD] = BUSY
+    assert desk.add("t", "other") == {"t": 0, "other": BUSY}
+    assert [partitions_of(request) for _, key, request in desk.passed if key == ADD] == [{"other": (0,)}]
+
+
+def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds() -> None:
+    desk = promoted()
+    desk.add("t")
+    desk.codes["target", END] = NOTHING_OPEN
+    assert desk.end(committed=False) == 0
+    desk.add("t")
+    assert desk.end(committed=True) == NOTHING_OPEN
+
+
+def test_of_others_such_an_abort_is_told_as_it_is() -> None:
+    desk = Desk(route("t", Serve.LOCAL), known=False)
+    desk.codes["target", END] = NOTHING_OPEN
+    assert desk.add("t") == {"t": 0}
+    assert desk.end(committed=False) == NOTHING_OPEN
+
+
+def test_positions_alone_are_a_transaction() -> None:
+    desk = promoted()
+    desk.add("t")
+    assert desk.offsets("free") == 0
+    assert desk.end(committed=False) == 0
+    assert desk.asked(ADD, OFFSETS, END) == [("target", OFFSETS), ("target", END)]
+
+
+def test_the_connection_to_the_coordinator_joins_for_the_one_that_writes() -> None:
+    desk = promoted()
+    desk.add("t")
+    stage, coordinator = desk.stage, desk.stage.edge
+    stage.edge = FakeEdge()
+    stage.session = Session(stage.core, stage.edge)
+    assert desk.produce("t", sequence=7) is None
+    desk.hears()
+    assert (len(coordinator.sent), stage.edge.sent) == (1, [])
+    desk._answer(coordinator.sent.pop())
+    assert desk.asked(ADD) == [("target", ADD)]
+    assert [peek_request(sent.frame).api_key for sent in stage.edge.sent] == [PRODUCE]
+
+
+def test_a_batch_whose_coordinator_is_known_to_another_process_is_joined_by_the_router() -> None:
+    desk = promoted()
+    assert desk.produce("t", sequence=7) is None
+    desk.hears()
+    ((holder, topic, partition, then),) = desk.stage.outside.joins
+    assert (holder, topic, partition) == ((NAME, *T), "t", 0)
+    then(0)
+    assert len(desk.stage.edge.sent) == 1
+
+
+def test_a_connection_that_ends_joins_nothing_any_more() -> None:
+    desk = promoted()
+    desk.add("t")
+    assert NAME in desk.stage.core.late.joiners
+    desk.stage.session.closed()
+    assert desk.stage.core.late.joiners == {}
+
+
+def test_a_coordinator_that_is_busy_is_asked_again() -> None:
+    desk = promoted()
+    assert desk.produce("t", sequence=7) is None
+    desk.hears()
+    desk.stage.outside.joins.pop()[3](BUSY)
+    assert desk.stage.edge.sent == []
+    desk.stage.edge.clock = desk.stage.edge.wakes[-1]
+    desk.stage.session.advance()
+    desk.hears()
+    desk.stage.outside.joins.pop()[3](0)
+    assert len(desk.stage.edge.sent) == 1
+
+
+@pytest.mark.parametrize(("code", "told"), [(FENCED, OLD_EPOCH), (OLD_EPOCH, OLD_EPOCH), (53, 53)])
+def test_what_the_coordinator_refuses_is_told_to_who_writes(code: int, told: int) -> None:
+    desk = promoted()
+    desk.produce("t", sequence=7)
+    desk.hears()
+    desk.stage.outside.joins.pop()[3](code)
+    assert [error for _, parts in desk.stage.told() for _, _, error in parts] == [told]
+
+
+def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() -> None:
+    desk = promoted()
+    desk.produce("t", sequence=7)
+    desk.stage.edge.clock = desk.stage.edge.wakes[-1]
+    desk.stage.session.advance()
+    desk.stage.outside.asked.clear()
+    assert desk.produce("t", sequence=8) is None
+    assert [error for _, parts in desk.stage.told() for _, _, error in parts] == [6, 6]
+    desk.produce("t", sequence=7)
+    desk.hears()
+    desk.stage.outside.joins.pop()[3](0)
+    desk.produce("t", sequence=8)
+    desk.hears()
+    desk.stage.outside.joins.pop()[3](0)
+    assert [sent.where for sent in desk.stage.edge.sent] == ["target", "target"]
+
+
+@pytest.mark.parametrize("epoch", [T[1] - 1, T[1] + 1])
+def test_another_epoch_begins_its_sequences_anew(epoch: int) -> None:
+    desk = promoted()
+    desk.add("t", epoch=epoch)
+    assert desk.asked(ADD) == [("target", ADD)]
+
+
+def test_nothing_is_late_once_clients_are_told_where_the_brokers_are() -> None:
+    desk = promoted()
+    desk.stage.core.swap(replace(desk.stage.core.table, finished=True))
+    desk.add("t")
+    assert desk.asked(ADD) == [("target", ADD)]
