@@ -189,6 +189,7 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._frame = self._frame_view = None  # who has lost a connection may know it for long
         self._writable.set()
         self._on_lost(exc or self._reason)
 

@@ -93,6 +93,7 @@ class ProduceDesk:
                 exchange.lost()
         if self._sent:
             self._core.wake()
+        self._sent.clear()
 
     def _wait(self, request: ProduceRequest, waits: list[Plan]) -> bool:
         """Note what is waited for and get it under way; False once the deadline has passed."""

@@ -36,6 +36,11 @@ class Sequencer:
         self.pending_bytes += size
         return slot
 
+    def drop(self) -> None:
+        """Nobody is answered any more: forget the answers that wait for their turn."""
+        self.slots.clear()
+        self.pending_bytes = 0
+
     def fill(self, slot: Slot, answer: Buffer | None) -> list[Buffer]:
         """Fill a slot (None: no answer is due) and return everything that may leave now."""
         slot.done, slot.answer = True, answer

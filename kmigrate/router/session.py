@@ -148,6 +148,8 @@ class Session:
         self._transactions.closed()
         self._follow.closed()
         self._writes.closed()
+        # A session and its edge know each other, and are freed when the garbage collector comes by: not the megabytes.
+        self._order.drop()
         self.advance()
 
     def leave(self) -> None:

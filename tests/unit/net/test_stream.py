@@ -126,6 +126,8 @@ def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
     assert (peer.stream.held, large) == (100_000, [1])
     feed(peer.stream, bytes(150_000))
     assert peer.stream.held == 400_000
+    peer.stream.connection_lost(None)
+    assert peer.stream.held == 0
 
 
 def test_a_connection_that_is_read_within_another_ones_frame_spoils_nothing_of_it() -> None:

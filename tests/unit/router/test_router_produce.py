@@ -64,6 +64,19 @@ def test_answers_leave_in_the_order_of_requests() -> None:
     assert [correlation for correlation, _ in stage.told()] == [1, 2]
 
 
+def test_a_client_that_is_gone_leaves_no_answer_behind() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch()))
+    stage.produce(("free", 0, batch()))
+    stage.edge.sent[1].answer()
+    assert stage.session.writing
+    stage.session.closed()
+    assert (stage.session.waiting_bytes, stage.session.writing) == (0, False)
+    stage.edge.sent[0].answer()
+    assert stage.told() == []
+    assert stage.core.forwards.in_flight["topic/l/t"] == 0
+
+
 def test_a_batch_without_id_gets_one_of_the_routers_and_counted_sequences() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     for _ in range(2):
