@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import uvloop
@@ -36,4 +37,6 @@ async def main(link: str, source_bootstrap: str, target_bootstrap: str, instance
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # as `cli.engines` does, and for its reason
     uvloop.run(main(*sys.argv[1:6]))
