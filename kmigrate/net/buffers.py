@@ -7,9 +7,10 @@ it, views included, and gives nothing back: a buffer is free when this pool hold
 
 from __future__ import annotations
 
+import ctypes
 from sys import getrefcount
 
-__all__ = ["FrameBuffers"]
+__all__ = ["FrameBuffers", "give_back"]
 
 _KEEP_BYTES = 96 << 20
 _LEAST_BYTES = 1 << 20
@@ -53,6 +54,17 @@ class FrameBuffers:
                 staying.append((frame, capacity))
         self._kept = staying
         return surplus <= 0
+
+
+def give_back() -> None:
+    """Have the C library give the system what was freed, where it can be told to.
+
+    Once frames of up to 32 MB have been freed, glibc takes the next ones from its heap, and the heap stays as large as
+    it was while anything lies above them: hundreds of megabytes, at times, that nobody holds.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _resize(frame: bytearray, size: int) -> None:

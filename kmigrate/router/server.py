@@ -16,6 +16,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence
 from kmigrate.model.routes import routing_table
+from kmigrate.net.buffers import give_back
 from kmigrate.net.clock import boottime, monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.net.tls import ServerTls
@@ -24,6 +25,7 @@ from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
 from kmigrate.router.forgotten import end_forgotten
 from kmigrate.router.leaving import grouped
+from kmigrate.router.limits import Ended
 from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.memory import StateMemory
 from kmigrate.router.metrics import show_router
@@ -226,9 +228,12 @@ class Router:
             self._beat = boottime()
 
     async def _keep_limits(self) -> None:
-        looked = monotonic()
+        looked, relieved = monotonic(), 0
         while True:
             await sleep(_LOOK_AT_MEMORY_S)
+            if relieved < (parted := self._core.limits.ended[Ended.MEMORY]):
+                relieved = parted
+                give_back()
             self._core.limits.relieve()
             if (now := monotonic()) - looked >= min(_LOOK_AT_CLIENTS_S, self.settings.max_idle_s / 4):
                 looked = now

@@ -114,7 +114,7 @@ async def link_between(source: KafkaCluster, target: KafkaCluster, link: str) ->
                 lambda state: LinkRecord(
                     link,
                     f"uuid-{link}",
-                    ClusterRef("source", source.bootstrap),
+                    ClusterRef("source", source.bootstrap, source.cluster_id),
                     ClusterRef("target", target.bootstrap),
                     int(time.time() * 1000),
                 )

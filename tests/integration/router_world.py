@@ -186,7 +186,7 @@ async def link_between(
                 lambda _: LinkRecord(
                     link,
                     f"uuid-{link}",
-                    ClusterRef("source", source.bootstrap),
+                    ClusterRef("source", source.bootstrap, source.cluster_id),
                     ClusterRef("target", target.bootstrap, target_id),
                     1,
                 )
