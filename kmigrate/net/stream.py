@@ -161,7 +161,7 @@ class FrameStream(asyncio.BufferedProtocol):
             frame = scratch[at:stop]
             at = stop
             self._on_frame(frame)
-        self._head = bytes(scratch[at:fill])
+        self._head = b"" if self.lost else bytes(scratch[at:fill])
         _SCRATCHES.free = scratch
 
     def _refuse(self, size: int, begin: bytearray) -> None:

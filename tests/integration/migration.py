@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka.admin import NewTopic
 
 from kmigrate.sandbox.checker import Verdict, check
@@ -112,22 +113,24 @@ class Migration:
 
     # verbs
 
-    def cli(self, *words: str, timeout: float = 120.0) -> Cli:
-        done = subprocess.run(
-            [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            env=dict(os.environ),
-        )
+    def cli(self, *words: str, timeout: float = 90.0) -> Cli:
+        command = [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout, check=False, env=dict(os.environ)
+            )
+        except subprocess.TimeoutExpired:
+            if words == ("status",):
+                raise
+            found = self.cli("status", timeout=15)
+            pytest.fail(f"kmigrate {' '.join(words)} had not ended after {timeout:g} s: {found}\n{self.logs()}")
         try:
             told = json.loads(done.stdout)
         except ValueError:
             told = done.stdout
         return Cli(done.returncode, told, done.stderr)
 
-    def does(self, *words: str, timeout: float = 120.0) -> Any:
+    def does(self, *words: str, timeout: float = 90.0) -> Any:
         """A verb that must succeed."""
         result = self.cli(*words, timeout=timeout)
         assert result.code == 0, (
