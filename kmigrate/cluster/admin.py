@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -358,10 +358,22 @@ class Admin:
             if part.error is not None and part.error.code() == Code.UNSTABLE_OFFSET_COMMIT:
                 raise self._translate(KafkaException(part.error), f"read the offsets of group {group}")
         return {
-            (p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
+            (p.topic, p.partition): CommittedOffset(p.offset, metadata_of(p))
             for p in told.topic_partitions
             if p.offset >= 0 and p.error is None
         }
+
+
+def metadata_of(part: TopicPartition) -> str:
+    """The metadata of a committed position.
+
+    librdkafka puts no zero byte behind it, and confluent-kafka reads on to the next one, whatever lies between: what is
+    no text any more was not the client's.
+    """
+    try:
+        return part.metadata or ""
+    except UnicodeDecodeError as beyond:
+        return beyond.object[: beyond.start].decode()
 
 
 def _raise_first(outcomes: Mapping[Any, Any]) -> None:
