@@ -239,6 +239,16 @@ class Core:
             open_.update(record.groups if record is not None else ())
         return self.followers.words(self.table, open_)
 
+    def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
+        """Ask whether the target's log of a partition knows a producer; one that it knows is never late again."""
+
+        def told(known: bool) -> None:
+            if known:
+                self.late.written.add((topic, partition, producer_id))
+            then(known)
+
+        self.outside.ask_target(topic, partition, producer_id, told)
+
     def resolved(self, key: str, count: int = 1) -> None:
         """Forwards of a topic are resolved; the last one under a fence is announced."""
         last = self.forwards.resolved(key, count)

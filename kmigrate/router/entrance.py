@@ -48,15 +48,13 @@ class Entrance:
 
         def told(key: tuple[str, int], known: bool) -> None:
             waiting.discard(key)
-            if known:
-                late.written.add((*key, errand.producer_id))
-            else:
+            if not known:
                 unknown.add(key)
             if not waiting:
                 self._without(unknown, errand)
 
         for key in sorted(asked):
-            self._core.outside.ask_target(*key, errand.producer_id, partial(told, key))
+            self._core.ask_written(*key, errand.producer_id, partial(told, key))
 
     def closed(self) -> None:
         self._gone = True

@@ -7,7 +7,7 @@ client is told 6 and sends the batch again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kmigrate.protocol.codes import Code
@@ -157,10 +157,13 @@ class Exchange:
         whole = len(plans) == len(self._plans) and request.acks != 0 and version == request.version
         part = _Part(plans, version, whole)
         pieces = [frame] if whole else self._encode(plans, version, request.acks or 1)
-        for key, count in part.batches().items():
+        batches = part.batches()
+        for key, count in batches.items():
             self._core.forwards.leave(key, count)
         self._core.forwards.bytes += sum(map(len, pieces))
-        self._edge.to_source(link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, outcome))
+        self._edge.to_source(
+            link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, batches, outcome)
+        )
 
     def _encode(self, plans: Iterable[Plan], version: int, acks: int) -> list[Buffer]:
         return encode_request(
@@ -172,7 +175,7 @@ class Exchange:
             client_id=self._head.client_id,
         )
 
-    def _source(self, part: _Part, outcome: Outcome) -> None:
+    def _source(self, part: _Part, batches: Mapping[str, int], outcome: Outcome) -> None:
         try:
             if outcome.frame is not None:
                 self._source_answered(part, outcome.frame)
@@ -181,7 +184,7 @@ class Exchange:
             else:
                 self._edge.close("the outcome of a forwarded write is unknown: the client shall send it again")
         finally:
-            for key, count in part.batches().items():
+            for key, count in batches.items():
                 self._core.resolved(key, count)
 
     def _source_answered(self, part: _Part, frame: bytearray) -> None:

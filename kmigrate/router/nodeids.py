@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["AddressBook", "Spare"]
+__all__ = ["AddressBook", "Spare", "host_and_port"]
 
 
 class Spare(NamedTuple):
@@ -18,6 +18,12 @@ class Spare(NamedTuple):
     node: int
     host: str
     port: int
+
+
+def host_and_port(told: str) -> tuple[str, int]:
+    """An address as routers tell it of themselves."""
+    host, _, port = told.rpartition(":")
+    return host, int(port)
 
 
 @dataclass(slots=True)

@@ -7,14 +7,14 @@ again, unless another program has taken that port.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from zlib import crc32
 
 from kmigrate.errors import Refused
 from kmigrate.net.tls import ServerTls
 from kmigrate.router.settings import RouterSettings
 
-__all__ = ["Ports"]
+__all__ = ["Key", "Ports"]
 
 _BACKLOG = 1024
 _TLS_FAREWELL_S = 3.0
@@ -101,8 +101,9 @@ class Ports:
         for server in self._servers.values():
             await server.start_serving()
 
-    def bound(self, homes: Sequence[str], registered: Collection[str]) -> list[str]:
+    def bound(self, registered: Collection[str]) -> list[str]:
         """Close what there are too many of among listeners for clients of others, once these are gone; tells which."""
+        homes = [key for key in self._servers if isinstance(key, str)]
         gone = [home for home in homes if home not in registered][: max(0, len(homes) - _STAND_INS + 1)]
         for home in gone:
             self._servers.pop(home).close()

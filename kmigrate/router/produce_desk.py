@@ -148,7 +148,7 @@ class ProduceDesk:
         if plan.key in held.asked or plan.key in self._core.gate.priming:
             return
         held.asked.add(plan.key)
-        late, outside = self._core.late, self._core.outside
+        core = self._core
 
         def joined(code: int) -> None:
             if not code:
@@ -163,14 +163,13 @@ class ProduceDesk:
 
         def then(known: bool) -> None:
             if known:
-                late.written.add(plan.key)
                 held.known[plan.key] = True
                 self._advance()
             else:
-                join = late.joiners.get(plan.transactional_id, outside.join_at_target)
+                join = core.late.joiners.get(plan.transactional_id, core.outside.join_at_target)
                 join(plan.holder, *plan.key[:2], joined)
 
-        outside.ask_target(*plan.key, then)
+        core.ask_written(*plan.key, then)
 
     def _ask_own_id(self) -> None:
         if self._asking_id:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.nodeids import host_and_port
 
 __all__ = ["Reach"]
 
@@ -32,10 +33,10 @@ class Reach:
 
 
 async def _takes_connections(address: str) -> bool:
-    host, _, port = address.rpartition(":")
+    host, port = host_and_port(address)
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, int(port))
+            transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
     except OSError:  # TimeoutError is one
         return False
     transport.abort()

@@ -30,7 +30,7 @@ from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.memory import StateMemory
 from kmigrate.router.metrics import show_router
 from kmigrate.router.nodeids import AddressBook
-from kmigrate.router.ports import Ports
+from kmigrate.router.ports import Key, Ports
 from kmigrate.router.reach import Reach
 from kmigrate.router.registration import Registration
 from kmigrate.router.settings import RouterSettings
@@ -164,7 +164,7 @@ class Router:
             return
         self._core.stand_ins.addresses[home] = f"{host}:{port}"
 
-    def _accept(self, key: int | str | None) -> asyncio.BaseProtocol:
+    def _accept(self, key: Key) -> asyncio.BaseProtocol:
         node = key if isinstance(key, int) else None
         connection = ClientConnection(
             self._core,
@@ -258,7 +258,7 @@ class Router:
         while True:
             registered = {each.bootstrap for each in self._state_log.state.routers()} - {self.bootstrap}
             for home in sorted(registered - stand_ins.addresses.keys()):
-                for gone in self._ports.bound(list(stand_ins.addresses), registered):
+                for gone in self._ports.bound(registered):
                     del stand_ins.addresses[gone]
                 await self._stand_in(home)
             heard = self._state_log.alive(RouterPresence)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
 from kmigrate.model.records import RouterPresence
-from kmigrate.router.nodeids import AddressBook, Spare
+from kmigrate.router.nodeids import AddressBook, Spare, host_and_port
 
 __all__ = ["StandIns"]
 
@@ -43,7 +43,7 @@ class StandIns:
         self._book.spares = _spares(own, kept, offset)
         self._books = {
             home: AddressBook(
-                offset, {node: _split(at) for node, at in each.listeners.items()}, _spares(home, kept, offset)
+                offset, {node: host_and_port(at) for node, at in each.listeners.items()}, _spares(home, kept, offset)
             )
             for home, each in others.items()
         }
@@ -63,10 +63,5 @@ def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tu
     for other in sorted(kept, key=lambda other: crc32(f"{home} {other}".encode())):
         if (at := kept[other].get(home)) and len(found) < _SPARES:
             node = 2 * offset + crc32(other.encode()) % offset
-            found.setdefault(node, Spare(node, *_split(at)))
+            found.setdefault(node, Spare(node, *host_and_port(at)))
     return tuple(found.values())
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)

@@ -65,13 +65,6 @@ def values(records: list[FinalRecord]) -> list[bytes]:
     return [record.value or b"" for record in records]
 
 
-def no_error_of_a_copier(copier: JavaProgram) -> None:
-    """A transaction that its group's promote overtook is aborted and done again, as after any rebalance."""
-    assert "died" not in copier.said and "ended" in copier.said, copier.said
-    aborted = [line for line in copier.said.splitlines() if line.startswith("aborted")]
-    assert all("CommitFailedException" in line for line in aborted), aborted
-
-
 @dataclass
 class Applications:
     """Java programs behind the router: some read, process and write in transactions, others read what they write."""
