@@ -10,9 +10,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import Any, Self
 
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
@@ -28,7 +26,13 @@ _LEAVING_S = 30
 
 
 class JavaProgram:
-    """A program that may be started, ended by SIGTERM and started again; all that it has said is in one file."""
+    """A program that may be started, ended by SIGTERM and started again; all that it has said is in one file.
+
+    Not a pipe: nobody need read it, and a program stands still once a pipe is full.
+    """
+
+    jars = "kafka-tools"
+    """What it is started with."""
 
     def __init__(self, folder: Path, name: str, level: str = "warn") -> None:
         self._level = level
@@ -37,10 +41,8 @@ class JavaProgram:
 
     def run(self, program: str | Path, *words: str) -> None:
         """Start a class of the jars, or a single source file."""
-        java, jars = find_java(), ensure_jars("kafka-tools", TARGET_VERSION)
-        if isinstance(program, Path) and not (java.home / "bin" / "javac").is_file():
-            pytest.skip(f"{java.home} is no JDK, which compiles {program.name} as it starts it")
-        command = [str(java.executable), *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
+        java, jars = str(find_java().executable), ensure_jars(self.jars, TARGET_VERSION)
+        command = [java, *_SMALL, _LEVEL + self._level, "-cp", f"{jars}/*", str(program), *words]
         with self._log.open("ab") as sink:
             self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
 
@@ -62,15 +64,24 @@ class JavaProgram:
     def _dead(self) -> bool:
         return self._process is not None and self._process.poll() is not None
 
+    def ended(self, seconds: float) -> int:
+        """Wait until it ends by itself; its exit code."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
             self._process.wait(_LEAVING_S)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Leave no process behind."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.stop()
         if self._process is not None:
@@ -100,4 +111,3 @@ class JavaReader(JavaProgram):
     @property
     def failed_commits(self) -> Sequence[dict[str, Any]]:
         return [event for event in self.events("offsets_committed") if not event["success"]]
-

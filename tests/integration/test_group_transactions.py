@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,14 +12,11 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.java_clients import SOURCES, JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until
 
 pytestmark = pytest.mark.timeout(240)
-
-_STREAMS = Path(__file__).parent / "java" / "ExactlyOnceCopy.java"
 
 
 @pytest.fixture
@@ -31,43 +26,19 @@ def migration(tmp_path: Path) -> Iterator[Migration]:
         yield run
 
 
-class Streams:
-    """A Kafka Streams application (exactly_once_v2) as a process; what it said is in a file."""
+class Streams(JavaProgram):
+    """A Kafka Streams application (exactly_once_v2)."""
+
+    jars = "kafka-streams"
 
     def __init__(self, folder: Path, name: str, read: str, written: str) -> None:
-        self._folder = folder
-        self._names = (name, read, written)
-        self._process: subprocess.Popen[bytes] | None = None
-        self.log = folder / f"{name}.out"
+        super().__init__(folder, name, level="info")
+        self._words = (name, read, written, str(folder / "state"))
 
     def start(self, bootstrap: str) -> None:
-        jars = ensure_jars("kafka-streams", TARGET_VERSION)
-        command = [
-            str(find_java().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", str(_STREAMS),
-            bootstrap, *self._names, str(self._folder / "state"),
-        ]  # fmt: skip
         before = self.said.count("state RUNNING")
-        with self.log.open("ab") as sink:
-            self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
-        wait_until(lambda: self.said.count("state RUNNING") > before, 60, f"{self._names[0]}: {self.said[-2000:]}")
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(30)
-
-    def __enter__(self) -> Streams:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.stop()
-        if self._process is not None:
-            self._process.kill()
+        self.run(SOURCES / "ExactlyOnceCopy.java", bootstrap, *self._words)
+        self.until("state RUNNING", before)
 
 
 class Copier:

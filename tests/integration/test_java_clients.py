@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
+from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.java_clients import SOURCES, JavaProgram, JavaReader
 from tests.integration.migration import Migration, fresh_migration, wait_until
@@ -75,6 +76,9 @@ class Applications:
     transactions: int
 
     def start(self, stack: ExitStack) -> None:
+        java = find_java()
+        if not (java.home / "bin" / "javac").is_file():
+            pytest.skip(f"{java.home} is no JDK, which compiles a source file as it starts it")
         settings = self.run.folder / "readers.properties"
         settings.write_text("isolation.level=read_committed\n", encoding="utf-8")
         for number, copier in enumerate(self.copiers):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,12 +25,11 @@ from typing import Any
 from kmigrate.sandbox.checker import Finding
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
-from kmigrate.sandbox.jars import ensure_jars
-from kmigrate.sandbox.java import find_java
-from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
 from tests.figures import save
+from tests.integration.java_clients import JavaProgram
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import RouterProcess, ends, start_router
 from tests.soak.router_rounds import SETTINGS, Fault, Round, Rounds
@@ -107,18 +105,18 @@ def kills(run: Migration, count: int, report: Report) -> None:
     ports = free_ports(2)
     routers = [start_router(name, run.target, port, log_level="ERROR") for name, port in zip("ab", ports, strict=True)]
     addresses = ",".join(router.bootstrap for router in routers)
-    java: dict[str, JavaProducer] = {}
+    java: dict[str, JavaProgram] = {}
     try:
         for role in ("producers", "transactional"):
             traffic.roll(role, addresses)
         wanted = round(count * _KILL_S * _JAVA_RATE)
-        java = {topic: JavaProducer(addresses, topic, wanted, topic.endswith("transactions")) for topic in _TOPICS[2:]}
+        java = {topic: _java(run.folder, addresses, topic, wanted) for topic in _TOPICS[2:]}
         dice = random.Random(report.seed)
         for number in range(count):
             time.sleep(dice.uniform(0.3, 2.0))
             routers[number % 2] = _killed(routers[number % 2], run.target, ports[number % 2])
             report.kills += 1
-        codes = {topic: producer.process.wait(300) for topic, producer in java.items()}
+        codes = {topic: producer.ended(300) for topic, producer in java.items()}
         traffic.stop()
         for topic in _TOPICS:
             wait_until(lambda topic=topic: _alike(run, topic), 60, f"the mirror of {topic} to catch up")  # type: ignore[misc]
@@ -132,7 +130,7 @@ def kills(run: Migration, count: int, report: Report) -> None:
                 report.java_said[topic] = producer.said[-3000:]
     finally:
         for producer in java.values():
-            producer.close()
+            producer.end()
         for router in routers:
             router.kill()
 
@@ -146,33 +144,17 @@ def _alike(run: Migration, topic: str) -> bool:
     return ends(run.source.bootstrap, topic, _PARTITIONS) == ends(run.target.bootstrap, topic, _PARTITIONS)
 
 
-class JavaProducer:
-    """Kafka's own producer: idempotent, or in transactions of 50 ms; its values count up.
-
-    What it says goes to a file: it has much to say of each kill, and would stand still once a pipe is full.
-    """
-
-    def __init__(self, bootstrap: str, topic: str, records: int, transactional: bool) -> None:
-        command = [
-            str(find_java().executable), "-Xmx96m", "-cp", f"{ensure_jars('kafka-tools', TARGET_VERSION)}/*",
-            "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
-            "--payload-monotonic", "--throughput", str(_JAVA_RATE),
-            *(["--transactional-id", topic, "--transaction-duration-ms", "50"] if transactional else []),
-            "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all", "enable.idempotence=true",
-        ]  # fmt: skip
-        self._output = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
-        self.process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
-
-    @property
-    def said(self) -> str:
-        """All that it has said."""
-        self._output.seek(0)
-        return self._output.read()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._output.close()
+def _java(folder: Path, bootstrap: str, topic: str, records: int) -> JavaProgram:
+    """Kafka's own producer: idempotent, or in transactions of 50 ms; its values count up."""
+    transactional = topic.endswith("transactions")
+    producer = JavaProgram(folder, topic, level="info")
+    producer.run(
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
+        "--payload-monotonic", "--throughput", str(_JAVA_RATE),
+        *(["--transactional-id", topic, "--transaction-duration-ms", "50"] if transactional else []),
+        "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all", "enable.idempotence=true",
+    )  # fmt: skip
+    return producer
 
 
 def _judge_java(bootstrap: str, topic: str, wanted: int, code: int, said: str) -> dict[str, int]:
