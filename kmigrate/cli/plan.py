@@ -86,7 +86,7 @@ async def plan(
         known = (await source.refresh(topics or None)).topics
         names = topics or sorted(name for name in known if not is_internal(name))
         configs = await source_admin.topic_configs([name for name in names if name in known])
-        readers = await verbs.unmirrored_readers(estate, source_admin)
+        readers = await verbs.unmirrored_readers(estate, source, source_admin)
         access = await verbs.access_findings(estate, record, names)
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)

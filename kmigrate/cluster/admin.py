@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -35,10 +35,9 @@ from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.login import current_password, current_token
-from kmigrate.protocol.codes import Code
 from kmigrate.protocol.sasl import expiry_of
 
-__all__ = ["Admin", "CommittedOffset", "ConfigValue", "GroupMember", "GroupState"]
+__all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState"]
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191, -137})  # all brokers down, transport, timed out, …
 _BROKER_LEFT = -137
@@ -76,14 +75,6 @@ class GroupState:
     state: str
     kind: str
     members: tuple[GroupMember, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A committed position; the metadata string is carried verbatim (C8), the leader epoch never (C1)."""
-
-    offset: int
-    metadata: str
 
 
 class Admin:
@@ -345,35 +336,6 @@ class Admin:
                 tuple(GroupMember(m.member_id, m.client_id, m.host) for m in told.members),
             )
         return out
-
-    async def group_offsets(self, group: str, *, stable: bool = True) -> dict[tuple[str, int], CommittedOffset]:
-        """A group's committed offsets; with `stable` pending transactional commits are an error first (C12)."""
-        told = await self._one(
-            lambda: self.client.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], require_stable=stable, request_timeout=self._timeout
-            ),
-            f"read the offsets of group {group}",
-        )
-        for part in told.topic_partitions:
-            if part.error is not None and part.error.code() == Code.UNSTABLE_OFFSET_COMMIT:
-                raise self._translate(KafkaException(part.error), f"read the offsets of group {group}")
-        return {
-            (p.topic, p.partition): CommittedOffset(p.offset, metadata_of(p))
-            for p in told.topic_partitions
-            if p.offset >= 0 and p.error is None
-        }
-
-
-def metadata_of(part: TopicPartition) -> str:
-    """The metadata of a committed position.
-
-    librdkafka puts no zero byte behind it, and confluent-kafka reads on to the next one, whatever lies between: what is
-    no text any more was not the client's.
-    """
-    try:
-        return part.metadata or ""
-    except UnicodeDecodeError as beyond:
-        return beyond.object[: beyond.start].decode()
 
 
 def _raise_first(outcomes: Mapping[Any, Any]) -> None:

@@ -1,20 +1,20 @@
 """Committed positions of a group, read by wire, and written by wire while it has no members.
 
-confluent-kafka cannot do it: it sends a metadata string with a zero byte behind it, and Kafka Streams, which keeps its
-own state there, cannot read that any more (C8). It reads back what it wrote without the byte, so it never tells.
+confluent-kafka cannot do it (C8): it sends a metadata string with a zero byte behind it, and Kafka Streams, which keeps
+its own state there, cannot read that any more; and it reads one up to the next zero byte, wherever that may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from kmigrate.cluster.admin import CommittedOffset
 from kmigrate.cluster.client import ClusterClient, code_of, entity_field
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, row
 
-__all__ = ["read_positions", "write_positions"]
+__all__ = ["CommittedOffset", "read_positions", "write_positions"]
 
 _COMMIT = entity(8, 8, "request")
 _FETCH = entity(9, 7, "request")
@@ -22,6 +22,14 @@ _ELSEWHERE = frozenset(
     {Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE}
 )
 _PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A committed position; the metadata string is carried verbatim (C8), the leader epoch never (C1)."""
+
+    offset: int
+    metadata: str
 
 
 async def write_positions(
@@ -63,11 +71,14 @@ async def write_positions(
 
 
 async def read_positions(
-    client: ClusterClient, group: str, timeout: float
+    client: ClusterClient, group: str, timeout: float | None = None, *, stable: bool = True
 ) -> dict[tuple[str, int], CommittedOffset]:
-    """A group's committed positions once no transaction has any pending (C12), metadata to the last byte."""
-    deadline = monotonic() + timeout
-    request = _FETCH(group_id=group, topics=None, require_stable=True)
+    """A group's committed positions, of every topic that we may see; none of a group that is not known.
+
+    With `stable` once no transaction has any pending (C12). Within `timeout` seconds, or a request's usual time.
+    """
+    deadline = monotonic() + (client.settings.request_timeout_s if timeout is None else timeout)
+    request = _FETCH(group_id=group, topics=None, require_stable=stable)
     while True:
         answer = await client.call(request, await client.find_coordinator(group))
         codes = {code_of(answer.error_code)}

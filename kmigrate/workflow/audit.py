@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kmigrate.cluster.admin import CommittedOffset
+from kmigrate.cluster.positions import CommittedOffset, read_positions
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
@@ -64,7 +64,7 @@ async def audit_groups(estate: Estate, link: LinkRecord, topics: Sequence[TopicR
     groups = [g for g in estate.log.state.groups(link.name) if g.phase is GroupPhase.PROMOTED]
     if not groups:
         return []
-    _, source_admin = await estate.source(link)
+    source, _ = await estate.source(link)
     places = Positions(estate.target, estate.log)
     read = {topic for group in groups for topic in group.written}
     maps = {record.topic: await places.maps(record) for record in topics if record.topic in read}
@@ -74,8 +74,8 @@ async def audit_groups(estate: Estate, link: LinkRecord, topics: Sequence[TopicR
             group,
             maps,
             starts,
-            await source_admin.group_offsets(group.group, stable=False),
-            await estate.target_admin.group_offsets(group.group, stable=False),
+            await read_positions(source, group.group, stable=False),
+            await read_positions(estate.target, group.group, stable=False),
         )
         for group in groups
     ]

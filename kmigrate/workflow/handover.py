@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kmigrate.cluster.admin import Admin, CommittedOffset, GroupMember
+from kmigrate.cluster.admin import Admin, GroupMember
 from kmigrate.cluster.client import LATEST, ClusterClient
-from kmigrate.cluster.positions import read_positions, write_positions
+from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
 from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import monotonic, sleep

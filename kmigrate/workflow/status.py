@@ -9,6 +9,7 @@ from typing import Any
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.positions import read_positions
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
@@ -370,12 +371,10 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
         if not trouble:
             source, source_admin = await estate.source(link)
             members = (await source_admin.describe_groups([group.group]))[group.group].members
-            serving = (
-                (estate.target, estate.target_admin) if group.phase is GroupPhase.PROMOTED else (source, source_admin)
-            )
-            offsets = await serving[1].group_offsets(group.group, stable=False)
-            await serving[0].refresh({topic for topic, _ in offsets})
-            ends = await serving[0].list_offsets(dict.fromkeys(offsets, LATEST))
+            serving = estate.target if group.phase is GroupPhase.PROMOTED else source
+            offsets = await read_positions(serving, group.group, stable=False)
+            await serving.refresh({topic for topic, _ in offsets})
+            ends = await serving.list_offsets(dict.fromkeys(offsets, LATEST))
             lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
         on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
     except KmigrateError:

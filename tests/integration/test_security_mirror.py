@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.positions import write_positions
+from kmigrate.cluster.positions import read_positions, write_positions
 from kmigrate.model.grants import GRANTS
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.security import Permit
@@ -170,15 +170,15 @@ def _rotate_a_password(migration: SecureMigration) -> None:
 
 async def _promote_by_hand(pair: SecurePair) -> None:
     """What group promote and topic promote ask of the clusters; both want a router, of which this test has none."""
-    source, target = Admin(pair.settings("source")), Admin(pair.settings("target"))
+    source = Admin(pair.settings("source"))
     assert await source.groups() == {"readers": "empty"}
     assert [state.members for state in (await source.describe_groups(["readers"])).values()] == [()]
-    offsets = await source.group_offsets("readers")
-    assert offsets
-    async with ClusterClient(pair.settings("target")) as client:
-        assert await write_positions(client, "readers", offsets) == {}
-    assert await target.group_offsets("readers") == offsets
-    await target.alter_topic_configs(TOPIC, {"retention.ms": "86400000"})
+    async with ClusterClient(pair.settings("source")) as old, ClusterClient(pair.settings("target")) as new:
+        offsets = await read_positions(old, "readers")
+        assert offsets
+        assert await write_positions(new, "readers", offsets) == {}
+        assert await read_positions(new, "readers") == offsets
+    await Admin(pair.settings("target")).alter_topic_configs(TOPIC, {"retention.ms": "86400000"})
 
 
 def _until_copied(migration: SecureMigration) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import EARLIEST, LATEST
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.positions import read_positions
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.patterns import NamePattern, chosen_groups
@@ -48,7 +49,7 @@ async def mirror_groups(
     check_mode(mode)
     link = resolve_link(estate.log.state, link_name)
     refuse_finished(link)
-    _, source_admin = await estate.source(link)
+    source, source_admin = await estate.source(link)
     known = await source_admin.groups()
     found: list[Finding] = []
     new: list[GroupRecord] = []
@@ -58,7 +59,7 @@ async def mirror_groups(
         if owner is not None and owner.link == link.name:
             found.append(Finding("ok", "already-mirrored", f"group {group} is {owner.phase} already"))
             if owner.phase is GroupPhase.MIRRORED:
-                given, why = await mode_for(estate.log.state, link, source_admin, group, mode)
+                given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
                 if given is not owner.mode:
                     changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
                     found.append(why)
@@ -74,7 +75,7 @@ async def mirror_groups(
                 )
             )
         else:
-            given, why = await mode_for(estate.log.state, link, source_admin, group, mode)
+            given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
             new.append(GroupRecord(link.name, group, GroupPhase.MIRRORED, now_ms(), mode=given))
             found.append(why)
     changes = [f"register group {r.group} ({r.mode})" for r in new]
@@ -124,7 +125,7 @@ async def ask_promote(estate: Estate, record: GroupRecord) -> None:
 
 async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) -> list[Finding]:
     """What a group's members and positions on the source say to its promote."""
-    _, source_admin = await estate.source(link)
+    source, source_admin = await estate.source(link)
     follows = record.mode is GroupMode.FOLLOW
     members = await (
         still_direct(estate.log, source_admin, record.group) if follows else members_left(source_admin, record.group)
@@ -138,7 +139,7 @@ async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) 
         )
         for m in members
     ]
-    return found + await _offset_guards(estate, link, source_admin, record.group)
+    return found + await _offset_guards(estate, link, source, record.group)
 
 
 def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
@@ -164,7 +165,7 @@ def coupled_groups(state: State, link: str, topics: Collection[str]) -> list[Gro
     return [r for r in found if r.mode is GroupMode.FOLLOW and r.phase is not GroupPhase.PROMOTED]
 
 
-async def unmirrored_readers(estate: Estate, source_admin: Admin) -> dict[str, list[str]]:
+async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin: Admin) -> dict[str, list[str]]:
     """Groups that nobody mirrors, by the topics that they have positions in: these would stay behind (MM-72)."""
     mirrored = {group.group for group in estate.log.state.groups()}
     names = [name for name in chosen_groups([NamePattern(".*")], await source_admin.groups()) if name not in mirrored]
@@ -173,22 +174,21 @@ async def unmirrored_readers(estate: Estate, source_admin: Admin) -> dict[str, l
 
     async def ask(group: str) -> None:
         async with turn:
-            for topic in {topic for topic, _ in await source_admin.group_offsets(group, stable=False)}:
+            for topic in {topic for topic, _ in await read_positions(source, group, stable=False)}:
                 found.setdefault(topic, []).append(group)
 
     await together(*map(ask, names))
     return {topic: sorted(groups) for topic, groups in found.items()}
 
 
-async def _offset_guards(estate: Estate, link: LinkRecord, source_admin: Admin, group: str) -> list[Finding]:
+async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
     """Positions that cannot be carried over: beyond the source's log, or of topics nobody mirrors (C5, MM-71)."""
-    offsets = await source_admin.group_offsets(group, stable=False)
+    offsets = await read_positions(source, group, stable=False)
     mirrored = {t.topic for t in estate.log.state.topics(link.name)}
     found = [
         Finding("warn", "topic-not-mirrored", f"group {group} has positions in {topic}, which is not mirrored")
         for topic in sorted({t for t, _ in offsets} - mirrored)
     ]
-    source, _ = await estate.source(link)
     keys = [key for key in offsets if key[0] in mirrored]
     ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
     starts = await source.list_offsets(dict.fromkeys(keys, EARLIEST))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import UsageError
 from kmigrate.model.lifecycle import GroupMode, TopicPhase
 from kmigrate.model.records import LinkRecord
@@ -27,11 +29,13 @@ def check_mode(mode: str) -> None:
         )
 
 
-async def mode_for(state: State, link: LinkRecord, source: Admin, group: str, asked: str) -> tuple[GroupMode, Finding]:
+async def mode_for(
+    state: State, link: LinkRecord, source: ClusterClient, admin: Admin, group: str, asked: str
+) -> tuple[GroupMode, Finding]:
     """The mode that a group gets, and why; a finding that refuses where it cannot be the one that was asked for."""
     if asked == GroupMode.HOLD:
         return GroupMode.HOLD, Finding("ok", "holds", f"members of {group} that move wait for its promote")
-    against = await _against_following(state, link, source, group)
+    against = await _against_following(state, link, source, admin, group)
     if not against:
         return GroupMode.FOLLOW, Finding("ok", "follows", f"members of {group} that move stay members of its group")
     if asked == AUTO:
@@ -41,12 +45,14 @@ async def mode_for(state: State, link: LinkRecord, source: Admin, group: str, as
     )
 
 
-async def _against_following(state: State, link: LinkRecord, source: Admin, group: str) -> str:
+async def _against_following(
+    state: State, link: LinkRecord, source: ClusterClient, admin: Admin, group: str
+) -> str:
     """What keeps members that read the target's copy from sharing positions with those that read the source."""
-    described = (await source.describe_groups([group]))[group]
+    described = (await admin.describe_groups([group]))[group]
     if described.kind not in ("classic", "unknown"):
         return f"it uses the {described.kind} protocol, whose assignments name topics by one cluster's ids (KIP-848)"
-    for topic in sorted({topic for topic, _ in await source.group_offsets(group, stable=False)}):
+    for topic in sorted({topic for topic, _ in await read_positions(source, group, stable=False)}):
         record = state.topic(link.name, topic)
         if record is None:
             return f"it has positions in {topic}, which is not mirrored"

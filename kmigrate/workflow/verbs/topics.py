@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient, TopicInfo
+from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import Refused, UsageError
 from kmigrate.model.coupling import coupled_topics, unit_of
 from kmigrate.model.ids import is_internal
@@ -203,7 +204,7 @@ async def _promote_topics(
     straggler_window_s: float,
 ) -> Plan:
     link = resolve_link(estate.log.state, link_name)
-    source, source_admin = await estate.source(link)
+    source, _ = await estate.source(link)
     found: list[Finding] = []
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
@@ -215,7 +216,7 @@ async def _promote_topics(
             new.append(record)
     with_them = coupled_groups(estate.log.state, link.name, [record.topic for record in new])
     found += _coupled(estate.log.state, link, [record.topic for record in new])
-    found += await _reading_groups(estate, link, source_admin, [record.topic for record in new])
+    found += await _reading_groups(estate, link, source, [record.topic for record in new])
     for group in with_them:
         found += await promote_guards(estate, link, group)
     for record in new:
@@ -294,14 +295,14 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
 
 
 async def _reading_groups(
-    estate: Estate, link: LinkRecord, source_admin: Admin, topics: Collection[str]
+    estate: Estate, link: LinkRecord, source: ClusterClient, topics: Collection[str]
 ) -> list[Finding]:
     """Mirrored groups that read a topic and are not promoted: the topic has to wait for them (AL-34)."""
     found: list[Finding] = []
     for group in estate.log.state.groups(link.name):
         if group.phase is GroupPhase.PROMOTED or not topics:
             continue
-        read = {t for t, _ in await source_admin.group_offsets(group.group, stable=False)}
+        read = {t for t, _ in await read_positions(source, group.group, stable=False)}
         with_it = _written_with(estate.log.state, group)
         read -= set(with_it)
         found += [

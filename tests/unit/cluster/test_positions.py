@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.admin import CommittedOffset
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.positions import read_positions, write_positions
+from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
 from kmigrate.errors import BrokerRefused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type

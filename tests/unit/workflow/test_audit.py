@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kmigrate.cluster.admin import CommittedOffset
+from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.model.lifecycle import GroupPhase
 from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.records import GroupRecord

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kmigrate.cluster.admin import CommittedOffset, GroupMember, GroupState
+from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
@@ -21,6 +22,9 @@ from kmigrate.model.records import (
     TopicRecord,
     TransactionRecord,
 )
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.api import response_type
+from kmigrate.router.apis.blank import blank, element
 from kmigrate.workflow import membership
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import Handover
@@ -48,8 +52,17 @@ class Source:
     async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
         return {name: GroupState(name, "stable", self.kind, self.members) for name in names}
 
-    async def group_offsets(self, group: str, *, stable: bool = True) -> dict[tuple[str, int], CommittedOffset]:
-        return {(topic, 0): CommittedOffset(5, "") for topic in self.positions}
+    settings = ClusterSettings("source", ())
+
+    async def find_coordinator(self, group: str) -> int:
+        return 1
+
+    async def call(self, request: Any, node: int) -> Any:
+        """Its group's positions."""
+        kind = response_type(type(request))
+        topic_type = element(kind, "topics")
+        part = blank(element(topic_type, "partitions"), partition_index=0, committed_offset=5)
+        return blank(kind, topics=tuple(blank(topic_type, name=topic, partitions=(part,)) for topic in self.positions))
 
 
 @dataclass
@@ -253,7 +266,7 @@ def test_a_group_follows_where_its_positions_mean_the_same_on_both_clusters(
     state = MemoryLog(LINK, topic).state
 
     async def asked(mode: str) -> tuple[GroupMode, str]:
-        given, finding = await mode_for(state, LINK, source, "g", mode)  # type: ignore[arg-type]
+        given, finding = await mode_for(state, LINK, source, source, "g", mode)  # type: ignore[arg-type]
         assert against in finding.what
         return given, finding.level
 
