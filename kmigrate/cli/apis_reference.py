@@ -30,6 +30,7 @@ _TREATED = {
     76: "passed; refused on a topic that is mirrored, until its promote",
     78: "passed; node ids and addresses rewritten",
     79: "passed; node ids and addresses rewritten",
+    16: "passed; groups that follow are told as their source has them, by one broker",
     18: "cut down to this table",
     22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
 }

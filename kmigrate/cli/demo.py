@@ -77,6 +77,9 @@ class Demo:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self._say(f"starting source {SOURCE_VERSION} and target {TARGET_VERSION}")
+        # Brokers that were just started compile: for the minute that they live here Java's second compiler would take
+        # more of the processors than it gives back, and what clients wait for would be it.
+        os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
         sandbox = Sandbox.up(folder / "sandbox", brokers=self.plan.brokers)
         try:
             return self._migrate(folder, sandbox)

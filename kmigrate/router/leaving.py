@@ -41,10 +41,12 @@ class Guest(Protocol):
 
     host: str
     client_id: str
-    on_broker: bool
     leaving: bool
     since: float
     active: float
+
+    @property
+    def on_broker(self) -> bool: ...
 
     @property
     def idle(self) -> bool: ...

@@ -59,7 +59,7 @@ class ClientConnection:
         on_made: Callable[[ClientConnection], None],
         on_end: Callable[[ClientConnection], None],
         *,
-        on_broker: bool,
+        broker: int | None,
         home: str = "",
     ) -> None:
         self._core = core
@@ -81,7 +81,7 @@ class ClientConnection:
         self._ended = False
         self._retiring = False
         self.session = Session(core, self)
-        self.session.on_broker = on_broker
+        self.session.broker = broker
         self.session.home = home
         self.stream = FrameStream(
             self._on_frame, self._on_lost, max_frame=core.settings.max_frame, on_trust=_ON_TRUST

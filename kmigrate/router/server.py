@@ -174,7 +174,7 @@ class Router:
             self._clusters,
             self._client_made,
             self._client_gone,
-            on_broker=node is not None,
+            broker=node,
             home=key if isinstance(key, str) else "",
         )
         return connection.stream

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import is_flexible
+from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.apis.addresses import (
+    LIST_GROUPS,
     METADATA,
     ONE_BROKERS,
     REWRITTEN,
@@ -23,6 +26,7 @@ from kmigrate.router.apis.addresses import (
     rewrite_answer,
 )
 from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
+from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.broker_names import (
     BROKER_CONFIG_APIS,
     LIST_CONFIG_RESOURCES,
@@ -31,7 +35,8 @@ from kmigrate.router.apis.broker_names import (
 )
 from kmigrate.router.apis.fetch import FETCH, rewrite_fetch
 from kmigrate.router.apis.followed import FOLLOWED_APIS
-from kmigrate.router.apis.groups import HELD_APIS, JOIN_GROUP, groups_of, wait_answer
+from kmigrate.router.apis.groups import DESCRIBE_GROUPS, HELD_APIS, JOIN_GROUP, groups_of, wait_answer
+from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -43,7 +48,7 @@ from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
-from kmigrate.router.apis.transactions import TRANSACTION_APIS
+from kmigrate.router.apis.transactions import TRANSACTION_APIS, read_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.follow import FollowDesk
@@ -91,8 +96,8 @@ class Session:
         """Whose connection it is, as far as it has told; the edge knows the host."""
         self.home = ""
         """The router whose client it is, where another is asked in its stead; '' for this one's (`stand_ins`)."""
-        self.on_broker = True
-        """Whether it came to a broker's listener, and not to the bootstrap listener."""
+        self.broker: int | None = None
+        """The target broker whose listener it came to; None: the bootstrap listener, or one of a stand-in."""
         self.since = self.active = 0.0
         """When it came, and when its newest request or answer did."""
         self.leaving = False
@@ -162,6 +167,11 @@ class Session:
         if self.leaving and may and self.idle and not (self.gone or self._parted):
             self._parted = True
             self._edge.part()
+
+    @property
+    def on_broker(self) -> bool:
+        """Whether it came to a broker's listener."""
+        return self.broker is not None
 
     @property
     def writing(self) -> bool:
@@ -333,6 +343,9 @@ class Session:
             return
         full = self._decodable(head, frame)
         request = decode_request(frame, full)
+        if head.api_key == LIST_GROUPS and core.table.followed:
+            self._list_groups(head, frame, request)
+            return
         refusal = None
         if head.api_key in ADMIN_APIS:
             refusal = refuse_admin(head, request, core.mirrored())
@@ -357,6 +370,27 @@ class Session:
         sent: Buffer = frame if changed is None else encode_request(frame, full, changed)
         named = asked or head.api_key in _NAMING_NODES
         self._pass(head, sent, change if named else None)
+
+    def _list_groups(self, head: RequestHead, frame: bytearray, request: Any) -> None:
+        """The target's list but for groups that follow, of which one broker tells what their sources say."""
+        slot, followed = self._order.take(len(frame)), frozenset(self._core.table.followed)
+        first = min(self._core.book.addresses, default=None)
+
+        def reply(answer: Any) -> None:
+            self._fill(slot, frame_answer(answer, head.correlation_id))
+
+        def told(frame: bytearray) -> None:
+            answer = without_followed(read_answer(type(request), frame), followed)
+            if code_of(answer.error_code) or self.broker not in (None, first):
+                reply(answer)
+                return
+            self._follow.take(
+                head._replace(api_key=DESCRIBE_GROUPS, version=DESCRIBE_VERSION),
+                describe_request(followed),
+                lambda described: reply(with_followed(request, answer, read_answer(DESCRIBE, bytearray(described)))),
+            )
+
+        self._edge.to_target([frame], head.correlation_id, told)
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
         """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
 from tests.integration.migration import Migration, fresh_migration, wait_until
@@ -24,6 +25,14 @@ def members(run: Migration) -> tuple[int, int]:
     """Of the only group: members on the source, and those of them that came through no router."""
     (group,) = run.does("status")["groups"]
     return len(group["source_members"]), group["direct_members"]
+
+
+def listed(run: Migration) -> list[tuple[str, str]]:
+    """All groups and their states, as librdkafka has them of the router."""
+    admin = AdminClient({"bootstrap.servers": run.routers})
+    told = admin.list_consumer_groups().result(20)
+    assert not told.errors
+    return [(group.group_id, group.state.name) for group in told.valid]
 
 
 def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Migration) -> None:
@@ -46,6 +55,7 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Mi
     for name in ("c-rd", "c-aio"):
         traffic.roll(name, run.routers)
     wait_until(lambda: members(run) == (3, 1), 30, "two members through the router and one beside it")
+    wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
     refused = run.cli("group", "promote", "billing", "--yes")
     assert (refused.code, refused.told["error"]) == (3, "members-on-source")
     traffic.roll("c-left", run.routers)

@@ -241,6 +241,7 @@ class Stage:
         self.core.swap(table(*routes, held=held))
         self.edge = FakeEdge()
         self.session = Session(self.core, self.edge)
+        self.session.broker = 1
         self._correlation = 0
 
     def swap(self, *routes: TopicRoute) -> None:

@@ -17,8 +17,8 @@ from kmigrate.router.apis.transactions import frame_request
 from kmigrate.router.core import Outcome
 from tests.unit.router.router_fakes import Sent, Stage, route
 
-COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE = 8, 9, 10, 11, 12, 13, 14, 15
-VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5}
+COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
+VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5}
 
 
 class Member:
@@ -31,6 +31,7 @@ class Member:
         self.heard: list[tuple[str, int, Any]] = []
         self.silent: set[int] = set()
         """APIs that the source does not answer."""
+        self.state = "Stable"
         self.member_id = "given"
         self._correlation = 0
         self.turns(**(groups or {"g": GroupRoute("l")}))
@@ -86,8 +87,11 @@ class Member:
             if not names:
                 return blank(kind, error_code=code, topics=_positions(kind))
             group_type = element(kind, "groups")
-            topics = {"topics": _positions(group_type)} if head.api_key == FETCH else {}
-            return blank(kind, groups=tuple(blank(group_type, group_id=n, error_code=code, **topics) for n in names))
+            told = {"topics": _positions(group_type)} if head.api_key == FETCH else {"group_state": self.state}
+            return blank(kind, groups=tuple(blank(group_type, group_id=n, error_code=code, **told) for n in names))
+        if head.api_key == LIST:
+            listed = element(kind, "groups")
+            return blank(kind, error_code=code, groups=tuple(blank(listed, group_id=n) for n in ("g", "of-target")))
         return blank(kind, error_code=code, node_id=2, host="h", port=1)
 
     def asked(self, *keys: int) -> list[tuple[str, int]]:
@@ -233,6 +237,56 @@ def test_several_groups_in_one_request_are_each_asked_about_where_they_are() -> 
     assert [str(group.group_id) for group in answer.groups] == ["g", "other", "third"]
     asked = {where: list(map(str, request.groups)) for where, key, request in member.heard if key == DESCRIBE}
     assert asked == {"coordinator": ["g"], "target": ["other", "third"]}
+
+
+def _listed(member: Member, **filters: Any) -> list[tuple[str, str]]:
+    return [(str(group.group_id), str(group.group_state)) for group in member.says(LIST, **filters).groups]
+
+
+def test_groups_that_follow_are_listed_as_their_source_has_them_by_one_broker_alone() -> None:
+    member = Member()
+    member.stage.core.book.addresses[2] = ("router", 9002)
+    assert _listed(member) == [("of-target", ""), ("g", "Stable")]
+    member.stage.session.broker = None
+    assert _listed(member) == [("of-target", ""), ("g", "Stable")]
+    member.stage.session.broker = 2
+    assert _listed(member) == [("of-target", "")]
+    assert member.asked(DESCRIBE) == [("coordinator", DESCRIBE)] * 2
+
+
+@pytest.mark.parametrize(
+    ("filters", "listed"),
+    [
+        ({"states_filter": ("stable",)}, True),
+        ({"states_filter": ("Empty",)}, False),
+        ({"types_filter": ("Classic",)}, True),
+        ({"types_filter": ("consumer",)}, False),
+    ],
+)
+def test_filters_of_a_list_hold_for_groups_that_follow(filters: dict[str, tuple[str, ...]], listed: bool) -> None:
+    assert (("g", "Stable") in _listed(Member(), **filters)) is listed
+
+
+def test_a_group_that_its_source_does_not_have_or_does_not_show_is_not_listed() -> None:
+    member = Member()
+    member.state = "Dead"
+    assert _listed(member) == [("of-target", "")]
+    member.state, member.codes = "Stable", {("coordinator", DESCRIBE): 30}
+    assert _listed(member) == [("of-target", "")]
+
+
+def test_a_list_that_would_be_a_half_truth_is_an_error() -> None:
+    member = Member()
+    member.codes = {("coordinator", DESCRIBE): 16}
+    answer = member.says(LIST)
+    assert (code_of(answer.error_code), answer.groups) == (14, ())
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_groups_are_listed_in_every_version(version: int) -> None:
+    member = Member()
+    member.versions = {LIST: version}
+    assert [str(group.group_id) for group in member.says(LIST).groups] == ["of-target", "g"]
 
 
 def test_an_older_source_is_asked_in_a_version_that_it_speaks() -> None:

@@ -46,6 +46,7 @@ def _another(stage: Stage, *, host: str = "h", at: float = 0.0) -> tuple[Session
     edge = FakeEdge()
     session = Session(stage.core, edge)
     _see(stage, session, host=host, at=at)
+    session.broker = 1
     return session, edge
 
 
@@ -180,7 +181,7 @@ def test_the_longest_idle_goes_first_the_busy_later_and_the_newly_come_not_yet()
     idle, _ = _another(stage, at=1.0)
     young, _ = _another(stage, at=9.9)
     bootstrap, _ = _another(stage, at=0.5)
-    bootstrap.on_broker = False
+    bootstrap.broker = None
     stage.produce(("free", 0, batch()))
     farewell = stage.core.farewell
     order = []

@@ -98,7 +98,7 @@ def at_b() -> Stage:
     stage = Stage()
     stage.core.stand_ins.addresses["b:9000"] = "router:9100"
     stage.core.stand_ins.follow("router:9000", [presence("b:9000", "router:9000")])
-    stage.session.home, stage.session.on_broker = "b:9000", False
+    stage.session.home, stage.session.broker = "b:9000", None
     return stage
 
 

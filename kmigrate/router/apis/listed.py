@@ -1,0 +1,64 @@
+"""ListGroups while groups follow: these are told as their source has them.
+
+A broker lists the groups that it coordinates, and clients put together what all brokers say. So a group that follows
+is left out of every broker's list, and the first of the brokers that clients see tells of all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.router.apis.blank import blank, element
+from kmigrate.router.apis.groups import DESCRIBE_GROUPS
+
+__all__ = ["DESCRIBE", "DESCRIBE_VERSION", "describe_request", "with_followed", "without_followed"]
+
+DESCRIBE_VERSION = 5
+DESCRIBE = entity(DESCRIBE_GROUPS, DESCRIBE_VERSION, "request")
+_DEAD = "Dead"
+_KIND = "classic"
+"""Groups of the newer protocol do not follow."""
+_NOT_NOW = frozenset({Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
+
+
+def describe_request(groups: Collection[str]) -> Any:
+    """What their sources are asked about groups that follow."""
+    return blank(DESCRIBE, groups=tuple(sorted(groups)))
+
+
+def without_followed(answer: Any, followed: Collection[str]) -> Any:
+    """A broker's list without the groups that are coordinated elsewhere."""
+    return dataclasses.replace(answer, groups=tuple(g for g in answer.groups if str(g.group_id) not in followed))
+
+
+def with_followed(request: Any, answer: Any, described: Any) -> Any:
+    """A list with the groups that were described, as far as the request's filters and the client's rights go.
+
+    Where one cannot be described now the list would be a half-truth: it is the error, as a broker that loads its groups
+    answers.
+    """
+    if any(code_of(group.error_code) in _NOT_NOW for group in described.groups):
+        return blank(type(answer), error_code=Code.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {str(state).lower() for state in getattr(request, "states_filter", None) or ()}
+    kinds = {str(kind).lower() for kind in getattr(request, "types_filter", None) or ()}
+    group_type = element(type(answer), "groups")
+    has = {field.name for field in dataclasses.fields(group_type)}
+    told = list(answer.groups)
+    for group in described.groups:
+        state = str(group.group_state)
+        if code_of(group.error_code) or state == _DEAD or (kinds and _KIND not in kinds):
+            continue
+        if states and state.lower() not in states:
+            continue
+        known = {
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type,
+            "group_state": state,
+            "group_type": _KIND,
+        }
+        told.append(blank(group_type, **{name: value for name, value in known.items() if name in has}))
+    return dataclasses.replace(answer, groups=tuple(told))
