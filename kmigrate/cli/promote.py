@@ -86,7 +86,7 @@ async def promote(
             await need_mirror(estate, name, timeout)
             await need_controller(estate, timeout)
         groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
-        with watched_topics(call, name, topics) as say:
+        with watched_topics(call, estate, name, topics) as say:
             records = await verbs.wait_topics(estate, name, topics, {TopicPhase.PROMOTED}, timeout, say)
         opened = await verbs.wait_groups(estate, name, groups, timeout)
         holds = await _holds(estate, records)

@@ -109,7 +109,7 @@ async def mirror(
             return plan_answer(made)
         if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
             await need_mirror(estate, name, timeout)
-        with watched_topics(call, name, topics) as say:
+        with watched_topics(call, estate, name, topics) as say:
             records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
         if options.engine != "daemon":
             return await _mirror_by(call, estate, name, topics, options, made)

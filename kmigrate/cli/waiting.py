@@ -53,14 +53,14 @@ async def _need(estate: Estate, runs: Callable[[], bool], timeout: float, ref: s
 
 
 @contextmanager
-def watched_topics(call: Call, link: str, topics: list[str]) -> Iterator[Callable[[State], None]]:
+def watched_topics(call: Call, estate: Estate, link: str, topics: list[str]) -> Iterator[Callable[[State], None]]:
     """A spinner that names each topic's phase and what it waits for."""
     with call.out.waiting("waiting") as waiting:
 
         def say(state: State) -> None:
             records = [state.topic(link, topic) for topic in topics]
-            words = [f"{r.topic}: {r.phase}{f' ({r.reason})' if r.reason else ''}" for r in records if r is not None]
-            waiting.say("; ".join(words))
+            why = [(r, r.reason or estate.waits_for(r)) for r in records if r is not None]
+            waiting.say("; ".join(f"{r.topic}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
 
         yield say
 

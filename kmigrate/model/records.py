@@ -632,6 +632,8 @@ class ControllerPresence:
     applied: int
     active: bool
     interval_ms: int
+    waits: Mapping[str, str] = field(default_factory=dict)
+    """What promotes wait for, by topic record."""
 
     @property
     def key(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.errors import Failed, KmigrateError, Unreachable
@@ -30,6 +31,8 @@ from kmigrate.workflow.sealing import Sealer, may_come_off
 __all__ = ["Controller", "ControllerSettings"]
 
 _LEASE = "controller"
+_TOLD = 100
+"""Promotes of which a word is said: it is sent twice a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Controller:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._ready: set[tuple[str, str]] = set()
         self._pending: set[tuple[str, str]] = set()
+        self._waits: dict[str, str] = {}
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
         self._keeping: asyncio.Task[None] | None = None
@@ -82,7 +86,8 @@ class Controller:
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
         try:
-            await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval))
+            waits = dict(islice(((key, why) for key, why in self._waits.items() if why), _TOLD))
+            await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
         except Unreachable as error:
             self.trouble = error
 
@@ -149,6 +154,7 @@ class Controller:
                 self._settings.straggler_window_s,
                 self._ready,
                 self._pending,
+                self._waits,
             ).run()
         except KmigrateError as error:
             self.trouble = error  # the intent stays in the state log and is taken up again

@@ -41,6 +41,7 @@ from kmigrate.model.records import (
     Record,
     RouterPresence,
     TopicRecord,
+    topic_key,
 )
 from kmigrate.model.routes import DIRECT_LIMIT, id_shift
 from kmigrate.model.sharing import progress_of
@@ -81,6 +82,8 @@ class TopicPromotion:
     """Topics that only wait for the others of their unit, by link; shared by all promotes of a controller (F)."""
     pending: set[tuple[str, str]] = field(default_factory=set)
     """The same before the fence: topics that only wait until their groups are handed over."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """What each topic waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
@@ -105,6 +108,7 @@ class TopicPromotion:
         finally:
             self.ready.discard((self.link, self.topic))
             self.pending.discard((self.link, self.topic))
+            self.waits.pop(topic_key(self.link, self.topic), None)
 
     # facts
 
@@ -121,6 +125,11 @@ class TopicPromotion:
 
     def _keys(self, record: TopicRecord) -> list[tuple[str, int]]:
         return [(self.topic, p) for p in range(record.partitions)]
+
+    def _waits_for(self, record: TopicRecord, why: str | None) -> bool | None:
+        """Tell what is waited for; True where nothing is."""
+        self.waits[record.key] = why or ""
+        return None if why else True
 
     async def _advance(self, record: TopicRecord, event: TopicEvent, changed: TopicRecord) -> None:
         """Write the next phase, unless the record has changed since it was looked at."""
@@ -141,11 +150,12 @@ class TopicPromotion:
         terms = self._terms(record)
 
         def ready(state: State) -> bool | None:
-            if self._why_not_ready(record, terms) is None:
+            why = self._why_not_ready(record, terms)
+            if why is None:
                 self.pending.add((self.link, self.topic))
             else:
                 self.pending.discard((self.link, self.topic))
-            return True if (self.link, self.topic) in self.pending and not not_staged(state, record) else None
+            return self._waits_for(record, why or not_staged(state, record))
 
         try:
             await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
@@ -208,7 +218,7 @@ class TopicPromotion:
         deadline = self._deadline(record)
 
         def drained(state: State) -> bool | None:
-            return True if self._undrained(state, record) is None else None
+            return self._waits_for(record, self._undrained(state, record))
 
         try:
             await self.log.wait(drained, max(0.0, deadline - monotonic()), "every router to drain")
@@ -307,7 +317,7 @@ class TopicPromotion:
         deadline = self._deadline(record)
 
         def arrived(_: State) -> bool | None:
-            return True if self._not_arrived(record) is None else None
+            return self._waits_for(record, self._not_arrived(record))
 
         async def arrival() -> None:
             try:

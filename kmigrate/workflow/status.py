@@ -88,6 +88,8 @@ class TopicStatus:
     """What keeps the target topic from following the source's partitions, configs and ACLs, or ''."""
     sealed_for: tuple[str, ...] = ()
     """Routers in whose place the source broker refuses every write to it."""
+    promote_waits_for: str = ""
+    """What its promote waits for, in the words of the controller, or ''."""
 
     @property
     def lag(self) -> int:
@@ -227,7 +229,8 @@ async def snapshot(estate: Estate) -> Snapshot:
         lags = await lags_of(records, theirs[1], mine[1], words, source)
         for record in records:
             verified = standing(log.state.verified(link.name, record.topic), link, record)
-            topics.append(_topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified))
+            told = _topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified)
+            topics.append(dataclasses.replace(told, promote_waits_for=estate.waits_for(record)))
         groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
     return Snapshot(
         now_ms(),

@@ -15,7 +15,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import ClusterRef, LinkRecord, PromoteTerms, TopicRecord
+from kmigrate.model.records import (
+    ClusterRef,
+    ControllerPresence,
+    LinkRecord,
+    MirrorPresence,
+    PromoteTerms,
+    TopicRecord,
+)
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
@@ -298,6 +305,24 @@ def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None
         return "never"
 
     assert on_estate(pair, act) == "86400000"
+
+
+def test_who_has_waited_for_a_promote_in_vain_is_told_what_it_waits_for(pair: Any) -> None:
+    async def act(estate: Estate) -> Any:
+        record = TopicRecord("alone", "slow", TopicPhase.PROMOTE_PENDING, 1)
+        await estate.log.append(lambda _: record)
+        await estate.log.announce(MirrorPresence("m", "alone", 0, True, 500))
+        waits = {record.key: "partition 0 is 7 records behind"}
+        await estate.log.announce(ControllerPresence("c", 0, True, 500, waits))
+        try:
+            await verbs.wait_topics(estate, "alone", ["slow"], {TopicPhase.PROMOTED}, 1.0)
+        except KmigrateError as error:
+            return error.what
+        finally:
+            await estate.log.append(lambda _: (record.key, None))
+        return ""
+
+    assert "slow: partition 0 is 7 records behind" in on_estate(pair, act)
 
 
 def test_an_intent_without_a_mirror_stays_and_says_so(pair: Any) -> None:

@@ -116,7 +116,8 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
         if p.waits_for is not None and p.waits_for.open_ms(now_ms) > _USUAL_MS
     ]
     seal = [f"sealed on the source for router {', '.join(topic.sealed_for)}"] if topic.sealed_for else []
-    if reasons := [*([topic.reason] if topic.reason else []), *seal, *waits]:
+    promote = [f"its promote waits: {topic.promote_waits_for}"] if topic.promote_waits_for else []
+    if reasons := [*([topic.reason] if topic.reason else []), *promote, *seal, *waits]:
         return Text("; ".join(reasons), style="yellow")
     losses = [f"partition {p.partition}: {_losses(p)}" for p in topic.partitions if p.losses]
     if losses:

@@ -48,7 +48,9 @@ async def wait_topics(
     try:
         return await estate.log.wait(look, timeout, what)
     except WaitTimedOut as late:
-        raise _late(estate, link, late) from late
+        records = [record for topic in topics if (record := estate.log.state.topic(link, topic)) is not None]
+        why = {record.topic: estate.waits_for(record) for record in records}
+        raise _late(estate, link, late, [f"{topic}: {told}" for topic, told in why.items() if told]) from late
 
 
 async def wait_groups(
@@ -81,9 +83,10 @@ async def wait_groups(
         raise _late(estate, link, late) from late
 
 
-def _late(estate: Estate, link: str, late: WaitTimedOut) -> WaitTimedOut:
+def _late(estate: Estate, link: str, late: WaitTimedOut, why: Collection[str] = ()) -> WaitTimedOut:
     if mirror_runs(estate, link):
-        return late
+        what = "; ".join((late.what, *why))
+        return WaitTimedOut(late.ref, what, still_true=late.still_true, next_step=late.next_step)
     return WaitTimedOut(
         "no-mirror-running",
         "no mirror running: start kmigrate run",

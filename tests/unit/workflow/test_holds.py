@@ -223,6 +223,7 @@ def test_status_names_range_cause_and_the_way_on_for_people_and_for_programs() -
         TopicStatus("l", "t", TopicPhase.MIRRORING, 0, "", "identical", parts, paused=True),
         TopicStatus("l", "u", TopicPhase.MIRRORING, 0, "", "identical", parts[1:]),
         TopicStatus("l", "v", TopicPhase.MIRRORING, 0, "", "identical", (kept,)),
+        TopicStatus("l", "w", TopicPhase.FENCING, 0, "", "identical", (), promote_waits_for="a router is silent"),
     )
     shot = Snapshot(0, 0, (LinkStatus("l", "s", "t", "", 5_000_000),), topics, (), (), frozenset(), (), ())
     console = Console(width=400, record=True, force_terminal=False)
@@ -234,6 +235,7 @@ def test_status_names_range_cause_and_the_way_on_for_people_and_for_programs() -
         "mirroring, paused",
         "source-range-lost: offsets 5 to 9 were deleted; kmigrate topic resume t --partition 0 --accept-loss 5..9",
         "partition 1: target-denied: offset 5 was refused",
+        "its promote waits: a router is silent",
         "accepted as lost: 2..3 (source-range-lost, by me@here)",
     ):
         assert words in text

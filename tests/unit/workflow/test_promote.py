@@ -178,6 +178,29 @@ def test_a_barrier_that_an_owner_tells_of_without_having_read_of_this_fence_is_n
     assert record.reason.startswith("barrier-not-reached")
 
 
+def test_what_a_promote_waits_for_is_told_until_it_is_over() -> None:
+    stage = Stage(upkeep=None)
+    told: dict[str, str] = {}
+
+    async def scenario() -> None:
+        stage.obey()
+        work = asyncio.create_task(replace(stage.promotion(), waits=told).run())
+        await asyncio.sleep(0.05)
+        assert told[stage.record.key].startswith("the mirror has not compared")
+        stage.router_acks, stage.upkeep = False, ""
+        while stage.record.phase is not TopicPhase.FENCING:
+            stage.obey()
+            await asyncio.sleep(0.005)
+        stage.obey()
+        await asyncio.sleep(0.05)
+        assert told[stage.record.key] == "router r on host has not acknowledged the fence"
+        await work
+
+    asyncio.run(scenario())
+    assert stage.record.phase is TopicPhase.MIRRORING
+    assert told == {}
+
+
 def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed() -> None:
     record = promoted(Stage(speaks="m2"))
     assert record.phase is TopicPhase.MIRRORING
