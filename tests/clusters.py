@@ -27,9 +27,11 @@ def running_clusters(root: Path, *specs: ClusterSpec) -> Iterator[list[KafkaClus
             cluster.stop()
 
 
-def source_and_target(brokers: int = 1, config: dict[str, str] | None = None) -> tuple[ClusterSpec, ClusterSpec]:
+def source_and_target(
+    brokers: int = 1, config: dict[str, str] | None = None, source_version: str = SOURCE_VERSION
+) -> tuple[ClusterSpec, ClusterSpec]:
     """The two clusters of a migration."""
     return (
-        ClusterSpec("source", SOURCE_VERSION, brokers, config or {}),
+        ClusterSpec("source", source_version, brokers, config or {}),
         ClusterSpec("target", TARGET_VERSION, brokers, config or {}),
     )

@@ -24,7 +24,7 @@ from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.history import read_history
-from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
@@ -198,9 +198,11 @@ class Migration:
 
 
 @contextmanager
-def fresh_migration(root: Path, settings: str = "", brokers: int = 1) -> Iterator[Migration]:
+def fresh_migration(
+    root: Path, settings: str = "", brokers: int = 1, source_version: str = SOURCE_VERSION
+) -> Iterator[Migration]:
     """A migration on two clusters of its own, of one broker each if nothing is said: a state log has one name."""
-    with running_clusters(root, *source_and_target(brokers)) as (source, target):
+    with running_clusters(root, *source_and_target(brokers, source_version=source_version)) as (source, target):
         run = Migration(source, target, root / "run", settings)
         try:
             yield run

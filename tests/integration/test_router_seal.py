@@ -18,7 +18,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.client_specs import ProducerSpec
-from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.workflow.sealing import Sealer, may_come_off
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
@@ -28,10 +28,11 @@ pytestmark = pytest.mark.timeout(240)
 LIMIT = "max.message.bytes"
 
 
-@pytest.fixture
-def migration(tmp_path: Path) -> Iterator[Migration]:
+@pytest.fixture(params=["2.8.2", SOURCE_VERSION, TARGET_VERSION])
+def migration(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Migration]:
+    """From sources of several versions: it is their broker that holds the fence."""
     settings = "[promote]\nfence_timeout_s = 8.0\nstraggler_window_s = 2.0\nrouter_silent_s = 2.0\n"
-    with fresh_migration(tmp_path, settings) as run:
+    with fresh_migration(tmp_path, settings, source_version=request.param) as run:
         yield run
 
 
