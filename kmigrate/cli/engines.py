@@ -154,19 +154,20 @@ class _Process:
         await self._estate.source(link)
         settings_of = self._call.settings.cluster
         source, target = settings_of(link.source.name), settings_of(link.target.name)
-        async with ClusterClient(source) as source_client, ClusterClient(target) as target_client:
-            engine = MirrorEngine(
-                name,
-                source_client,
-                target_client,
-                Admin(source),
-                Admin(target),
-                self._estate.log,
-                self._instance,
-                mirror_settings(self._call.settings),
-            )
-            with self._mirrors.link(name, engine.meter):
-                await engine.run()
+        with Admin(source) as source_admin, Admin(target) as target_admin:
+            async with ClusterClient(source) as source_client, ClusterClient(target) as target_client:
+                engine = MirrorEngine(
+                    name,
+                    source_client,
+                    target_client,
+                    source_admin,
+                    target_admin,
+                    self._estate.log,
+                    self._instance,
+                    mirror_settings(self._call.settings),
+                )
+                with self._mirrors.link(name, engine.meter):
+                    await engine.run()
 
     async def _keep(
         self, what: str, fields: dict[str, str], run: Callable[..., Awaitable[None]], *arguments: str

@@ -147,7 +147,8 @@ async def _state_log(client: ClusterClient) -> Finding:
     if await client.topic(STATE_TOPIC) is None:
         return Finding("ok", "state-log", "no state log: not the target of any link yet")
     try:
-        await check_state_log(client, Admin(client.settings))
+        with Admin(client.settings) as admin:
+            await check_state_log(client, admin)
     except BrokerRefused as error:
         return Finding("warn", error.ref, error.what, error.next_step)
     except KmigrateError as error:

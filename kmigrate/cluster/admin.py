@@ -94,7 +94,7 @@ class Admin:
             config: dict[str, Any] = {
                 "bootstrap.servers": self._settings.bootstrap_servers,
                 **security.librdkafka(),
-                "error_cb": self._on_error,
+                "error_cb": _hearing(self._login_failures),
                 "client.id": f"{self._settings.client_id}-admin",
                 "log_level": 0,
                 "socket.timeout.ms": 10_000,
@@ -102,7 +102,7 @@ class Admin:
                 **self._settings.admin,
             }
             if isinstance(security.sasl, Bearer):
-                config["oauth_cb"] = self._token
+                config["oauth_cb"] = _tokens(security.sasl)
             if isinstance(security.sasl, Login):
                 config["sasl.password"] = self._password = current_password(security.sasl)
             self._client = AdminClient(config, logger=None)
@@ -113,17 +113,17 @@ class Admin:
         self._login_failures.clear()  # of earlier calls
         return self._client
 
-    def _token(self, _: str | None) -> tuple[str, float]:
-        """librdkafka's question for a bearer's token, and until when it need not ask again."""
-        bearer = self._settings.security.sasl
-        if not isinstance(bearer, Bearer):
-            raise TypeError("a token was asked for where no bearer is configured")
-        token = current_token(bearer)
-        return token, expiry_of(token) or now_ms() / 1000 + _TOKEN_SECONDS
+    def close(self) -> None:
+        """End the client, and its threads."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.__exit__(None, None, None)
 
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() in _LOGIN:
-            self._login_failures.append(error.str())
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def _one(self, send: Callable[[], Mapping[Any, Future[Any]] | Future[Any]], what: str) -> Any:
         """The only outcome of a request, which `send` sends; raises what stands for it."""
@@ -336,6 +336,30 @@ class Admin:
                 tuple(GroupMember(m.member_id, m.client_id, m.host) for m in told.members),
             )
         return out
+
+
+# librdkafka is given functions that know nothing of who holds its client. In a circle with it the client would end when
+# the garbage collector comes by: maybe in one of its own callbacks, and a client that ends there hangs or aborts.
+
+
+def _hearing(login_failures: list[str]) -> Callable[[KafkaError], None]:
+    """What librdkafka tells its errors: failed logins are kept."""
+
+    def hear(error: KafkaError) -> None:
+        if error.code() in _LOGIN:
+            login_failures.append(error.str())
+
+    return hear
+
+
+def _tokens(bearer: Bearer) -> Callable[[str | None], tuple[str, float]]:
+    """What librdkafka asks for a bearer's token, and until when it need not ask again."""
+
+    def token(_: str | None) -> tuple[str, float]:
+        current = current_token(bearer)
+        return current, expiry_of(current) or now_ms() / 1000 + _TOKEN_SECONDS
+
+    return token
 
 
 def _raise_first(outcomes: Mapping[Any, Any]) -> None:

@@ -86,9 +86,11 @@ class Estate:
 
     async def close(self) -> None:
         await self.log.close()
-        for client, _ in self._sources.values():
+        for client, admin in self._sources.values():
             await client.close()
+            admin.close()
         await self.target.close()
+        self.target_admin.close()
 
     async def __aenter__(self) -> Estate:
         return self
