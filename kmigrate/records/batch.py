@@ -25,6 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from crc32c import crc32c
 
@@ -44,7 +45,9 @@ __all__ = [
     "check_crc",
     "next_sequence",
     "stamp",
+    "translate",
     "walk",
+    "whole_batch",
 ]
 
 HEADER_SIZE = 61
@@ -65,6 +68,9 @@ _CRC = struct.Struct(">I")
 _SUMMED = struct.Struct(">Ih")
 """The CRC and the attributes."""
 _ATTRIBUTES = struct.Struct(">h")
+_PRODUCER_ID = struct.Struct(">q")
+_WRITTEN = struct.Struct(">8xi4xb4xhi16xqhi")
+"""Length, magic, attributes, last offset delta, producer id, epoch and base sequence."""
 
 
 @dataclass(slots=True)
@@ -166,6 +172,19 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
         at = stop
 
 
+def whole_batch(data: memoryview) -> tuple[int, int, int, int, int] | None:
+    """Attributes, last offset delta, producer id, epoch and base sequence, where the bytes are exactly one batch.
+
+    None of anything else; `walk` tells what that is.
+    """
+    if len(data) < HEADER_SIZE:
+        return None
+    length, magic, attributes, delta, producer_id, epoch, sequence = _WRITTEN.unpack_from(data)
+    if magic != 2 or length != len(data) - 12:
+        return None
+    return attributes, delta, producer_id, epoch, sequence
+
+
 def assemble(
     payload: bytes | memoryview,
     *,
@@ -213,3 +232,21 @@ def stamp(
         _ATTRIBUTES.pack_into(view, 21, attributes & ~clear)
     _PRODUCER.pack_into(view, 43, producer_id, epoch, sequence)
     _CRC.pack_into(view, 17, crc_of_changed_head(crc, before, crc32c(head), len(view) - HEADER_SIZE))
+
+
+def translate(view: memoryview, producer_id: int, shown: int) -> None:
+    """Put another producer id in the place of a batch's own, and bring the CRC along, as `stamp` does."""
+    (crc,) = _CRC.unpack_from(view, 17)
+    _PRODUCER_ID.pack_into(view, 43, shown)
+    difference = _of_an_id(producer_id, shown)
+    _CRC.pack_into(view, 17, crc_of_changed_head(crc, difference, 0, len(view) - HEADER_SIZE))
+
+
+@lru_cache(maxsize=4096)
+def _of_an_id(before: int, after: int) -> int:
+    """The difference that a producer id makes to the CRC of a batch's head, whatever else is in it."""
+    head = bytearray(HEADER_SIZE - 21)
+    _PRODUCER_ID.pack_into(head, 43 - 21, before)
+    crc = crc32c(head)
+    _PRODUCER_ID.pack_into(head, 43 - 21, after)
+    return crc ^ crc32c(head)

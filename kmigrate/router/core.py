@@ -178,6 +178,8 @@ class Core:
     stand_ins: StandIns
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
+    fenced: frozenset[str] = field(init=False)
+    """Keys of the topics of which is told what is not resolved."""
     begun: Begun = field(init=False)
     followers: Followers = field(default_factory=Followers)
     late: Late = field(default_factory=Late)
@@ -193,6 +195,7 @@ class Core:
     """Whether this process has just stood still for so long that others may have taken it for dead."""
 
     def __post_init__(self) -> None:
+        self.fenced = _fenced(self.table)
         self.begun = Begun(self.forwards)
         bounds = self.settings
         self.limits = Limits(
@@ -202,6 +205,7 @@ class Core:
     def swap(self, table: RoutingTable) -> None:
         """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""
         self.table = table
+        self.fenced = _fenced(table)
         self.gate.load(table)
         self.forwards.follow(table)
         self.followers.follow(table)
@@ -251,6 +255,9 @@ class Core:
 
     def resolved(self, key: str, count: int = 1) -> None:
         """Forwards of a topic are resolved; the last one under a fence is announced."""
-        last = self.forwards.resolved(key, count)
-        if last and any(route.key == key and route.fenced for route in self.table.topics.values()):
+        if self.forwards.resolved(key, count) and key in self.fenced:
             self.outside.drained()
+
+
+def _fenced(table: RoutingTable) -> frozenset[str]:
+    return frozenset(route.key for route in table.topics.values() if route.fenced)

@@ -177,15 +177,23 @@ class Exchange:
 
     def _source(self, part: _Part, batches: Mapping[str, int], outcome: Outcome) -> None:
         try:
-            if outcome.frame is not None:
-                self._source_answered(part, outcome.frame)
-            elif not outcome.sent:
-                self._refused(part, outcome.refused)
-            else:
-                self._edge.close("the outcome of a forwarded write is unknown: the client shall send it again")
+            self._found(part, outcome)
         finally:
             for key, count in batches.items():
                 self._core.resolved(key, count)
+
+    def relayed(self, outcome: Outcome) -> None:
+        """Deal with what came of the client's own frame, where `Relay` has sent it and counts it."""
+        self._waiting = 1
+        self._found(_Part(self._plans, self._request.version, whole=True), outcome)
+
+    def _found(self, part: _Part, outcome: Outcome) -> None:
+        if outcome.frame is not None:
+            self._source_answered(part, outcome.frame)
+        elif not outcome.sent:
+            self._refused(part, outcome.refused)
+        else:
+            self._edge.close("the outcome of a forwarded write is unknown: the client shall send it again")
 
     def _source_answered(self, part: _Part, frame: bytearray) -> None:
         answers, throttle, hints = parse_answer(frame, part.version)

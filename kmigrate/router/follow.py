@@ -126,6 +126,8 @@ class FollowDesk:
     def advance(self) -> None:
         """The table is a newer one: what is held may go on."""
         self._core.waiting.pop(self, None)
+        if not self._syncs and not self._joins:
+            return
         for sync in list(self._syncs):
             route = self._route(sync)
             if route is None or route.gathering:

@@ -54,7 +54,12 @@ class Forwards:
 
     def acknowledged(self, key: str, partition: int, producer_id: int, epoch: int, last_sequence: int) -> None:
         """The source has stored a batch of a producer, by the id that the client knows."""
-        marks = self._acked.setdefault(key, {}).setdefault(partition, {})
+        topic = self._acked.get(key)
+        if topic is None:
+            topic = self._acked[key] = {}
+        marks = topic.get(partition)
+        if marks is None:
+            marks = topic[partition] = {}
         marks.pop(producer_id, None)  # so that the newest stand last
         marks[producer_id] = (epoch, last_sequence)
 

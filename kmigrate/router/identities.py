@@ -23,6 +23,8 @@ class OwnProducer:
 
     producer_id: int
     _next: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    exhausted: bool = False
+    """Whether its epochs come to an end."""
 
     def stamp_for(self, topic: str, partition: int, count: int) -> tuple[int, int]:
         """Epoch and first sequence of the next batch to a partition."""
@@ -35,10 +37,7 @@ class OwnProducer:
         current, _ = self._next.get((topic, partition), (0, 0))
         if current == epoch:
             self._next[(topic, partition)] = (epoch + 1, 0)
-
-    @property
-    def exhausted(self) -> bool:
-        return any(epoch >= _LAST_EPOCH for epoch, _ in self._next.values())
+            self.exhausted |= epoch + 1 >= _LAST_EPOCH
 
 
 @dataclass(slots=True)
@@ -51,6 +50,11 @@ class StopRule:
     """
 
     _stopped: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is stopped."""
+        return bool(self._stopped)
 
     def blocks(self, topic: str, partition: int, batch: Batch) -> bool:
         """Whether a batch stands behind a failed one."""

@@ -16,6 +16,7 @@ from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.exchange import Exchange
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
+from kmigrate.router.relay import Relay
 from kmigrate.router.sequencer import Sequencer, Slot
 from kmigrate.router.transactions import TransactionDesk
 
@@ -45,12 +46,13 @@ class ProduceDesk:
         self._fill = fill
         self._advance = advance
         self._judge = ProduceJudge(core)
+        self._relay = Relay(core, edge, self._judge)
         self._held: Held | None = None
         self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
         """When the last fence let go here, and the keys of its topics."""
         self._asking_id = False
         self._sent: dict[Slot, Exchange | None] = {}
-        """Writes under way that asked for an answer; None where one passes as it is."""
+        """Writes under way that asked for an answer; None where one passes as it is, or is relayed."""
         self._gone = False
 
     def take(self, head: RequestHead, frame: bytearray, arrived: float, *, parting: bool) -> bool:
@@ -68,6 +70,12 @@ class ProduceDesk:
             plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
         elif held is None and not any(part.topic in table.topics for part in request.parts):
             self._pass_write(head, frame, request)
+            return True
+        elif held is None and arrived >= self._last_fence[0] and (way := self._relay.look(request)) is not None:
+            slot = self._order.take(len(frame))
+            self._sent[slot] = None
+            self._relay.send(way, head, frame, request, lambda answer: self._written(slot, answer))
+            self._renew_own()
             return True
         else:
             plans = self._judge.judge(request, held)
@@ -227,6 +235,9 @@ class ProduceDesk:
         else:
             self._sent[slot] = exchange
         exchange.send(frame)
+        self._renew_own()
+
+    def _renew_own(self) -> None:
         own = self._judge.own
         if own is not None and own.exhausted:
             self._judge.own = None

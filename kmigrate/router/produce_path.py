@@ -25,7 +25,7 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, skip_tags
-from kmigrate.records.batch import Batch, check_crc, stamp, walk
+from kmigrate.records.batch import Batch, stamp, walk
 from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart, ProduceRequest, parse_request
 from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
@@ -230,13 +230,12 @@ class ProduceJudge:
         return StoredBatch(batch.producer_id + route.shift, batch.producer_epoch, batch.base_sequence)
 
     def stamp(self, plan: Plan) -> None:
-        """Give a forwarded batch the id that the source shall see; a broken batch becomes an answer (A16)."""
+        """Give a forwarded batch the id that the source shall see.
+
+        A batch that came broken is no more whole for it (`records.crc`): the source refuses it, as brokers do (A16).
+        """
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
-        if not check_crc(batch.view):
-            # Our own CRC over broken bytes would make them look whole.
-            plan.move, plan.error = Move.ANSWER, Code.CORRUPT_MESSAGE
-            return
         epoch, sequence = batch.producer_epoch, batch.base_sequence
         producer_id = batch.producer_id + route.shift
         if plan.own:

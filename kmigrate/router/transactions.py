@@ -78,8 +78,10 @@ class TransactionDesk:
 
     def advance(self) -> None:
         """Look again at what is held."""
-        held, self._held = self._held, []
         self._core.waiting.pop(self, None)
+        if not self._held:
+            return
+        held, self._held = self._held, []
         for errand in held:
             self._go(errand)
 

@@ -31,6 +31,7 @@ __all__ = [
     "PartitionAnswer",
     "ProducePart",
     "ProduceRequest",
+    "all_stored",
     "encode_answer",
     "encode_request",
     "parse_answer",
@@ -54,6 +55,12 @@ _ANSWER_8 = struct.Struct(">ihqqq")
 """With the log's start."""
 _NOTHING_MORE = b"\1\0\0"
 """No record errors, no message, no tags, as versions with compact fields say it."""
+_PLAIN_3 = struct.Struct(">4xh16x0s")
+"""Of a partition's answer the error, and what follows its figures where there is nothing to tell."""
+_PLAIN_5 = struct.Struct(">4xh24x0s")
+_PLAIN_8 = struct.Struct(">4xh24x6s")
+_PLAIN_9 = struct.Struct(">4xh24x3s")
+_NOTHING_MORE_8 = b"\0\0\0\0\xff\xff"
 _I64 = struct.Struct(">q")
 _PLAIN_ANSWER = 4 + 4 + 1 + 4 + 1
 """Size, correlation id, the header's tags, throttle time, tags."""
@@ -138,21 +145,25 @@ class _Reader:
         self.at = skip_tags(self.frame, before)
         return self.at > before + 1
 
-    def part(self, topic: str, view: memoryview) -> ProducePart:
-        """One partition of a request; all in one, for requests have many."""
-        frame = self.frame
-        if self.flexible:
-            (partition,) = _I32.unpack_from(frame, self.at)
-            size, at = read_uvarint(frame, self.at + _I32.size)
-            size -= 1
-        else:
-            partition, size = _PART.unpack_from(frame, self.at)
-            at = self.at + _PART.size
-        end = at + size if size > 0 else at  # a null is empty
-        if end > len(frame):
-            raise ProtocolViolation("short-produce", "a batch runs past its request")
-        self.at = skip_tags(frame, end) if self.flexible else end
-        return ProducePart(topic, partition, view[at:end])
+    def parts(self, topic: str, count: int, view: memoryview) -> list[ProducePart]:
+        """The partitions of one topic of a request; all in one, for requests have many."""
+        frame, at, flexible = self.frame, self.at, self.flexible
+        stop, out = len(frame), []
+        for _ in range(count):
+            if flexible:
+                (partition,) = _I32.unpack_from(frame, at)
+                size, at = read_uvarint(frame, at + _I32.size)
+                size -= 1
+            else:
+                partition, size = _PART.unpack_from(frame, at)
+                at += _PART.size
+            end = at + size if size > 0 else at  # a null is empty
+            if end > stop:
+                raise ProtocolViolation("short-produce", "a batch runs past its request")
+            out.append(ProducePart(topic, partition, view[at:end]))
+            at = skip_tags(frame, end) if flexible else end
+        self.at = at
+        return out
 
     def end(self) -> None:
         if self.at != len(self.frame):
@@ -170,7 +181,7 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
         parts: list[ProducePart] = []
         for _ in range(read.count()):
             topic = read.string() or ""
-            parts += [read.part(topic, view) for _ in range(read.count(len(parts)))]
+            parts += read.parts(topic, read.count(len(parts)), view)
             read.tags()
         read.tags()
         read.end()
@@ -267,6 +278,38 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
     except (struct.error, UnicodeDecodeError) as broken:
         raise ProtocolViolation("broken-produce-answer", f"a Produce answer cannot be read: {broken}") from None
     return out, throttle, hints
+
+
+def all_stored(frame: bytearray, version: int, count: int) -> bool:
+    """Whether a broker says of `count` partitions that all is stored, and nothing else but its throttle time."""
+    shape, nothing_more = _plain_partition(version)
+    try:
+        read = _Reader(frame, 8, version >= FLEXIBLE)
+        tagged = read.tags()
+        for _ in range(read.count()):
+            read.string()
+            partitions = read.count()
+            end = read.at + partitions * shape.size
+            for error, more in shape.iter_unpack(memoryview(frame)[read.at : end]):
+                if error or more != nothing_more:
+                    return False
+            count -= partitions
+            read.at = end
+            tagged |= read.tags()
+        read.unpack(_I32)
+        tagged |= read.tags()
+    except (struct.error, ProtocolViolation):
+        return False
+    return not count and not tagged and read.at == len(frame)
+
+
+def _plain_partition(version: int) -> tuple[struct.Struct, bytes]:
+    """A partition's error and what more there is to tell of it, and that being nothing."""
+    if version >= FLEXIBLE:
+        return _PLAIN_9, _NOTHING_MORE
+    if version == 8:
+        return _PLAIN_8, _NOTHING_MORE_8
+    return (_PLAIN_5 if version >= 5 else _PLAIN_3), b""
 
 
 def _parse_partition(read: _Reader, topic: str, version: int) -> PartitionAnswer:

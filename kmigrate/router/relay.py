@@ -1,0 +1,135 @@
+"""Forwarded writes that go to one source leader in the client's own frame: judged and stamped in one pass.
+
+Nearly all forwarded writes are such, and what is done for each of their batches is most of what they cost. So this
+knows one case only: idempotent batches, and those without an id, of topics that are forwarded to the same broker, with
+nothing stopped on the connection. Of any other request `look` says None and has changed nothing: `produce_path` judges
+it. And any answer but success is an `Exchange`'s to deal with, as of a request that it had sent itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.records.batch import TRANSACTIONAL, stamp, translate, walk, whole_batch
+from kmigrate.router.apis.produce import ProducePart, ProduceRequest, all_stored
+from kmigrate.router.core import Buffer, Core, Edge, Outcome
+from kmigrate.router.exchange import Exchange
+from kmigrate.router.produce_path import Move, Plan, ProduceJudge
+
+__all__ = ["Relay"]
+
+
+class _Written(NamedTuple):
+    """One batch: the producer id that the client knows, epoch and first sequence as the source sees them."""
+
+    part: ProducePart
+    route: TopicRoute
+    last_offset_delta: int
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+class _Way(NamedTuple):
+    """Where a request goes, with its batches."""
+
+    link: str
+    node: int
+    version: int
+    batches: list[_Written]
+
+
+class Relay:
+    """Sends what it may for one client connection."""
+
+    def __init__(self, core: Core, edge: Edge, judge: ProduceJudge) -> None:
+        self._core = core
+        self._edge = edge
+        self._judge = judge
+
+    def look(self, request: ProduceRequest) -> _Way | None:
+        """The way of a request that is of this kind; nothing is changed yet."""
+        own, routes, source_leader = self._judge.own, self._core.table.topics, self._core.outside.source_leader
+        if request.acks == 0 or self._judge.stops.any:
+            return None
+        way: tuple[str, int, int] | None = None
+        topic: str | None = None
+        route: TopicRoute | None = None
+        batches = []
+        for part in request.parts:
+            if part.topic is not topic:
+                topic = part.topic
+                route = routes.get(topic)
+            if route is None or route.serve is not Serve.FORWARD:
+                return None
+            batch = whole_batch(part.records)
+            if batch is None:
+                return None
+            attributes, delta, producer_id, epoch, sequence = batch
+            if attributes & TRANSACTIONAL or producer_id >= DIRECT_LIMIT or (producer_id < 0 and own is None):
+                return None
+            node, version = source_leader(route.link, topic, part.partition)
+            if way is None:
+                way = (route.link, node, version)
+                if node < 0 or version < request.version:
+                    return None
+            elif way != (route.link, node, version):
+                return None
+            batches.append(_Written(part, route, delta, producer_id, epoch, sequence))
+        return _Way(*way, batches) if way is not None else None
+
+    def send(
+        self, way: _Way, head: RequestHead, frame: bytearray, request: ProduceRequest, reply: Callable[[Buffer], None]
+    ) -> None:
+        """Stamp, count and send it now; `reply` is given its answer."""
+        own, account, batches = self._judge.own, self._core.forwards, way.batches
+        counts: dict[str, int] = {}
+        for at, (part, route, delta, producer_id, epoch, sequence) in enumerate(batches):
+            counts[route.key] = counts.get(route.key, 0) + 1
+            if producer_id >= 0:
+                translate(part.records, producer_id, producer_id + route.shift)
+            elif own is not None:
+                epoch, sequence = own.stamp_for(part.topic, part.partition, delta + 1)
+                shown = own.producer_id + route.shift
+                stamp(part.records, producer_id=shown, epoch=epoch, sequence=sequence, base_offset=None)
+                batches[at] = _Written(part, route, delta, producer_id, epoch, sequence)
+        for key, count in counts.items():
+            account.leave(key, count)
+        account.bytes += len(frame)
+
+        def done(outcome: Outcome) -> None:
+            try:
+                if outcome.frame is not None and all_stored(outcome.frame, request.version, len(batches)):
+                    self._stored(batches)
+                    reply(outcome.frame)
+                else:
+                    plans = [_plan(batch, way) for batch in batches]
+                    Exchange(self._core, self._edge, self._judge, head, request, plans, reply).relayed(outcome)
+            finally:
+                for key, count in counts.items():
+                    self._core.resolved(key, count)
+
+        self._edge.to_source(way.link, way.node, [frame], head.correlation_id, done)
+
+    def _stored(self, batches: list[_Written]) -> None:
+        """The source has all of it; the router's own ids never reach the target, so no gate asks for them."""
+        acknowledged = self._core.forwards.acknowledged
+        for batch in batches:
+            if batch.producer_id >= 0:
+                acknowledged(batch.route.key, batch.part.partition, batch.producer_id, batch.epoch, _last(batch))
+
+
+def _last(batch: _Written) -> int:
+    return (batch.sequence + batch.last_offset_delta) & 0x7FFFFFFF
+
+
+def _plan(written: _Written, way: _Way) -> Plan:
+    """The decision for a batch that has left, as the judge would have made it."""
+    (batch,) = walk(written.part.records)
+    batch.producer_id, batch.producer_epoch, batch.base_sequence = written[3:]
+    plan = Plan(written.part, Move.SOURCE, batch, written.route, way.node, way.version)
+    plan.epoch, plan.last_sequence = written.epoch, _last(written)
+    return plan
