@@ -63,7 +63,8 @@ class Signals:
     """What the tasks of a copier tell each other."""
 
     def __init__(self) -> None:
-        self._change = asyncio.Event()
+        self._loop = asyncio.get_running_loop()  # an Event would ask for it at each wait, which is a system call
+        self._waiting: list[asyncio.Future[None]] = []
         self.moved = 0
         """How often any lane has changed: who will wait for the next change takes it before looking at lanes."""
         self.look_now = asyncio.Event()
@@ -73,8 +74,10 @@ class Signals:
     def wake(self) -> None:
         """A lane has changed: everybody looks whether there is something to do."""
         self.moved += 1
-        self._change.set()
-        self._change.clear()
+        waiting, self._waiting = self._waiting, []
+        for change in waiting:
+            if not change.done():
+                change.set_result(None)
 
     async def pulse(self) -> None:
         """Wake everybody now and then, for ever: whoever waits for a change needs no timer of its own."""
@@ -86,11 +89,13 @@ class Signals:
         """Until anything has changed since `moved` was taken; `most_s` below a pulse for who waits for a moment."""
         if self.moved != moved:
             return
+        change = self._loop.create_future()
+        self._waiting.append(change)
         if most_s >= LOOK_S:
-            await self._change.wait()
+            await change
             return
         try:
             async with asyncio.timeout(most_s):
-                await self._change.wait()
+                await change
         except TimeoutError:
             return
