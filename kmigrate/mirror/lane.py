@@ -302,18 +302,12 @@ class Lane:
             if step.start < self.barrier:
                 self._read_again(self._next)  # merged before the barrier was known
             return None
-        sequence = self._sequence
         if step.start != self._next:
             self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {self._next}")
             return None
         queue.popleft()
-        stamp(
-            step.view,
-            producer_id=self._producer_id,
-            epoch=self._epoch,
-            sequence=sequence,
-            clear=_CLEARED,
-        )
+        sequence = self._sequence
+        stamp(step.view, producer_id=self._producer_id, epoch=self._epoch, sequence=sequence, clear=_CLEARED)
         self._sequence = next_sequence(sequence, step.end - step.start)
         self._next = step.end
         sent.append(step)
@@ -327,7 +321,7 @@ class Lane:
     @property
     def head(self) -> Append | None:
         """The next append, None where a hole or nothing comes next."""
-        return step if self._queue and isinstance(step := self._queue[0], Append) else None
+        return self._queue[0] if self._queue and isinstance(self._queue[0], Append) else None
 
     def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
         """The broker's word on one append, in the order they were sent; `repeated`: it held that batch already."""

@@ -63,7 +63,6 @@ class Signals:
     """What the tasks of a copier tell each other."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()  # an Event would ask for it at each wait, which is a system call
         self._waiting: list[asyncio.Future[None]] = []
         self.moved = 0
         """How often any lane has changed: who will wait for the next change takes it before looking at lanes."""
@@ -89,7 +88,7 @@ class Signals:
         """Until anything has changed since `moved` was taken; `most_s` below a pulse for who waits for a moment."""
         if self.moved != moved:
             return
-        change = self._loop.create_future()
+        change = asyncio.get_running_loop().create_future()
         self._waiting.append(change)
         if most_s >= LOOK_S:
             await change

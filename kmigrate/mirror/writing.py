@@ -44,28 +44,27 @@ class _Unanswered(dict[asyncio.Future[bytearray], tuple[BrokerConnection, float]
     as a batch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._looked_after = False
 
     def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection) -> None:
         self[future] = connection, monotonic()
         if not self._looked_after:
-            self._look_later(_OVERDUE_S)
-
-    def _look_later(self, seconds: float) -> None:
-        self._looked_after = True
-        self._loop.call_later(seconds, self._look)
+            self._looked_after = True
+            self._loop.call_later(_OVERDUE_S, self._look)
 
     def _look(self) -> None:
-        self._looked_after = False
-        for connection, sent in self.values():
-            left = sent + _OVERDUE_S - monotonic()
-            if left <= 0:
-                connection.abort()
-            self._look_later(max(left, _LEAST_WAIT_S))
+        oldest = next(iter(self.values()), None)
+        self._looked_after = oldest is not None
+        if oldest is None:
             return
+        connection, sent = oldest
+        left = sent + _OVERDUE_S - monotonic()
+        if left <= 0:
+            connection.abort()
+        self._loop.call_later(max(left, _LEAST_WAIT_S), self._look)
 
 
 class TargetWriter:
@@ -103,7 +102,7 @@ class TargetWriter:
         await together(*(self._run(node, slot) for slot in range(self._settings.write_connections)))
 
     async def _run(self, node: int, slot: int) -> None:
-        in_flight = _Unanswered()
+        in_flight = _Unanswered(asyncio.get_running_loop())
         connection: BrokerConnection | None = None
         while True:
             moved = self._signals.moved
