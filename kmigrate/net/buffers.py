@@ -19,13 +19,13 @@ _ZEROS = bytes(1 << 20)
 
 
 class FrameBuffers:
-    """Hands out bytearrays of any size; remembers up to `keep_bytes` in those of at least `least_bytes`, the grain."""
+    """Hands out bytearrays of any size; remembers up to `keep_bytes` in those of at least `least_bytes`."""
 
     def __init__(self, keep_bytes: int = _KEEP_BYTES, least_bytes: int = _LEAST_BYTES) -> None:
         self._keep_bytes = keep_bytes
         self._least_bytes = least_bytes
         self._kept: list[tuple[bytearray, int]] = [(bytearray(1), 1)]
-        """Frames with the room each was made with: it may shrink and grow within it."""
+        """Frames with the size each was made with: it may shrink and grow within it."""
         for frame, _ in self._kept:
             self._alone = getrefcount(frame)  # as the same loop below counts it
         self._kept.clear()
@@ -38,12 +38,9 @@ class FrameBuffers:
             if getrefcount(frame) == self._alone and size <= capacity < 2 * size:
                 _resize(frame, size)
                 return frame
-        # In whole grains, for answers to like questions differ by some bytes: it shall fit the next one, too.
-        room = -(-size // self._least_bytes) * self._least_bytes
-        frame = bytearray(room)
-        if self._make_room(room):
-            self._kept.append((frame, room))
-        _resize(frame, size)
+        frame = bytearray(size)
+        if self._make_room(size):
+            self._kept.append((frame, size))
         return frame
 
     def _make_room(self, size: int) -> bool:

@@ -22,16 +22,6 @@ def test_a_frame_that_nobody_holds_is_filled_again() -> None:
     assert (id(grown), len(grown)) == (address, 4 * MB)
 
 
-def test_a_frame_of_some_bytes_more_finds_the_memory_of_the_last_one() -> None:
-    buffers = FrameBuffers()
-    first = buffers.take(4 * MB + 70)
-    address = id(first)
-    del first
-    again = buffers.take(4 * MB + 71)
-    assert (id(again), len(again)) == (address, 4 * MB + 71)
-    assert len(buffers._kept) == 1
-
-
 def test_a_frame_is_left_alone_while_a_view_of_a_view_of_it_lives() -> None:
     buffers = FrameBuffers()
     frame = buffers.take(MB)
