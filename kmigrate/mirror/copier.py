@@ -340,7 +340,8 @@ class Copier:
 
     def _got_on(self, lane: Lane) -> None:
         self._attend(lane)
-        self._drop_released(lane)
+        if lane.retired:
+            self._drop_released(lane)
         self._on_move(lane)
 
 

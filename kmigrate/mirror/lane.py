@@ -48,9 +48,10 @@ class LaneState(Enum):
     STOPPED = "stopped"
 
 
-_PIPING, _STOPPED = LaneState.PIPING, LaneState.STOPPED
+_LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
 """Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
+_CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
 class Sent(NamedTuple):
@@ -135,7 +136,7 @@ class Lane:
     def reads(self) -> bool:
         """Whether this lane has a position to read the source from."""
         held = self.paused or self.looking or self._cut is not None
-        return self.state is not LaneState.STOPPED and self.read_at >= 0 and not held
+        return self.state is not _STOPPED and self.read_at >= 0 and not held
 
     def take(self, asked: int, answer: FetchedPartition, now_ms: int) -> None:
         """Queue what a read_committed answer to a fetch at `asked` holds; an outdated answer is ignored."""
@@ -196,13 +197,12 @@ class Lane:
             if step.end <= self.position:
                 return
             step = Hole(self.position, step.end)
-        last = self._queue[-1] if self._queue else None
-        if isinstance(step, Hole) and isinstance(last, Hole) and last.end == step.start:
+        if isinstance(step, Append):
+            self.queued_bytes += len(step.view)
+        elif self._queue and isinstance(last := self._queue[-1], Hole) and last.end == step.start:
             self._queue[-1] = Hole(last.start, step.end)
             return
         self._queue.append(step)
-        if isinstance(step, Append):
-            self.queued_bytes += len(step.view)
 
     def slow(self, asked: Asked, node: int, throttle_ms: int) -> None:
         """A broker asks for a rest because our quota there is used up, or no longer does."""
@@ -291,10 +291,11 @@ class Lane:
             self._connection = connection
             if self.state is LaneState.PIPING:
                 self.state = LaneState.PRIMING
-        limit = in_flight if self.state is _PIPING else 1
-        if self.paused or self.state not in _WRITES or len(self._sent) >= limit or not self._queue:
+        state, queue, sent = self.state, self._queue, self._sent
+        limit = in_flight if state is _PIPING else 1
+        if self.paused or state not in _WRITES or len(sent) >= limit or not queue:
             return None
-        step = self._queue[0]
+        step = queue[0]
         if not isinstance(step, Append):
             return None
         if self.barrier is not None and step.end > self.barrier:
@@ -304,17 +305,12 @@ class Lane:
         if step.start != self._next:
             self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {self._next}")
             return None
-        self._queue.popleft()
-        stamp(
-            step.view,
-            producer_id=self._producer_id,
-            epoch=self._epoch,
-            sequence=self._sequence,
-            clear=TRANSACTIONAL | DELETE_HORIZON,
-        )
-        self._sequence = next_sequence(self._sequence, step.end - step.start)
+        queue.popleft()
+        sequence = self._sequence
+        stamp(step.view, producer_id=self._producer_id, epoch=self._epoch, sequence=sequence, clear=_CLEARED)
+        self._sequence = next_sequence(sequence, step.end - step.start)
         self._next = step.end
-        self._sent.append(step)
+        sent.append(step)
         return Sent(self, step)
 
     @property
@@ -403,7 +399,7 @@ class Lane:
 
     @property
     def must_recover(self) -> bool:
-        return self.state is LaneState.LOST and not self._sent and not self.busy
+        return self.state is _LOST and not self._sent and not self.busy
 
     def recovered(self, position: int, sequence: int, data_end: int) -> None:
         """The target's tail was read: go on from there with what is still at hand, or read the source again.
@@ -463,7 +459,7 @@ class Lane:
 
     def hole_due(self) -> Hole | None:
         """The hole to be filled now, clipped at the barrier."""
-        if self.paused or self._sent or self.busy or not self._queue:
+        if self._sent or self.paused or self.busy or not self._queue:
             return None
         if self.state not in _WRITES:
             return None

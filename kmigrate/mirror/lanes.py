@@ -63,20 +63,20 @@ class Signals:
     """What the tasks of a copier tell each other."""
 
     def __init__(self) -> None:
-        self._moved = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self.moved = 0
+        """How often any lane has changed: who will wait for the next change takes it before looking at lanes."""
         self.look_now = asyncio.Event()
         """The layout of a cluster may have changed: the copier looks at once."""
         self.trouble = ""
 
-    @property
-    def moved(self) -> asyncio.Event:
-        """To be taken before looking at lanes: it is set by the next change of any of them."""
-        return self._moved
-
     def wake(self) -> None:
         """A lane has changed: everybody looks whether there is something to do."""
-        event, self._moved = self._moved, asyncio.Event()
-        event.set()
+        self.moved += 1
+        waiting, self._waiting = self._waiting, []
+        for change in waiting:
+            if not change.done():
+                change.set_result(None)
 
     async def pulse(self) -> None:
         """Wake everybody now and then, for ever: whoever waits for a change needs no timer of its own."""
@@ -84,13 +84,17 @@ class Signals:
             await sleep(LOOK_S)
             self.wake()
 
-    async def wait(self, event: asyncio.Event, most_s: float = LOOK_S) -> None:
-        """Until anything has changed; `most_s` below a pulse for who waits for a moment."""
+    async def wait(self, moved: int, most_s: float = LOOK_S) -> None:
+        """Until anything has changed since `moved` was taken; `most_s` below a pulse for who waits for a moment."""
+        if self.moved != moved:
+            return
+        change = asyncio.get_running_loop().create_future()
+        self._waiting.append(change)
         if most_s >= LOOK_S:
-            await event.wait()
+            await change
             return
         try:
             async with asyncio.timeout(most_s):
-                await event.wait()
+                await change
         except TimeoutError:
             return

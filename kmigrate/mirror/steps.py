@@ -21,7 +21,7 @@ from enum import StrEnum
 from kmigrate.errors import ProtocolViolation
 from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
-from kmigrate.records.batch import Batch, check_crc
+from kmigrate.records.batch import CONTROL, TRANSACTIONAL, Batch, check_crc
 from kmigrate.records.merge import Stretch, merge, pieces
 from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import Run, needs_rewriting, rewrite
@@ -162,29 +162,31 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
 
 
 def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int) -> None:
-    at, end = reading.next_offset, batch.next_offset
-    if batch.base_offset > at and not _reaches(reading, batch.base_offset, hole_limit):
+    at, base, end = reading.next_offset, batch.base_offset, batch.next_offset
+    if base > at and not _reaches(reading, base, hole_limit):
         return
     if isinstance(batch, OldMessages):
         # They belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
-        reading.direct = (-1, batch.base_offset)
+        reading.direct = (-1, base)
         _copy(reading, _converted(batch.runs(at)), at, end)
         reading.compacted = reading.compacted or batch.has_gaps
         reading.next_offset, reading.leader_epoch = end, -1
         return
-    unseen = batch.is_control or is_aborted
-    verbatim = batch.base_offset >= at and not (unseen or needs_rewriting(batch))
+    is_control = bool(batch.attributes & CONTROL)
+    unseen = is_control or is_aborted
+    verbatim = base >= at and not (unseen or needs_rewriting(batch))
     if not verbatim and not check_crc(batch.view):
-        reading.problem = damaged(batch.base_offset)
+        reading.problem = damaged(base)
         return
-    if not batch.is_control:
+    if not is_control:
         _note_direct(reading, batch)
     if unseen:
         reading.hole(at, end)
     elif verbatim:
-        if batch.base_offset > at:
-            reading.hole(at, batch.base_offset)
-        reading.steps.append(_as_it_is(batch))
+        if base > at:
+            reading.hole(at, base)
+        # Nobody has looked at its CRC yet: the target's broker will, for it goes along with the batch.
+        reading.steps.append(Append(base, end, batch.view, batch.max_timestamp))
     else:
         _copy(reading, _converted(rewrite(batch, at)), at, end)
         reading.compacted = reading.compacted or batch.count != batch.last_offset_delta + 1
@@ -203,11 +205,6 @@ def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
         reading.hole(at, end)
 
 
-def _as_it_is(batch: Batch) -> Append:
-    """A batch whose CRC nobody has looked at yet: the target's broker will, for it goes along with the batch."""
-    return Append(batch.base_offset, batch.next_offset, batch.view, batch.max_timestamp)
-
-
 def damaged(offset: int) -> str:
     """The problem with a batch that does not fit its CRC."""
     return f"{reaction_to(Asked.FETCH, Found.BAD_BATCH).ref}: the batch at offset {offset} does not fit its CRC"
@@ -219,5 +216,5 @@ def _converted(runs: list[Run], form: Form = Form.REWRITTEN) -> list[Append]:
 
 def _note_direct(reading: Reading, batch: Batch) -> None:
     """A transactional batch has an id of the source's also when it was routed: the source tells who writes those."""
-    if batch.producer_id < DIRECT_LIMIT and not batch.is_transactional:
+    if batch.producer_id < DIRECT_LIMIT and not batch.attributes & TRANSACTIONAL:
         reading.direct = (batch.producer_id, batch.base_offset)

@@ -97,8 +97,10 @@ class Tally:
         self.record_bytes.add(size // count, count, now_ms)
         if step.max_timestamp < 0:
             return -1
-        self.copied_ms = min(step.max_timestamp, now_ms)
-        latency = max(0, now_ms - step.max_timestamp)
+        latency = now_ms - step.max_timestamp
+        if latency < 0:
+            latency = 0
+        self.copied_ms = now_ms - latency
         self.latency_ms.add(latency, count, now_ms)
         return latency
 

@@ -31,8 +31,40 @@ from kmigrate.protocol.hot import (
 __all__ = ["TargetWriter"]
 
 _PRODUCE_TIMEOUT_S = 30.0
+_OVERDUE_S = _PRODUCE_TIMEOUT_S + 5
+_LEAST_WAIT_S = 1.0
 _REQUEST_HEAD = 64 << 10
 """More than a request has beside its batches."""
+
+
+class _Unanswered(dict[asyncio.Future[bytearray], tuple[BrokerConnection, float]]):
+    """Requests without an answer yet, those that were sent first at first: on which connection, and when.
+
+    A connection with an overdue one is given up. One timer looks after them all: each with its own would cost as much
+    as a batch.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._looked_after = False
+
+    def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection) -> None:
+        self[future] = connection, monotonic()
+        if not self._looked_after:
+            self._looked_after = True
+            self._loop.call_later(_OVERDUE_S, self._look)
+
+    def _look(self) -> None:
+        oldest = next(iter(self.values()), None)
+        self._looked_after = oldest is not None
+        if oldest is None:
+            return
+        connection, sent = oldest
+        left = sent + _OVERDUE_S - monotonic()
+        if left <= 0:
+            connection.abort()
+        self._loop.call_later(max(left, _LEAST_WAIT_S), self._look)
 
 
 class TargetWriter:
@@ -70,11 +102,14 @@ class TargetWriter:
         await together(*(self._run(node, slot) for slot in range(self._settings.write_connections)))
 
     async def _run(self, node: int, slot: int) -> None:
-        in_flight: set[asyncio.Future[bytearray]] = set()
+        in_flight = _Unanswered(asyncio.get_running_loop())
         connection: BrokerConnection | None = None
         while True:
             moved = self._signals.moved
-            mine = self._mine(node, slot)
+            held = self._held.get(node)
+            # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
+            most = self._settings.in_flight if held is None else 1
+            mine = self._mine(node, slot) if len(in_flight) < most else []
             if not mine:
                 await self._signals.wait(moved)
                 continue
@@ -86,13 +121,10 @@ class TargetWriter:
                     self._signals.look_now.set()
                     await sleep(0.1)
                 continue
-            held = self._held.get(node)
             if held is not None and held > monotonic():
                 await sleep(held - monotonic())
                 continue
-            # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
-            most = self._settings.in_flight if held is None else 1
-            batches = self._gather(mine, connection) if len(in_flight) < most else []
+            batches = self._gather(mine, connection)
             if not batches:
                 await self._signals.wait(moved)
                 continue
@@ -136,19 +168,17 @@ class TargetWriter:
             )
 
     def _send(
-        self, node: int, connection: BrokerConnection, batches: list[Sent], in_flight: set[asyncio.Future[bytearray]]
+        self, node: int, connection: BrokerConnection, batches: list[Sent], in_flight: _Unanswered
     ) -> None:
         body = encode_produce(
-            [(sent.lane.topic, sent.lane.partition, sent.step.view) for sent in batches],
+            [(*lane.key, step.view) for lane, step in batches],
             timeout_ms=int(_PRODUCE_TIMEOUT_S * 1000),
         )
         future = connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
-        in_flight.add(future)
-        overdue = asyncio.get_running_loop().call_later(_PRODUCE_TIMEOUT_S + 5, connection.abort)
+        in_flight.add(future, connection)
 
         def answered(done: asyncio.Future[bytearray]) -> None:
-            overdue.cancel()
-            in_flight.discard(done)
+            in_flight.pop(done, None)
             self._take(node, batches, done)
 
         future.add_done_callback(answered)
@@ -164,20 +194,20 @@ class TargetWriter:
             except KmigrateError as error:
                 failure = error
         now = now_ms()
-        for sent in batches:
-            answer = answers.get(sent.lane.key)
-            before = sent.lane.position
+        for lane, step in batches:
+            answer = answers.get(lane.key)
+            before = lane.position
             if answer is None:
-                sent.lane.unanswered(sent.step, str(failure or "no answer for this partition"))
+                lane.unanswered(step, str(failure or "no answer for this partition"))
             else:
+                code, base_offset, append_time, _ = answer
                 # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
-                repeated = answer.log_append_time >= 0
-                sent.lane.answered(sent.step, answer.error, answer.base_offset, repeated=repeated)
-                if answer.error and reaction_to(Asked.PRODUCE, answer.error).action is Action.REFRESH:
+                lane.answered(step, code, base_offset, repeated=append_time >= 0)
+                if code and reaction_to(Asked.PRODUCE, code).action is Action.REFRESH:
                     self._signals.look_now.set()
-                elif sent.lane.position > before:
-                    self._meter.copied(sent.lane, sent.step, now)
-            self._answered(sent.lane)
+                elif lane.position > before:
+                    self._meter.copied(lane, step, now)
+            self._answered(lane)
         self._signals.wake()
 
     def _hold(self, node: int, batches: list[Sent], throttle_ms: int) -> None:

@@ -131,7 +131,7 @@ class BrokerConnection:
         api_key, version, body, flexible = request
         number = next(self._ids) & 0x7FFFFFFF
         head = encode_request_head(api_key, version, number, self._client_id, flexible)
-        size = len(head) + sum(len(part) for part in body)
+        size = len(head) + sum(map(len, body))
         self._pending.append((number, future))
         self._stream.write_many([SIZE.pack(size) + head, *body])
 

@@ -91,10 +91,8 @@ class Recent:
             bucket = value >> shift << shift
         counts = window.counts
         counts[bucket] = counts.get(bucket, 0) + weight
-        if value > window.greatest:
-            window.greatest = value
-        if value < window.least or window.least < 0:
-            window.least = value
+        if not window.least <= value <= window.greatest:
+            window.widen(value)
 
     def _turn(self, now_ms: int) -> None:
         """The newer window becomes the older one where it is not too old for that; a clock set back ends both."""
@@ -121,6 +119,11 @@ class _Window:
         self.counts: dict[int, int] = {}
         self.least = -1
         self.greatest = -1
+
+    def widen(self, value: int) -> None:
+        """Take in a value that is less or greater than all before it."""
+        self.least = value if self.least < 0 else min(self.least, value)
+        self.greatest = max(self.greatest, value)
 
 
 def _quantiles(windows: Sequence[_Window]) -> list[int]:

@@ -41,6 +41,7 @@ FETCH, FETCH_VERSION = 1, 12
 
 Buffer = bytes | bytearray | memoryview
 
+_PRODUCE_HEAD = struct.Struct(">hi")
 _FETCH_HEAD = struct.Struct(">iiiibii")
 _FETCH_PART = struct.Struct(">iiqiqi")
 _FETCHED = struct.Struct(">ihqqq")
@@ -66,7 +67,7 @@ def encode_produce(
     topics: dict[str, list[tuple[int, Buffer]]] = {}
     for topic, partition, data in batches:
         topics.setdefault(topic, []).append((partition, data))
-    out: list[Buffer] = [b"\0" + struct.pack(">hi", acks, timeout_ms) + write_uvarint(len(topics) + 1)]
+    out: list[Buffer] = [b"\0" + _PRODUCE_HEAD.pack(acks, timeout_ms) + write_uvarint(len(topics) + 1)]
     for topic, parts in topics.items():
         head = write_compact_string(topic) + write_uvarint(len(parts) + 1)
         for partition, data in parts:
@@ -90,14 +91,15 @@ def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], Pr
         out: dict[tuple[str, int], ProduceAnswer] = {}
         topics, at = read_uvarint(frame, at)
         for _ in range(topics - 1):
-            topic, at = read_compact_string(frame, at)
+            name, at = read_compact_string(frame, at)
+            topic = name or ""
             count, at = read_uvarint(frame, at)
             for _ in range(count - 1):
                 partition, error, base, append_time, _ = _PRODUCED.unpack_from(frame, at)
                 at += _PRODUCED.size
-                if frame[at : at + 3] == _NOTHING_MORE:
-                    at += 3
-                    out[(topic or "", partition)] = ProduceAnswer(error, base, append_time, None)
+                if frame.startswith(_NOTHING_MORE, at):
+                    at += len(_NOTHING_MORE)
+                    out[(topic, partition)] = ProduceAnswer(error, base, append_time, None)
                     continue
                 record_errors, at = read_uvarint(frame, at)
                 for _ in range(record_errors - 1):
@@ -105,7 +107,7 @@ def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], Pr
                     at = skip_tags(frame, at)
                 message, at = read_compact_string(frame, at)
                 at = skip_tags(frame, at)
-                out[(topic or "", partition)] = ProduceAnswer(error, base, append_time, message)
+                out[(topic, partition)] = ProduceAnswer(error, base, append_time, message)
             at = skip_tags(frame, at)
         (throttle_ms,) = _I32.unpack_from(frame, at)
         skip_tags(frame, at + _I32.size)

@@ -49,6 +49,10 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
 def write_uvarint(value: int) -> bytes:
     if value < 0x80:
         return _BYTES[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x20_0000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

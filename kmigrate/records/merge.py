@@ -65,7 +65,13 @@ def pieces(
             if found and (each.base_offset != found[-1].next_offset or each.base_offset == barrier):
                 yield from _as_pieces(found)
                 found = []
-            if _is_mergeable(each) and each.base_offset >= start and check_crc(each.view):
+            # The first of these is looked at here since most batches are too large for the others to be asked.
+            if (
+                each.count <= _MOST_RECORDS
+                and _is_mergeable(each)
+                and each.base_offset >= start
+                and check_crc(each.view)
+            ):
                 found.append(each)
                 continue
             if found:
