@@ -100,11 +100,6 @@ class _Walk:
         self._step: Callable[[_Writable, int], int] | None = self._head
         self._missed: Exception | None = None
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last partition is behind; the tags at the answer's end are not looked at."""
-        return self._step is None
-
     def over(self, frame: _Writable, at: int) -> int:
         """Go on from `at`, and return how far it went: beyond the bytes that there are, where those are records."""
         try:

@@ -6,18 +6,23 @@ import asyncio
 import contextlib
 import random
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.security import Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net import stream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.apis.fetch import rewrite_fetch
 from kmigrate.router.listeners import ClientConnection
+from kmigrate.sandbox.security import SandboxSecurity
 from tests.unit.router.router_fakes import Stage, batch
 from tests.unit.router.test_router_passing_fetch import BOOK, answered, cut
 
@@ -48,7 +53,7 @@ class Passing:
         assert begins is not None
         self.passes = begins(len(frame))
 
-    def come(self, piece: bytes) -> int:
+    def come(self, piece: bytes | bytearray) -> int:
         assert self.passes is not None
         return self.passes(memoryview(bytearray(piece)))
 
@@ -123,14 +128,14 @@ class Scene:
     """A client's socket, a connection of the router, and a target."""
 
     def __init__(self, stage: Stage, made: list[ClientConnection], port: int) -> None:
-        self.stage, self.made, self._port = stage, made, port
+        self.stage, self.made, self.port = stage, made, port
         self.client = socket.socket()
         self.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         self.client.setblocking(False)
         self._loop = asyncio.get_running_loop()
 
     async def sends(self, data: bytes) -> None:
-        await self._loop.sock_connect(self.client, ("127.0.0.1", self._port))
+        await self._loop.sock_connect(self.client, ("127.0.0.1", self.port))
         await self._loop.sock_sendall(self.client, data)
 
     async def gets(self, size: int) -> bytes:
@@ -148,17 +153,25 @@ class Scene:
 
 
 class _Clusters:
-    def __init__(self, port: int) -> None:
-        self.target_settings = ClusterSettings("target", (("127.0.0.1", port),))
+    def __init__(self, port: int, tls: Tls | None) -> None:
+        self.target_settings = ClusterSettings("target", (("127.0.0.1", port),), security=Security(tls=tls))
 
     def source_settings(self, link: str) -> None:
         return None
 
 
 @asynccontextmanager
-async def scene_of(play: Callable[[asyncio.StreamWriter, int], Awaitable[None]]) -> AsyncIterator[Scene]:
+async def scene_of(
+    play: Callable[[asyncio.StreamWriter, int], Awaitable[None]], ca: SandboxSecurity | None = None
+) -> AsyncIterator[Scene]:
+    """Both sides in TLS where there is an authority for it."""
+    shows = None
+    if ca is not None:
+        shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        shows.load_cert_chain(*ca.issue("both"))
+    tls = Tls(str(ca.ca_file)) if ca is not None else None
     stage, made, failures = Stage(), list[ClientConnection](), list[BaseException]()
-    target = await asyncio.start_server(Target(play).serve, "127.0.0.1", 0)
+    target = await asyncio.start_server(Target(play).serve, "127.0.0.1", 0, ssl=shows)
     port = target.sockets[0].getsockname()[1]
     tasks = TaskOwner(failures.append)
 
@@ -166,12 +179,12 @@ async def scene_of(play: Callable[[asyncio.StreamWriter, int], Awaitable[None]])
         return [("127.0.0.1", port)]
 
     def connection() -> stream.FrameStream:
-        core, clusters = stage.core, _Clusters(port)
+        core, clusters = stage.core, _Clusters(port, tls)
         return ClientConnection(
             core, tasks, addresses, lambda *_: addresses, clusters, made.append, lambda _: None, on_broker=True
         ).stream
 
-    router = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    router = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, ssl=shows)
     scene = Scene(stage, made, router.sockets[0].getsockname()[1])
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -212,6 +225,28 @@ def test_an_answer_arrives_as_it_was_whatever_its_bytes_were_cut_into() -> None:
             assert scene.stage.edge.closed == []
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_in_tls_it_is_the_same(loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
+    ca = SandboxSecurity.create(tmp_path / "s")
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        writer.write(big(SIZE, correlation))
+        await writer.drain()
+
+    async def scenario() -> None:
+        async with scene_of(answer, ca) as scene:
+            context = ssl.create_default_context(cafile=str(ca.ca_file))
+            reader, writer = await asyncio.open_connection("127.0.0.1", scene.port, ssl=context)
+            writer.write(fetch(1) + fetch(2))
+            wanted = b"".join(shown(big(SIZE, correlation)) for correlation in (1, 2))
+            assert await reader.readexactly(len(wanted)) == wanted, scene.stage.outside.said
+            assert scene.made[0].session.idle
+            writer.transport.abort()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario())
 
 
 def test_a_client_that_does_not_read_keeps_the_broker_waiting_and_little_memory() -> None:
