@@ -36,8 +36,9 @@ _LARGE = 32 * 1024
 _MUCH = 128 * 1024
 """Less than that comes at once, or nearly: to be woken late would cost more than it saves."""
 _LEAST_ARRIVED = 512 * 1024
-_PIECE = 1024 * 1024
-"""Of a frame that is taken in pieces. Smaller ones wake the peer more often, which costs more than they win."""
+_PIECE = 2 << 20
+"""Of a frame that is taken in pieces. Smaller ones wake a peer that reads them more often, which costs who writes
+them: measured, 0.46 s of CPU per GB with 256 kB where 2 MB took 0.42, as much as whole frames."""
 _PIECES_KEPT = 16 << 20
 _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"

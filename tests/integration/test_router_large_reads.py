@@ -31,7 +31,7 @@ Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
 _MB = 1 << 20
-PARTITIONS = 3
+PARTITIONS = 6
 
 
 def _written(bootstrap: str, topic: str, megabytes: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
@@ -72,7 +72,7 @@ def test_two_libraries_read_what_was_written_byte_for_byte(
 ) -> None:
     topic = unique_name("large")
     make_topic(target, topic, partitions=PARTITIONS)
-    sent = _written(target.bootstrap, topic, 8)
+    sent = _written(target.bootstrap, topic, 4)
     count = sum(map(len, sent.values()))
 
     def look(running: RouterProcess) -> None:
