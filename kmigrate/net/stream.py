@@ -6,6 +6,9 @@ by the kernel. While much of such a frame is missing the kernel wakes us only wh
 (SO_RCVLOWAT), not for every segment. A peer that is not trusted gets memory for what it has sent, and not for what it
 has announced (`on_trust`).
 
+Who wants a large frame in pieces, while it arrives, says so when it begins (`on_begin`). A piece is handed over when
+its memory is full or the frame is over, and what the owner does not take of it comes again at the next one's beginning.
+
 Back-pressure in three sentences: when the peer does not read, `writable` is cleared and `drain` waits; who
 relays from one stream to another pauses reading the first while the second is not writable; reading goes on
 when it is writable again. Frames handed to `on_frame` belong to the receiver.
@@ -25,7 +28,7 @@ from kmigrate.net.buffers import FrameBuffers
 from kmigrate.net.tls import subject_of
 from kmigrate.protocol.frames import MAX_FRAME, SIZE
 
-__all__ = ["FrameStream", "TlsAlertError"]
+__all__ = ["FrameStream", "TakePiece", "TlsAlertError"]
 
 _SCRATCH = 128 * 1024
 _LARGE = 32 * 1024
@@ -33,6 +36,10 @@ _LARGE = 32 * 1024
 _MUCH = 128 * 1024
 """Less than that comes at once, or nearly: to be woken late would cost more than it saves."""
 _LEAST_ARRIVED = 512 * 1024
+_PIECE = 2 << 20
+"""Of a frame that is taken in pieces. Smaller ones wake a peer that reads them more often, which costs who writes
+them: measured, 0.46 s of CPU per GB with 256 kB where 2 MB took 0.42, as much as whole frames."""
+_PIECES_KEPT = 16 << 20
 _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"
 _GROWTH = 4
@@ -43,6 +50,10 @@ _TLS_ALERT = b"\x15\x03"
 Buffer = bytes | bytearray | memoryview
 _BUFFERS = FrameBuffers()
 """One for the whole process, so that many connections do not keep memory each."""
+_PIECES = FrameBuffers(_PIECES_KEPT, _PIECE)
+
+TakePiece = Callable[[memoryview], int]
+"""Takes of a piece what it can, which it may change and keep, and says how much that was; all that ends a frame."""
 
 
 class _Scratch(threading.local):
@@ -84,6 +95,9 @@ class FrameStream(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
         self._have = self._size = 0
+        self._take: TakePiece | None = None
+        """Of a frame that is taken in pieces; `_size` is then what is left of it, from the piece's beginning."""
+        self._taking = False
         self._waits_for = _NONE_WAITED_FOR
         self._raw: socket.socket | None = None
         """The socket, where its bytes are the frames' own."""
@@ -95,6 +109,8 @@ class FrameStream(asyncio.BufferedProtocol):
         """Called once when there is a connection: with TLS, when its handshake is over."""
         self.on_large: Callable[[], None] | None = None
         """Called when a large frame begins to come: from then on memory is kept for it."""
+        self.on_begin: Callable[[int], TakePiece | None] | None = None
+        """Told the size of a frame that begins and is worth pieces; says who takes them, None: it comes whole."""
         self.lost = False
         self._reason: Exception | None = None
 
@@ -124,10 +140,15 @@ class FrameStream(asyncio.BufferedProtocol):
         return memoryview(scratch)[len(self._head) :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._taking:  # whoever took a piece has closed us, and TLS reads what it has left
+            return
         if self._frame is None:
             self._cut(len(self._head) + nbytes)
             return
         self._have += nbytes
+        if self._take is not None:
+            self._piece_comes(self._take)
+            return
         missing = self._size - self._have
         if missing < self._waits_for:
             self._wait_for(missing)
@@ -150,11 +171,16 @@ class FrameStream(asyncio.BufferedProtocol):
             stop = at + SIZE.size + size
             if stop > fill:
                 self._size = stop - at
-                self._begin(memoryview(scratch)[at:fill], max(self._on_trust, _GROWTH * (fill - at)))
+                missing, come = stop - fill, memoryview(scratch)[at:fill]
+                if self.on_begin is not None and self._size >= 2 * _PIECE:
+                    self._take = self.on_begin(self._size)
+                if self._take is None:
+                    self._begin(come, max(self._on_trust, _GROWTH * (fill - at)))
+                    if missing >= _MUCH:
+                        self._wait_for(missing)
+                else:
+                    self._begin_piece(come)
                 at = fill
-                missing = self._size - self._have
-                if missing >= _MUCH:
-                    self._wait_for(missing)
                 if self._size > _LARGE and self.on_large is not None:
                     self.on_large()
                 break
@@ -173,7 +199,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def _wait_for(self, missing: int) -> None:
         """Be woken once that much has arrived, or a good part of it; never for more than is sure to come."""
         count = max(_NONE_WAITED_FOR, min(missing, _LEAST_ARRIVED))
-        if self._raw is not None and count != self._waits_for:
+        if self._raw is not None and count != self._waits_for and not self.lost:
             self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
             self._waits_for = count
 
@@ -184,12 +210,42 @@ class FrameStream(asyncio.BufferedProtocol):
         frame[: self._have] = come
         self._frame, self._frame_view = frame, memoryview(frame)
 
+    def _begin_piece(self, come: memoryview) -> None:
+        """Go on receiving a frame that is taken in pieces; `come` was not taken yet."""
+        self._have = len(come)
+        piece = _PIECES.take(max(_PIECE, 2 * self._have))
+        piece[: self._have] = come
+        self._frame, self._frame_view = piece, memoryview(piece)[: self._size]
+        missing = len(self._frame_view) - self._have
+        self._wait_for(missing if missing >= _MUCH else _NONE_WAITED_FOR)
+
+    def _piece_comes(self, take: TakePiece) -> None:
+        piece = self._frame_view
+        assert piece is not None
+        missing = len(piece) - self._have
+        if missing:
+            if missing < self._waits_for:
+                self._wait_for(missing)
+            return
+        self._frame = self._frame_view = None
+        self._taking = True
+        try:
+            taken = take(piece)
+        finally:
+            self._taking = False
+        if self.lost or len(piece) == self._size:
+            self._take = None
+            self._wait_for(_NONE_WAITED_FOR)
+        else:
+            self._size -= taken
+            self._begin_piece(piece[taken:])
+
     def eof_received(self) -> bool | None:
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        self._frame = self._frame_view = None  # who has lost a connection may know it for long
+        self._frame = self._frame_view = self._take = None  # who has lost a connection may know it for long
         self._writable.set()
         self._on_lost(exc or self._reason)
 

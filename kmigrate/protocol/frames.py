@@ -63,7 +63,7 @@ def peek_request(frame: bytearray, flexible: bool | None = None) -> RequestHead:
     return RequestHead(api_key, version, correlation, client_id, at)
 
 
-def skip_tags(frame: bytearray | memoryview, at: int) -> int:
+def skip_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
     """Skip a tagged-field section (KIP-482) and return the offset after it."""
     if at < len(frame) and not frame[at]:
         return at + 1
@@ -77,7 +77,7 @@ def skip_tags(frame: bytearray | memoryview, at: int) -> int:
     return at
 
 
-def correlation_id(frame: bytearray) -> int:
+def correlation_id(frame: bytearray | memoryview) -> int:
     """The correlation id of a response frame."""
     value: int = SIZE.unpack_from(frame, 4)[0]
     return value

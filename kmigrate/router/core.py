@@ -26,9 +26,13 @@ from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.stand_ins import StandIns
 
-__all__ = ["Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
+__all__ = ["BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "PassesPiece", "Waiting"]
 
 Buffer = bytes | bytearray | memoryview
+PassesPiece = Callable[[memoryview], int]
+"""Passes on of a piece of an answer what it can, and says how much; the rest comes again with more behind it."""
+BeginsAnswer = Callable[[int], PassesPiece | None]
+"""Asked when a large answer of so many bytes begins to come: who passes it on in pieces; None: it is awaited whole."""
 
 
 class Outcome(NamedTuple):
@@ -48,9 +52,15 @@ class Edge(Protocol):
     def reply(self, parts: Sequence[Buffer]) -> None: ...
 
     def to_target(
-        self, parts: Sequence[Buffer], correlation: int, answered: Callable[[bytearray], None] | None
+        self,
+        parts: Sequence[Buffer],
+        correlation: int,
+        answered: Callable[[bytearray], None] | None,
+        begins: BeginsAnswer | None = None,
     ) -> None:
         """Send to this connection's target broker; without `answered` no answer is due (acks=0).
+
+        `answered` is given the answer whole, but for one that `begins` takes in pieces.
 
         When that upstream is lost, the client's connection is closed: its order cannot be kept.
         """

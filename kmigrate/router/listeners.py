@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from kmigrate.errors import KmigrateError, ProtocolViolation, Refused
@@ -22,7 +23,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.router.core import Buffer, Core, Outcome
+from kmigrate.router.core import BeginsAnswer, Buffer, Core, Outcome, PassesPiece
 from kmigrate.router.leaving import Who, grouped
 from kmigrate.router.session import Session
 from kmigrate.router.upstream import Addresses, Upstream
@@ -209,7 +210,11 @@ class ClientConnection:
         self._flow()
 
     def to_target(
-        self, parts: Sequence[Buffer], correlation: int, answered: Callable[[bytearray], None] | None
+        self,
+        parts: Sequence[Buffer],
+        correlation: int,
+        answered: Callable[[bytearray], None] | None,
+        begins: BeginsAnswer | None = None,
     ) -> None:
         if self._target is None:
             self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
@@ -221,7 +226,22 @@ class ClientConnection:
             if outcome.frame is not None and not self._ended:
                 self._guard(answered, outcome.frame)
 
-        self._target.send(parts, correlation, done)
+        self._target.send(parts, correlation, done, partial(self._begins, begins) if begins is not None else None)
+
+    def _begins(self, begins: BeginsAnswer, size: int) -> PassesPiece | None:
+        """A large answer begins to come; what is left of it when the client is gone is nobody's."""
+        passes = begins(size) if not self._ended else len
+        if passes is None:
+            return None
+
+        def guarded(piece: memoryview) -> int:
+            try:
+                return passes(piece) if not self._ended else len(piece)
+            except KmigrateError as violation:
+                self.close(violation.what)
+                return len(piece)
+
+        return guarded
 
     def _target_security(self) -> Security:
         """As whom this connection meets the target; before and beside a relayed login, as nobody yet (a)."""
@@ -363,7 +383,7 @@ class ClientConnection:
             return
         if reason:
             self._core.outside.say(f"closing the connection of {self.stream.peer}: {reason}")
-        if self.stream.writable:
+        if self.stream.writable and not self.session.halfway:
             self.stream.close()
         else:
             self.stream.abort()

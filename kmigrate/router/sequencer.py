@@ -1,7 +1,8 @@
 """Answers in the order of their requests, whichever upstream answers first (D9, B9).
 
 Each request takes a slot; a slot is filled with the answer's bytes, or skipped where Kafka sends none
-(acks=0). Whatever stands filled at the head leaves, and nothing overtakes.
+(acks=0). Whatever stands filled at the head leaves, and nothing overtakes. The answer of the slot at the head may
+also leave in pieces (`begin`), while nothing else does; its slot is filled with None when it is over.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class Slot:
 
     size: int
     done: bool = False
+    begun: bool = False
+    """Whether its answer has left in part."""
     answer: Buffer | None = None
 
 
@@ -35,6 +38,19 @@ class Sequencer:
         self.slots.append(slot)
         self.pending_bytes += size
         return slot
+
+    def is_next(self, slot: Slot) -> bool:
+        """Whether it is this slot's turn, so that its answer may leave in pieces."""
+        return bool(self.slots) and self.slots[0] is slot
+
+    def begin(self, slot: Slot) -> None:
+        """A piece of the next answer leaves."""
+        slot.begun = True
+
+    @property
+    def halfway(self) -> bool:
+        """Whether an answer has left in part, and has to be gone on with."""
+        return bool(self.slots) and self.slots[0].begun
 
     def drop(self) -> None:
         """Nobody is answered any more: forget the answers that wait for their turn."""

@@ -33,7 +33,7 @@ from kmigrate.router.apis.broker_names import (
     asked_brokers,
     show_names,
 )
-from kmigrate.router.apis.fetch import FETCH, rewrite_fetch
+from kmigrate.router.apis.fetch import FETCH, PassingFetch, rewrite_fetch
 from kmigrate.router.apis.followed import FOLLOWED_APIS
 from kmigrate.router.apis.groups import DESCRIBE_GROUPS, HELD_APIS, JOIN_GROUP, groups_of, wait_answer
 from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
@@ -49,7 +49,7 @@ from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_ref
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
 from kmigrate.router.apis.transactions import TRANSACTION_APIS, read_answer
-from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.core import Buffer, Core, Edge, PassesPiece
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.login import SASL_APIS, ClientLogin
@@ -194,6 +194,11 @@ class Session:
         return self._login.accepted
 
     @property
+    def halfway(self) -> bool:
+        """Whether the client has got an answer in part: to be gone on with, or the end of the connection."""
+        return self._order.halfway
+
+    @property
     def waits_for_answer(self) -> bool:
         return bool(self._order.slots)
 
@@ -224,7 +229,7 @@ class Session:
         if key in REWRITTEN:
             return self._rewritten(head, frame)
         if key in _READS:
-            self._pass(head, frame, lambda answer: self._read(head, answer))
+            self._read(head, frame)
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
@@ -328,12 +333,41 @@ class Session:
             self._core.outside.refresh_target()
         self._fill(slot, shown)
 
-    def _read(self, head: RequestHead, answer: bytearray) -> Buffer:
-        if self._told:
-            return answer
-        if head.api_key in SHARE_READS:
-            return show_leaders(answer, head, self._core.book)
-        return rewrite_fetch(answer, head.version, self._core.book)
+    def _read(self, head: RequestHead, frame: bytearray) -> None:
+        if head.api_key == FETCH:
+            self._fetch(head, frame)
+        else:
+            self._pass(
+                head, frame, lambda answer: answer if self._told else show_leaders(answer, head, self._core.book)
+            )
+
+    def _fetch(self, head: RequestHead, frame: bytearray) -> None:
+        """A large answer whose turn it is passes while it arrives, every other one when it is whole."""
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            self._fill(slot, answer if self._told else rewrite_fetch(answer, head.version, self._core.book))
+
+        def begins(size: int) -> PassesPiece | None:
+            if not self._order.is_next(slot):
+                return None
+            take = len if self._told else PassingFetch(size, head.version, self._core.book).take
+            left = size
+
+            def passes(piece: memoryview) -> int:
+                nonlocal left
+                taken = take(piece)
+                left -= taken
+                if taken:
+                    self._order.begin(slot)
+                    self._edge.reply([piece[:taken]])
+                if not left:
+                    self._fill(slot, None)
+                return taken
+
+            return passes
+
+        self._edge.to_target([frame], head.correlation_id, answered, begins)
 
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
         """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""

@@ -19,11 +19,11 @@ from kmigrate.model.security import Bearer, Login, Security
 from kmigrate.net.clock import monotonic
 from kmigrate.net.dial import dial
 from kmigrate.net.login import log_in
-from kmigrate.net.stream import FrameStream
+from kmigrate.net.stream import FrameStream, TakePiece
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import decode_body, encode_body, response_type
 from kmigrate.protocol.frames import SIZE, correlation_id, encode_request_head, response_body_offset
-from kmigrate.router.core import Buffer, Outcome
+from kmigrate.router.core import BeginsAnswer, Buffer, Outcome
 
 __all__ = ["Addresses", "Upstream"]
 
@@ -50,6 +50,7 @@ class _Asked:
     parts: Sequence[Buffer]
     correlation: int
     done: Callable[[Outcome], None] | None
+    begins: BeginsAnswer | None = None
 
 
 class Upstream:
@@ -69,6 +70,7 @@ class Upstream:
         self._queued_bytes = 0
         self._pending: deque[_Asked] = deque()
         self._stream = FrameStream(self._on_frame, self._on_lost, max_frame=_MAX_UPSTREAM_FRAME)
+        self._stream.on_begin = self._on_begin
         self._connected = False
         self._closing = False
         self._silent = False
@@ -179,8 +181,15 @@ class Upstream:
         if self._closing and not self.busy:
             self._stream.close()
 
-    def send(self, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None] | None) -> None:
-        asked = _Asked(parts, correlation, done)
+    def send(
+        self,
+        parts: Sequence[Buffer],
+        correlation: int,
+        done: Callable[[Outcome], None] | None,
+        begins: BeginsAnswer | None = None,
+    ) -> None:
+        """Ask, now or once it is logged in; `done` hears of the answer, but for one that `begins` takes in pieces."""
+        asked = _Asked(parts, correlation, done, begins)
         if self.ended:
             if done is not None:
                 done(Outcome(None, sent=False))
@@ -264,14 +273,44 @@ class Upstream:
         self._stream.abort()
 
     def _on_frame(self, frame: bytearray) -> None:
-        if not self._pending or len(frame) < 8 or correlation_id(frame) != self._pending[0].correlation:
-            self._stream.abort(ProtocolViolation("wrong-answer", "a broker answered out of order"))
+        if not self._answers(frame):
             return
         done = self._pending.popleft().done
         if done is not None:
             done(Outcome(frame))
+        self._answered()
+
+    def _answers(self, begin: bytearray | memoryview) -> bool:
+        """Whether these bytes begin the answer that is due next; the connection's end where not."""
+        if self._pending and len(begin) >= 8 and correlation_id(begin) == self._pending[0].correlation:
+            return True
+        self._stream.abort(ProtocolViolation("wrong-answer", "a broker answered out of order"))
+        return False
+
+    def _answered(self) -> None:
         if self._closing and not self.busy:
             self._stream.close()
+
+    def _on_begin(self, size: int) -> TakePiece | None:
+        """A large answer begins to come."""
+        begins = self._pending[0].begins if self._pending else None
+        passes = begins(size) if begins is not None else None
+        if passes is None:
+            return None
+        left = size
+
+        def take(piece: memoryview) -> int:
+            nonlocal left
+            if left == size and not self._answers(piece):
+                return len(piece)
+            taken = passes(piece)
+            left -= taken
+            if not left:
+                self._pending.popleft()
+                self._answered()
+            return taken
+
+        return take
 
     def _on_lost(self, error: Exception | None) -> None:
         self._end(f"a broker closed the connection{f' ({error})' if error else ''}")

@@ -3,25 +3,31 @@
 Node ids stand in three places (D5): the preferred read replica (version ≥ 11) and the current leader (tag 1 of a
 partition, ≥ 12), both of fixed size, and the endpoints of those leaders (tag 0 at the end, ≥ 16), which are
 written anew. Below version 11 an answer passes untouched.
+
+A whole answer is changed at once (`rewrite_fetch`). A large one passes while it arrives (`PassingFetch`), and its
+length has left before its end is known: there the end is filled up to the bytes it had, with fields that nobody knows.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import SIZE, skip_tags
 from kmigrate.protocol.primitives import read_compact_string, read_uvarint, write_compact_string, write_uvarint
 from kmigrate.router.nodeids import AddressBook
 
-__all__ = ["FETCH", "FIRST_WITH_NODE_IDS", "rewrite_fetch"]
+__all__ = ["FETCH", "PassingFetch", "rewrite_fetch"]
 
 FETCH = 1
-FIRST_WITH_NODE_IDS = 11
-_FLEXIBLE, _TOPIC_IDS = 12, 13
+_FIRST_WITH_NODE_IDS, _FLEXIBLE, _TOPIC_IDS = 11, 12, 13
 _CURRENT_LEADER_TAG, _ENDPOINTS_TAG = 1, 0
+_FILLERS = (b"\x7e", b"\x7f")
+"""Tags that no Fetch answer has a field for; readers skip what they do not know (KIP-482)."""
 
 Buffer = bytes | bytearray | memoryview
+_Writable = bytearray | memoryview
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 _BEFORE_ABORTED = 4 + 2 + 8 + 8 + 8
@@ -30,64 +36,163 @@ _BEFORE_ABORTED = 4 + 2 + 8 + 8 + 8
 
 def rewrite_fetch(frame: bytearray, version: int, book: AddressBook) -> Buffer:
     """The answer as the client may see it: the same frame, patched; a new one only where endpoints change."""
-    if version < FIRST_WITH_NODE_IDS:
+    if version < _FIRST_WITH_NODE_IDS:
         return frame
-    try:
-        at = _partitions(frame, version, book)
-        return frame if version < _FLEXIBLE else _endpoints(frame, at, book)
-    except (struct.error, IndexError) as short:
-        raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {short}") from None
+    walk = _Walk(version, book)
+    at = walk.over(frame, 0)
+    walk.check_end(at, len(frame))
+    if version < _FLEXIBLE:
+        return frame
+    known = _endpoints(frame, at, book)
+    if known is None:
+        return frame
+    out = frame[:at] + (b"\1" + _endpoints_field(known) if known else b"\0")
+    SIZE.pack_into(out, 0, len(out) - SIZE.size)
+    return out
 
 
-def _partitions(frame: bytearray, version: int, book: AddressBook) -> int:
-    flexible = version >= _FLEXIBLE
-    at = skip_tags(frame, 8) if flexible else 8
-    at += 4 + 2 + 4  # throttle, error, session
-    topics, at = _count(frame, at, flexible)
-    for _ in range(topics):
-        if version >= _TOPIC_IDS:
+class PassingFetch:
+    """One answer that passes while it arrives; what leaves of it is records, or has been changed."""
+
+    def __init__(self, size: int, version: int, book: AddressBook) -> None:
+        self._left = size
+        """Bytes of the frame that have not passed."""
+        self._book = book
+        self._walk = _Walk(version, book) if version >= _FIRST_WITH_NODE_IDS else None
+        self._records = 0
+        """How many of the bytes that come next are known to be no field."""
+
+    def take(self, come: memoryview) -> int:
+        """How much of what has come may pass, changed in place; the rest has to come again, with more behind it."""
+        taken = len(come) if self._walk is None else self._known(self._walk, come)
+        self._left -= taken
+        return taken
+
+    def _known(self, walk: _Walk, come: memoryview) -> int:
+        at = walk.over(come, self._records)
+        if at > self._left or len(come) == self._left:
+            walk.check_end(at, self._left)
+            if at < self._left:
+                self._end(come, at)
+                at = self._left
+        self._records = max(0, at - len(come))
+        return min(at, len(come))
+
+    def _end(self, come: memoryview, at: int) -> None:
+        known = _endpoints(come, at, self._book)
+        if known is not None:
+            come[at:] = _filled_up(_endpoints_field(known) if known else b"", len(come) - at)
+
+
+class _Walk:
+    """The way through an answer, field by field; where bytes are missing it stands still until they are there.
+
+    A step reads fields that belong together, one byte at least, and changes nothing before it has read them all: so it
+    can be taken again when more has come.
+    """
+
+    def __init__(self, version: int, book: AddressBook) -> None:
+        self._flexible = version >= _FLEXIBLE
+        self._topic_ids = version >= _TOPIC_IDS
+        self._book = book
+        self._topics = self._parts = 0
+        """How many have not begun yet."""
+        self._step: Callable[[_Writable, int], int] | None = self._head
+        self._missed: Exception | None = None
+
+    def over(self, frame: _Writable, at: int) -> int:
+        """Go on from `at`, and return how far it went: beyond the bytes that there are, where those are records."""
+        try:
+            while self._step is not None and at < len(frame):
+                at = self._step(frame, at)
+        except (struct.error, IndexError, ProtocolViolation) as missed:
+            self._missed = missed
+        return at
+
+    def check_end(self, at: int, size: int) -> None:
+        """All has come: `at` is where the way ended, or it did not end."""
+        if self._step is not None or at > size or (at == size) == self._flexible:
+            why = self._missed or f"it ends at {at} of {size} bytes"
+            raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {why}")
+
+    def _head(self, frame: _Writable, at: int) -> int:
+        at += SIZE.size + 4  # and the correlation id
+        if self._flexible:
+            at = skip_tags(frame, at)
+        at += 4 + 2 + 4  # throttle, error, session
+        self._topics, at = _count(frame, at, self._flexible)
+        self._next()
+        return at
+
+    def _next(self) -> None:
+        """What follows a partition, a topic without any left, or the head."""
+        if self._parts:
+            self._step = self._partition
+        else:
+            self._step = self._topic if self._topics else None
+
+    def _topic(self, frame: _Writable, at: int) -> int:
+        if self._topic_ids:
             at += 16
         else:
-            length, at = _length(frame, at, flexible)
+            length, at = _length(frame, at, self._flexible)
             at += length
-        parts, at = _count(frame, at, flexible)
-        for _ in range(parts):
-            at = _partition(frame, at, flexible, book)
-        if flexible:
-            at = skip_tags(frame, at)
-    return at
+        self._parts, at = _count(frame, at, self._flexible)
+        self._topics -= 1
+        if self._parts or not self._flexible:
+            self._next()
+        else:
+            self._step = self._topic_tags
+        return at
+
+    def _topic_tags(self, frame: _Writable, at: int) -> int:
+        at = skip_tags(frame, at)
+        self._next()
+        return at
+
+    def _partition(self, frame: _Writable, at: int) -> int:
+        """All of a partition but its records and its tags."""
+        aborted, at = _count(frame, at + _BEFORE_ABORTED, self._flexible)
+        if self._flexible:
+            for _ in range(aborted):
+                at = skip_tags(frame, at + 16)
+        else:
+            at += 16 * aborted
+        records, after = _count(frame, at + 4, self._flexible)
+        self._show(frame, at)
+        self._parts -= 1
+        if self._flexible:
+            self._step = self._partition_tags
+        else:
+            self._next()
+        return after + records
+
+    def _partition_tags(self, frame: _Writable, at: int) -> int:
+        leader = -1
+        count, at = read_uvarint(frame, at)
+        for _ in range(count):
+            tag, at = read_uvarint(frame, at)
+            size, at = read_uvarint(frame, at)
+            if tag == _CURRENT_LEADER_TAG:
+                leader = at
+            at += size
+        if at > len(frame):
+            raise IndexError("a tagged field runs past its frame")
+        if leader >= 0:
+            self._show(frame, leader)
+        if self._parts:
+            self._step = self._partition
+        else:
+            self._step = self._topic_tags
+        return at
+
+    def _show(self, frame: _Writable, at: int) -> None:
+        (node,) = _I32.unpack_from(frame, at)
+        if node >= 0:
+            _I32.pack_into(frame, at, self._book.shown(node))
 
 
-def _partition(frame: bytearray, at: int, flexible: bool, book: AddressBook) -> int:
-    aborted, at = _count(frame, at + _BEFORE_ABORTED, flexible)
-    for _ in range(aborted):
-        at += 16
-        if flexible:
-            at = skip_tags(frame, at)
-    _shift(frame, at, book)
-    records, at = _count(frame, at + 4, flexible)
-    at += records
-    return _patch_tags(frame, at, book) if flexible else at
-
-
-def _patch_tags(frame: bytearray, at: int, book: AddressBook) -> int:
-    count, at = read_uvarint(frame, at)
-    for _ in range(count):
-        tag, at = read_uvarint(frame, at)
-        size, at = read_uvarint(frame, at)
-        if tag == _CURRENT_LEADER_TAG:
-            _shift(frame, at, book)
-        at += size
-    return at
-
-
-def _shift(frame: bytearray, at: int, book: AddressBook) -> None:
-    (node,) = _I32.unpack_from(frame, at)
-    if node >= 0:
-        _I32.pack_into(frame, at, book.shown(node))
-
-
-def _count(frame: bytearray, at: int, flexible: bool) -> tuple[int, int]:
+def _count(frame: Buffer, at: int, flexible: bool) -> tuple[int, int]:
     """A length of an array or of bytes, and the offset after it; null is 0."""
     if flexible:
         value, at = read_uvarint(frame, at)
@@ -96,7 +201,7 @@ def _count(frame: bytearray, at: int, flexible: bool) -> tuple[int, int]:
     return max(0, value), at + 4
 
 
-def _length(frame: bytearray, at: int, flexible: bool) -> tuple[int, int]:
+def _length(frame: Buffer, at: int, flexible: bool) -> tuple[int, int]:
     if flexible:
         value, at = read_uvarint(frame, at)
         return max(0, value - 1), at
@@ -104,25 +209,28 @@ def _length(frame: bytearray, at: int, flexible: bool) -> tuple[int, int]:
     return max(0, value), at + 2
 
 
-def _endpoints(frame: bytearray, at: int, book: AddressBook) -> Buffer:
-    """Replace the endpoints tag at the end of a frame; other tags are dropped with it (unknown fields leak)."""
-    count, inside = read_uvarint(frame, at)
-    if count == 0:
-        return frame
-    body = b""
-    for _ in range(count):
-        tag, inside = read_uvarint(frame, inside)
-        size, inside = read_uvarint(frame, inside)
-        if tag == _ENDPOINTS_TAG:
-            body = _rewrite_endpoints(frame, inside, book)
-        inside += size
-    tags = b"\1\0" + write_uvarint(len(body)) + body if body else b"\0"
-    out = frame[:at] + tags
-    SIZE.pack_into(out, 0, len(out) - 4)
-    return out
+def _endpoints(frame: Buffer, at: int, book: AddressBook) -> bytes | None:
+    """The endpoints that an answer's last tags should name, b"" for none; None where nothing is to be changed.
+
+    Other tags than theirs are dropped with them: fields that are not known may name brokers.
+    """
+    try:
+        count, inside = read_uvarint(frame, at)
+        known = b"" if count else None
+        for _ in range(count):
+            tag, inside = read_uvarint(frame, inside)
+            size, inside = read_uvarint(frame, inside)
+            if tag == _ENDPOINTS_TAG:
+                known = _rewrite_endpoints(frame, inside, book)
+            inside += size
+    except (struct.error, IndexError, ProtocolViolation) as short:
+        raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {short}") from None
+    if inside != len(frame):
+        raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer ends at {inside} of {len(frame)} bytes")
+    return known
 
 
-def _rewrite_endpoints(frame: bytearray, at: int, book: AddressBook) -> bytes:
+def _rewrite_endpoints(frame: Buffer, at: int, book: AddressBook) -> bytes:
     count, at = read_uvarint(frame, at)
     shown: list[bytes] = []
     for _ in range(count - 1):
@@ -136,3 +244,31 @@ def _rewrite_endpoints(frame: bytearray, at: int, book: AddressBook) -> bytes:
             named = _I32.pack(book.shown(node)) + write_compact_string(host) + _I32.pack(port)
             shown.append(named + write_compact_string(rack) + b"\0")
     return write_uvarint(len(shown) + 1) + b"".join(shown) if shown else b""
+
+
+def _endpoints_field(known: bytes) -> bytes:
+    return bytes((_ENDPOINTS_TAG,)) + write_uvarint(len(known)) + known
+
+
+def _filled_up(field: bytes, size: int) -> bytes:
+    """Tags of exactly `size` bytes: with this field if it has room, filled up with fields that nobody knows.
+
+    Who gets an answer without endpoints asks for metadata to learn where a leader is. A field that is to fill takes
+    two bytes at least, so one byte too many leaves out the endpoints, too.
+    """
+    spare = size - 1 - len(field)
+    if spare < 0 or spare == 1:
+        return _filled_up(b"", size)
+    fillers = _fillers(spare)
+    return bytes((bool(field) + len(fillers),)) + field + b"".join(fillers)
+
+
+def _fillers(size: int) -> list[bytes]:
+    """Unknown fields of `size` bytes, which is not 1: one, or two where the length's own length is in the way."""
+    if not size:
+        return []
+    for digits in range(1, 6):
+        length = write_uvarint(max(0, size - 1 - digits))
+        if len(length) == digits:
+            return [_FILLERS[1] + length + bytes(size - 1 - digits)]
+    return [_FILLERS[0] + b"\0", *_fillers(size - 2)]

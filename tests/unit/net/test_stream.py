@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 import sys
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 
 import pytest
 
 from kmigrate.errors import ProtocolViolation, Unreachable
+from kmigrate.net import stream as stream_module
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.net.stream import FrameStream
+from kmigrate.net.stream import FrameStream, TakePiece
 from kmigrate.protocol.frames import SIZE
 
 
@@ -128,6 +130,81 @@ def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
     assert peer.stream.held == 400_000
     peer.stream.connection_lost(None)
     assert peer.stream.held == 0
+
+
+class Taker:
+    """Takes large frames in pieces, of each as much as `share` says; keeps what it took."""
+
+    def __init__(self, share: Callable[[int], int]) -> None:
+        self.share = share
+        self.frames: list[bytes] = []
+        self.sizes: list[int] = []
+        self.most = 0
+        self.lost: list[Exception | None] = []
+        self.stream = FrameStream(lambda frame: self.frames.append(bytes(frame)), self.lost.append, max_frame=1 << 30)
+        self.stream.on_begin = self._begin
+
+    def _begin(self, size: int) -> TakePiece:
+        self.sizes.append(size)
+        out = bytearray()
+
+        def take(piece: memoryview) -> int:
+            self.most = max(self.most, len(piece))
+            last = len(out) + len(piece) == size
+            taken = len(piece) if last else self.share(len(piece))
+            out.extend(piece[:taken])
+            piece[:taken] = b"!" * taken  # it is the taker's to change
+            if last:
+                self.frames.append(bytes(out))
+            return taken
+
+        return take
+
+
+@pytest.mark.parametrize("share", [lambda size: size, lambda size: size - 300, lambda size: size // 7, lambda _: 1])
+@pytest.mark.parametrize("step", [1, 77, 10_000])
+def test_a_large_frame_comes_in_pieces_and_what_is_not_taken_comes_again(
+    monkeypatch: pytest.MonkeyPatch, share: Callable[[int], int], step: int
+) -> None:
+    monkeypatch.setattr(stream_module, "_PIECE", 1000)
+    monkeypatch.setattr(stream_module, "_SCRATCH", 128)
+    monkeypatch.setattr(stream_module, "_SCRATCHES", type(stream_module._SCRATCHES)())
+    taker = Taker(share)
+    bodies = [b"small", random.Random(1).randbytes(4_321), b"", random.Random(2).randbytes(1_995), b"whole" * 300, b"x"]
+    data = b"".join(map(framed, bodies * 2))
+    for at in range(0, len(data), step):
+        feed(taker.stream, data[at : at + step])
+    assert taker.frames == [framed(body) for body in bodies * 2]
+    assert taker.sizes == [4_325] * 2, "smaller ones are not worth it"
+    assert taker.stream.held == 0
+
+
+def test_a_piece_of_which_nothing_can_be_taken_grows_until_something_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "_PIECE", 1000)
+    taker = Taker(lambda size: size if size > 5000 else 0)
+    body = random.Random(3).randbytes(300_000)
+    feed(taker.stream, framed(body)[:900])
+    assert taker.stream.held < 3000, "memory for a piece, not for the frame"
+    feed(taker.stream, framed(body)[900:])
+    assert taker.frames == [framed(body)]
+    assert taker.most < 20_000 + 2 * stream_module._SCRATCH
+
+
+def test_who_takes_a_piece_may_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In TLS that reads what is left within the taker's call: nobody gets it."""
+    monkeypatch.setattr(stream_module, "_PIECE", 1000)
+
+    def closing(size: int) -> int:
+        feed(taker.stream, framed(b"read while closing"))
+        taker.stream.abort()
+        taker.stream.connection_lost(None)
+        return size
+
+    taker = Taker(closing)
+    feed(taker.stream, framed(bytes(300_000))[:262_200])
+    assert taker.frames == []
+    assert len(taker.lost) == 1
+    assert taker.stream.held == 0
 
 
 def test_a_connection_that_is_read_within_another_ones_frame_spoils_nothing_of_it() -> None:

@@ -19,7 +19,7 @@ from kmigrate.router.apis.produce import (
     parse_answer,
     parse_request,
 )
-from kmigrate.router.core import Buffer, Core, Outcome, StoredBatch
+from kmigrate.router.core import BeginsAnswer, Buffer, Core, Outcome, StoredBatch
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.session import Session
 from kmigrate.router.settings import RouterSettings
@@ -55,6 +55,7 @@ class Sent:
     where: str
     frame: bytearray
     done: Callable[[Outcome], None] | None
+    begins: BeginsAnswer | None = None
 
     @property
     def request(self) -> ProduceRequest:
@@ -97,13 +98,17 @@ class FakeEdge:
         self.replies += [bytearray(part) for part in parts]
 
     def to_target(
-        self, parts: Sequence[Buffer], correlation: int, answered: Callable[[bytearray], None] | None
+        self,
+        parts: Sequence[Buffer],
+        correlation: int,
+        answered: Callable[[bytearray], None] | None,
+        begins: BeginsAnswer | None = None,
     ) -> None:
         def done(outcome: Outcome) -> None:
             assert answered is not None and outcome.frame is not None
             answered(outcome.frame)
 
-        self.sent.append(Sent("target", bytearray(b"".join(parts)), done if answered else None))
+        self.sent.append(Sent("target", bytearray(b"".join(parts)), done if answered else None, begins))
 
     def to_source(
         self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]

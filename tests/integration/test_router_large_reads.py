@@ -1,0 +1,148 @@
+"""Large Fetch answers of real brokers through the router: every byte, at the reader's pace, or the connection's end.
+
+Values are random, so that nothing can stand in for anything else; what was sent, and what a broker answers directly to
+the same bytes, are the judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.topics import create_topics
+from tests.clusters import running_clusters, source_and_target
+from tests.integration.java_clients import JavaReader
+from tests.integration.migration import wait_until
+from tests.integration.router_world import RouterProcess, beside_a_router, link_between, quietly, router
+from tests.integration.test_router_limits import fetch
+from tests.integration.test_router_rubbish import CLOSED, Wire, rss_mb
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
+
+_MB = 1 << 20
+PARTITIONS = 6
+
+
+def _written(bootstrap: str, topic: str, megabytes: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
+    """So much of random text in each partition."""
+    out: dict[int, list[bytes]] = {}
+    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.kbytes": 400_000})
+    for partition in range(partitions):
+        out[partition] = [os.urandom(8 << 10).hex().encode() for _ in range(megabytes << 6)]
+        for value in out[partition]:
+            producer.produce(topic, value, partition=partition)
+    assert producer.flush(60) == 0
+    return out
+
+
+def _read(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
+    """As librdkafka reads it in large answers."""
+    large = {"fetch.message.max.bytes": 8 * _MB, "fetch.max.bytes": 40 * _MB, "check.crcs": True}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", **large})
+    out: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
+    try:
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        deadline = time.monotonic() + 60
+        while sum(map(len, out.values())) < count:
+            assert time.monotonic() < deadline, f"{[len(read) for read in out.values()]} of {count}"
+            for message in consumer.consume(1000, 0.5):
+                assert message.error() is None, message.error()
+                partition, value = message.partition(), message.value()
+                assert partition is not None
+                assert value is not None
+                out[partition].append(value)
+        return out
+    finally:
+        consumer.close()
+
+
+def test_two_libraries_read_what_was_written_byte_for_byte(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+) -> None:
+    topic = unique_name("large")
+    make_topic(target, topic, partitions=PARTITIONS)
+    sent = _written(target.bootstrap, topic, 4)
+    count = sum(map(len, sent.values()))
+
+    def look(running: RouterProcess) -> None:
+        assert _read(running.bootstrap, topic, count) == sent
+        with JavaReader(tmp_path, "reader") as java:
+            java.start(running.bootstrap, topic, unique_name("g"))
+            wait_until(lambda: java.said.count("record_data") >= count, 60, "Java to read")
+            time.sleep(0.5)
+            read: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
+            for partition, _, value in java.records:
+                read[partition].append(value)
+            assert read == sent
+            assert java.complaints == []
+
+    beside_a_router(source, target, unique_name("link"), look)
+
+
+def test_a_slow_reader_gets_what_the_broker_answers_and_little_is_kept_for_it(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    topic = unique_name("large")
+    make_topic(target, topic, partitions=1)
+    _written(target.bootstrap, topic, 60, partitions=1)
+    with Wire(target.bootstrap) as wire:
+        wire.send(fetch(topic, 50 * _MB))
+        wanted = wire.answer()
+
+    def look(running: RouterProcess) -> None:
+        with Wire(running.bootstrap) as wire:
+            before = rss_mb(running)
+            wire.send(fetch(topic, 50 * _MB))
+            time.sleep(1)
+            assert rss_mb(running) < before + 25
+            got = bytearray()
+            while len(got) < len(wanted) + 4:
+                got += wire.socket.recv(3 * _MB)
+                time.sleep(0.02)
+            assert struct.unpack_from(">i", got) == (len(wanted),)
+            assert got[4:] == wanted
+
+    beside_a_router(source, target, unique_name("link"), look)
+
+
+@pytest.mark.timeout(240)
+def test_a_broker_that_dies_within_an_answer_ends_its_readers_connection(tmp_path: Path, unique_name: Names) -> None:
+    topic = unique_name("large")
+
+    def look(running: RouterProcess, target: KafkaCluster) -> None:
+        create_topics(target.client(), [NewTopic(topic, 1, 1)])
+        sent = _written(target.bootstrap, topic, 30, 1)
+        with Wire(running.bootstrap) as wire, Wire(running.bootstrap) as bystander:
+            wire.send(fetch(topic, 30 * _MB))
+            got = bytearray(wire.socket.recv(_MB))
+            (size,) = struct.unpack_from(">i", got)
+            assert size > 25 * _MB, got.hex()
+            target.kill(1)
+            with contextlib.suppress(ConnectionResetError):
+                while more := wire.socket.recv(4 * _MB):
+                    got += more
+            assert _MB <= len(got) < size, "nothing was made up for what was missing"
+            bystander.send(fetch(topic, 30 * _MB))
+            assert bystander.answer() == CLOSED
+        target.restart(1)
+        target.wait_ready()
+        assert _read(running.bootstrap, topic, len(sent[0]), partitions=1) == sent
+
+    async def scenario() -> None:
+        with running_clusters(tmp_path, *source_and_target()) as (source, target):
+            async with link_between(source, target, unique_name("link")):
+                with router("r1", target) as running:
+                    await quietly(look, running, target)
+
+    asyncio.run(scenario())

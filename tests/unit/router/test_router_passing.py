@@ -1,0 +1,308 @@
+"""Large answers of a connection pass while they arrive: in their turn, at the client's pace, to the end or its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.model.security import Security, Tls
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net import stream
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.router.apis.fetch import rewrite_fetch
+from kmigrate.router.listeners import ClientConnection
+from kmigrate.sandbox.security import SandboxSecurity
+from tests.unit.router.router_fakes import Stage, batch
+from tests.unit.router.test_router_passing_fetch import BOOK, answered, cut
+
+VERSION = 12
+PATIENCE_S = 20
+
+
+def fetch(correlation: int, version: int = VERSION) -> bytes:
+    body = struct.pack(">hhih", 1, version, correlation, 1) + b"c\0" + bytes(20)
+    return struct.pack(">i", len(body)) + body
+
+
+def big(size: int, correlation: int = 77) -> bytes:
+    frame = bytearray(answered(VERSION, sizes=(size,)))
+    struct.pack_into(">i", frame, 4, correlation)
+    return bytes(frame)
+
+
+def shown(frame: bytes) -> bytes:
+    return bytes(rewrite_fetch(bytearray(frame), VERSION, BOOK))
+
+
+class Passing:
+    """The target's answer to the newest Fetch of a stage, as it arrives."""
+
+    def __init__(self, stage: Stage, frame: bytes) -> None:
+        begins = stage.edge.sent[-1].begins
+        assert begins is not None
+        self.passes = begins(len(frame))
+
+    def come(self, piece: bytes | bytearray) -> int:
+        assert self.passes is not None
+        return self.passes(memoryview(bytearray(piece)))
+
+
+def test_answers_behind_one_that_passes_wait_until_it_is_over() -> None:
+    stage, frame = Stage(), big(5000)
+    stage.session.frame(bytearray(fetch(77)))
+    passing = Passing(stage, frame)
+    stage.session.frame(bytearray(fetch(78)))
+    later = stage.edge.sent[-1]
+    first, second = cut(frame, 3000)
+    assert passing.come(first) == 3000
+    later.answered_with(bytearray(big(10, 78)))
+    assert b"".join(stage.edge.replies) == shown(frame)[:3000]
+    assert (stage.session.idle, stage.session.halfway) == (False, True)
+    passing.come(second)
+    assert b"".join(stage.edge.replies) == shown(frame) + shown(big(10, 78))
+    assert (stage.session.idle, stage.session.halfway, stage.session.waiting_bytes) == (True, False, 0)
+
+
+def test_an_answer_whose_turn_it_is_not_is_awaited_whole() -> None:
+    stage = Stage()
+    stage.produce(("t", 0, batch()))
+    stage.session.frame(bytearray(fetch(77)))
+    assert Passing(stage, big(5000)).passes is None
+
+
+def test_a_connection_is_not_parted_from_before_what_passes_is_over() -> None:
+    stage, frame = Stage(), big(5000)
+    stage.core.closing = True
+    stage.session.frame(bytearray(fetch(77)))
+    passing = Passing(stage, frame)
+    passing.come(frame[:4000])
+    stage.session.leave()
+    assert stage.edge.parted == 0
+    passing.come(frame[4000:])
+    assert stage.edge.parted == 1
+
+
+def test_bytes_that_make_no_sense_do_not_leave() -> None:
+    stage, frame = Stage(), bytearray(big(5000))
+    stage.session.frame(bytearray(fetch(77)))
+    passing = Passing(stage, bytes(frame[:4000]))
+    with pytest.raises(ProtocolViolation):
+        passing.come(frame[:2000])
+    assert stage.edge.replies == []
+
+
+# over sockets
+
+
+class Target:
+    """One broker that sends to each Fetch what `play` writes."""
+
+    def __init__(self, play: Callable[[asyncio.StreamWriter, int], Awaitable[None]]) -> None:
+        self._play = play
+        self.sent = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                request = await reader.readexactly(size)
+                await self._play(writer, struct.unpack_from(">i", request, 4)[0])
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
+
+class Scene:
+    """A client's socket, a connection of the router, and a target."""
+
+    def __init__(self, stage: Stage, made: list[ClientConnection], port: int) -> None:
+        self.stage, self.made, self.port = stage, made, port
+        self.client = socket.socket()
+        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        self.client.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+
+    async def sends(self, data: bytes) -> None:
+        await self._loop.sock_connect(self.client, ("127.0.0.1", self.port))
+        await self._loop.sock_sendall(self.client, data)
+
+    async def gets(self, size: int) -> bytes:
+        out = bytearray()
+        while len(out) < size:
+            more = await self._loop.sock_recv(self.client, 1 << 20)
+            if not more:
+                break
+            out += more
+        return bytes(out)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        while not true():  # noqa: ASYNC110 - what it waits for tells nobody
+            await asyncio.sleep(0.01)
+
+
+class _Clusters:
+    def __init__(self, port: int, tls: Tls | None) -> None:
+        self.target_settings = ClusterSettings("target", (("127.0.0.1", port),), security=Security(tls=tls))
+
+    def source_settings(self, link: str) -> None:
+        return None
+
+
+@asynccontextmanager
+async def scene_of(
+    play: Callable[[asyncio.StreamWriter, int], Awaitable[None]], ca: SandboxSecurity | None = None
+) -> AsyncIterator[Scene]:
+    """Both sides in TLS where there is an authority for it."""
+    shows = None
+    if ca is not None:
+        shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        shows.load_cert_chain(*ca.issue("both"))
+    tls = Tls(str(ca.ca_file)) if ca is not None else None
+    stage, made, failures = Stage(), list[ClientConnection](), list[BaseException]()
+    target = await asyncio.start_server(Target(play).serve, "127.0.0.1", 0, ssl=shows)
+    port = target.sockets[0].getsockname()[1]
+    tasks = TaskOwner(failures.append)
+
+    async def addresses() -> Sequence[tuple[str, int]]:
+        return [("127.0.0.1", port)]
+
+    def connection() -> stream.FrameStream:
+        core, clusters = stage.core, _Clusters(port, tls)
+        return ClientConnection(
+            core, tasks, addresses, lambda *_: addresses, clusters, made.append, lambda _: None, on_broker=True
+        ).stream
+
+    router = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, ssl=shows)
+    scene = Scene(stage, made, router.sockets[0].getsockname()[1])
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield scene
+    finally:
+        scene.client.close()
+        for one in made:
+            one.abort()
+        await tasks.close()
+        router.close()
+        target.close()
+        assert failures == []
+
+
+
+SIZE = 12_000_000
+
+
+def test_an_answer_arrives_as_it_was_whatever_its_bytes_were_cut_into() -> None:
+    dice = random.Random(9)
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        frame, at = big(SIZE, correlation), 0
+        while at < len(frame):
+            step = dice.choice((1, 7, 5_000, 70_000, 700_000, 3_000_000))
+            writer.write(frame[at : at + step])
+            await writer.drain()
+            at += step
+            if step < 6000:
+                await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        async with scene_of(answer) as scene:
+            await scene.sends(fetch(1) + fetch(2) + fetch(3))
+            wanted = b"".join(shown(big(SIZE, correlation)) for correlation in (1, 2, 3))
+            assert await scene.gets(len(wanted)) == wanted
+            assert scene.made[0].session.idle
+            assert scene.stage.edge.closed == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_in_tls_it_is_the_same(loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
+    ca = SandboxSecurity.create(tmp_path / "s")
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        writer.write(big(SIZE, correlation))
+        await writer.drain()
+
+    async def scenario() -> None:
+        async with scene_of(answer, ca) as scene:
+            context = ssl.create_default_context(cafile=str(ca.ca_file))
+            reader, writer = await asyncio.open_connection("127.0.0.1", scene.port, ssl=context)
+            writer.write(fetch(1) + fetch(2))
+            wanted = b"".join(shown(big(SIZE, correlation)) for correlation in (1, 2))
+            assert await reader.readexactly(len(wanted)) == wanted, scene.stage.outside.said
+            assert scene.made[0].session.idle
+            writer.transport.abort()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario())
+
+
+def test_a_client_that_does_not_read_keeps_the_broker_waiting_and_little_memory() -> None:
+    answers = 0
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        nonlocal answers
+        writer.write(big(5 * SIZE, correlation))
+        await writer.drain()
+        answers += 1
+
+    async def scenario() -> None:
+        async with scene_of(answer) as scene:
+            await scene.sends(fetch(1))
+            await scene.until(lambda: bool(scene.made) and not scene.made[0].stream.writable)
+            held = 0
+            for _ in range(30):
+                await asyncio.sleep(0.01)
+                held = max(held, scene.made[0].held)
+            assert (4 << 20) < held < (9 << 20), "of sixty megabytes"
+            assert answers == 0
+            wanted = shown(big(5 * SIZE, 1))
+            assert await scene.gets(len(wanted)) == wanted
+            await scene.until(lambda: scene.made[0].held == 0)
+
+    asyncio.run(scenario())
+
+
+REASONS = {"dies": "a broker closed the connection", "makes no sense": "a Fetch answer cannot be read"}
+
+
+@pytest.mark.parametrize("ending", REASONS)
+def test_a_client_that_has_part_of_an_answer_loses_its_connection_when_no_more_of_it_can_come(ending: str) -> None:
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        frame = bytearray(big(SIZE, correlation))
+        if ending == "dies":
+            writer.write(frame[: SIZE // 2])
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            raise ConnectionError
+        at = frame.index(random.Random(SIZE).randbytes(SIZE)) + SIZE
+        frame[at : at + 20] = b"\xff" * 20
+        writer.write(frame)
+        await writer.drain()
+
+    async def scenario() -> None:
+        async with scene_of(answer) as scene:
+            await scene.sends(fetch(1))
+            got, wanted = bytearray(), shown(big(SIZE, 1))
+            with contextlib.suppress(ConnectionResetError):
+                while more := await scene.gets(1):
+                    got += more
+            assert 1 << 20 < len(got) < len(wanted)
+            assert wanted.startswith(bytes(got))
+            assert scene.made[0].session.gone
+            [said] = scene.stage.outside.said
+            assert REASONS[ending] in said
+
+    asyncio.run(scenario())
