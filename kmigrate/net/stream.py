@@ -37,8 +37,8 @@ _MUCH = 128 * 1024
 """Less than that comes at once, or nearly: to be woken late would cost more than it saves."""
 _LEAST_ARRIVED = 512 * 1024
 _PIECE = 2 << 20
-"""Of a frame that is taken in pieces. Smaller ones wake a peer that reads them more often, which costs who writes
-them: measured, 0.46 s of CPU per GB with 256 kB where 2 MB took 0.42, as much as whole frames."""
+"""Of a frame that is taken in pieces. Smaller ones wake a peer that reads them more often, which costs both: Kafka's
+consumer read 0.76 of what it reads directly with 2 MiB, 0.67 with 1 MiB, 0.66 of whole frames."""
 _PIECES_KEPT = 16 << 20
 _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"
