@@ -181,7 +181,7 @@ async def scene_of(
     def connection() -> stream.FrameStream:
         core, clusters = stage.core, _Clusters(port, tls)
         return ClientConnection(
-            core, tasks, addresses, lambda *_: addresses, clusters, made.append, lambda _: None, on_broker=True
+            core, tasks, addresses, lambda *_: addresses, clusters, made.append, lambda _: None, broker=1
         ).stream
 
     router = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, ssl=shows)
