@@ -72,7 +72,9 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     assert_clean(run, "orders")
 
 
-@pytest.mark.parametrize("victim", ["mirror", "router", "controller"])
+@pytest.mark.parametrize(
+    "victim", ["router", *(pytest.param(other, marks=pytest.mark.soak) for other in ("mirror", "controller"))]
+)
 def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration, victim: str) -> None:
     """kill -9 of one engine in each step, then a restart: the step, or its rerun, ends; the estate is whole."""
     run = migration

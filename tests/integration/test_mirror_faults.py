@@ -60,6 +60,7 @@ def positions(world: World, topic: str) -> int:
     return sum(max(p.position, 0) for p in world.progress(topic).values())
 
 
+@pytest.mark.soak
 def test_a_mirror_killed_while_it_copies_and_started_again_ends_identical(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
@@ -160,6 +161,7 @@ def write_with_a_huge_gap(bootstrap: str, topic: str) -> None:
         time.sleep(0.3)  # segments roll by time; only those that are closed are cleaned
 
 
+@pytest.mark.soak
 def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_at_the_next_record(
     tmp_path: Path, own_cluster: OwnCluster, unique_name: Names
 ) -> None:

@@ -39,7 +39,7 @@ def test_source_and_target_are_two_clusters_of_the_two_promised_versions(
         assert (source.version, target.version) == (SOURCE_VERSION, TARGET_VERSION)
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.soak), "target"])
 def test_a_killed_broker_comes_back_on_its_port_with_its_data(
     side: str,
     own_cluster: Callable[..., KafkaCluster],

@@ -13,6 +13,7 @@ from kmigrate.sandbox.distribution import Image
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 
 
+@pytest.mark.soak
 def test_a_replicated_topic_takes_writes_while_one_broker_of_three_is_gone(
     clusters3: Any, make_topic: Callable[..., None], unique_name: Callable[[str], str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_ten_seconds_of_traffic_with_a_roll_are_judged_clean(
     assert {"shop-1.1", "shop-1.2", "shop-2.1", "billing-1.2"} <= names
 
 
+@pytest.mark.soak
 def test_killed_clients_leave_indefinite_sends_and_no_anomaly(
     source: KafkaCluster, estate: tuple[Traffic, str, str]
 ) -> None:
@@ -151,6 +152,7 @@ def test_weaker_acks_are_recorded_for_what_they_are(
     assert told == ((verdict.final_records, 0) if acks == "1" else (0, verdict.final_records))
 
 
+@pytest.mark.soak
 def test_idempotent_clients_come_through_cut_and_stalled_connections(tmp_path: Path) -> None:
     with Relay() as relay:
         listener = {"advertised.listeners": f"PLAINTEXT://{relay.address}"}
