@@ -20,6 +20,7 @@ from kmigrate.model.records import CopyIdentity, TopicRecord
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import Code, row
+from kmigrate.records.batch import next_sequence
 from kmigrate.records.build import filler_batch
 
 __all__ = ["Aligner"]
@@ -130,7 +131,7 @@ class Aligner:
                         f"a filler for offset {tail.end} of {topic}-{partition} was found at {answer.base_offset}",
                     )
                 # Read back rather than counted where another aligner may have gone on meanwhile: its answer is 45.
-                sequence = (tail.sequence + count) & 0x7FFFFFFF
+                sequence = next_sequence(tail.sequence, count)
                 return LogTail(tail.end + count, sequence, tail.end + count)
             if answer.error != Code.OUT_OF_ORDER_SEQUENCE_NUMBER and not row(answer.error).retriable:
                 raise BrokerRefused(

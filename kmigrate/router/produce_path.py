@@ -25,7 +25,7 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, skip_tags
-from kmigrate.records.batch import Batch, stamp, walk
+from kmigrate.records.batch import Batch, next_sequence, stamp, walk
 from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart, ProduceRequest, parse_request
 from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
@@ -247,7 +247,7 @@ class ProduceJudge:
             if plan.source_holder is not None:
                 producer_id, epoch = plan.source_holder
         plan.epoch = epoch
-        plan.last_sequence = (sequence + batch.last_offset_delta) & 0x7FFFFFFF
+        plan.last_sequence = next_sequence(sequence, batch.last_offset_delta)
         stamp(batch.view, producer_id=producer_id, epoch=epoch, sequence=sequence, base_offset=None)
 
     def not_appended(self, plan: Plan) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.records.batch import TRANSACTIONAL, stamp, translate, walk, whole_batch
+from kmigrate.records.batch import TRANSACTIONAL, next_sequence, stamp, translate, walk, whole_batch
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, all_stored
 from kmigrate.router.core import Buffer, Core, Edge, Outcome
 from kmigrate.router.exchange import Exchange
@@ -123,7 +123,7 @@ class Relay:
 
 
 def _last(batch: _Written) -> int:
-    return (batch.sequence + batch.last_offset_delta) & 0x7FFFFFFF
+    return next_sequence(batch.sequence, batch.last_offset_delta)
 
 
 def _plan(written: _Written, way: _Way) -> Plan:

@@ -413,8 +413,8 @@ class Session:
         def reply(answer: Any) -> None:
             self._fill(slot, frame_answer(answer, head.correlation_id))
 
-        def told(frame: bytearray) -> None:
-            answer = without_followed(read_answer(type(request), frame), followed)
+        def told(listed: bytearray) -> None:
+            answer = without_followed(read_answer(type(request), listed), followed)
             if code_of(answer.error_code) or self.broker not in (None, first):
                 reply(answer)
                 return

@@ -86,7 +86,7 @@ class Controller:
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
         try:
-            waits = dict(islice(((key, why) for key, why in self._waits.items() if why), _TOLD))
+            waits = dict(islice(self._waits.items(), _TOLD))
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
         except Unreachable as error:
             self.trouble = error

@@ -128,8 +128,11 @@ class TopicPromotion:
 
     def _waits_for(self, record: TopicRecord, why: str | None) -> bool | None:
         """Tell what is waited for; True where nothing is."""
-        self.waits[record.key] = why or ""
-        return None if why else True
+        if why:
+            self.waits[record.key] = why
+            return None
+        self.waits.pop(record.key, None)
+        return True
 
     async def _advance(self, record: TopicRecord, event: TopicEvent, changed: TopicRecord) -> None:
         """Write the next phase, unless the record has changed since it was looked at."""
