@@ -26,9 +26,9 @@ from typing import cast
 from kmigrate.errors import ProtocolViolation
 from kmigrate.net.buffers import FrameBuffers
 from kmigrate.net.tls import subject_of
-from kmigrate.protocol.frames import MAX_FRAME, SIZE
+from kmigrate.protocol.frames import MAX_FRAME, SIZE, TakePiece
 
-__all__ = ["FrameStream", "TakePiece", "TlsAlertError"]
+__all__ = ["FrameStream", "TlsAlertError"]
 
 _SCRATCH = 128 * 1024
 _LARGE = 32 * 1024
@@ -51,9 +51,6 @@ Buffer = bytes | bytearray | memoryview
 _BUFFERS = FrameBuffers()
 """One for the whole process, so that many connections do not keep memory each."""
 _PIECES = FrameBuffers(_PIECES_KEPT, _PIECE)
-
-TakePiece = Callable[[memoryview], int]
-"""Takes of a piece what it can, which it may change and keep, and says how much that was; all that ends a frame."""
 
 
 class _Scratch(threading.local):
@@ -109,8 +106,8 @@ class FrameStream(asyncio.BufferedProtocol):
         """Called once when there is a connection: with TLS, when its handshake is over."""
         self.on_large: Callable[[], None] | None = None
         """Called when a large frame begins to come: from then on memory is kept for it."""
-        self.on_begin: Callable[[int], TakePiece | None] | None = None
-        """Told the size of a frame that begins and is worth pieces; says who takes them, None: it comes whole."""
+        self.on_begin: Callable[[], TakePiece | None] | None = None
+        """A frame begins that is worth pieces: says who takes them, None: it comes whole."""
         self.lost = False
         self._reason: Exception | None = None
 
@@ -173,7 +170,7 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._size = stop - at
                 missing, come = stop - fill, memoryview(scratch)[at:fill]
                 if self.on_begin is not None and self._size >= 2 * _PIECE:
-                    self._take = self.on_begin(self._size)
+                    self._take = self.on_begin()
                 if self._take is None:
                     self._begin(come, max(self._on_trust, _GROWTH * (fill - at)))
                     if missing >= _MUCH:
@@ -230,7 +227,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self._frame = self._frame_view = None
         self._taking = True
         try:
-            taken = take(piece)
+            taken = take(piece, self._size)
         finally:
             self._taking = False
         if self.lost or len(piece) == self._size:
@@ -317,7 +314,7 @@ class FrameStream(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def abort(self, reason: Exception | None = None) -> None:
-        """Close at once with a reset (linger 0): nothing that was queued is sent any more."""
+        """Close at once: nothing that waits here is sent any more, only what the system has taken already."""
         self._reason = self._reason or reason
         self.lost = True
         if self._transport is not None:

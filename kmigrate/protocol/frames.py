@@ -10,6 +10,7 @@ The header is read by hand because the router must know it of every request, als
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
@@ -19,11 +20,13 @@ __all__ = [
     "MAX_FRAME",
     "SIZE",
     "RequestHead",
+    "TakePiece",
     "correlation_id",
     "encode_request_head",
     "peek_request",
     "response_body_offset",
     "set_correlation_id",
+    "take_all",
 ]
 
 SIZE = struct.Struct(">i")
@@ -33,6 +36,15 @@ _I16 = struct.Struct(">h")
 _LONGEST_ID = (1 << 15) - 1
 MAX_FRAME = 128 * 1024 * 1024
 """Upper bound of one frame, bytes: above Kafka's own socket.request.max.bytes (100 MiB)."""
+
+TakePiece = Callable[[memoryview, int], int]
+"""Takes of a piece what it can, which it may change and keep, and says how much that was. It is told how many bytes of
+the frame are left, this piece's among them: where they are all there, it takes all."""
+
+
+def take_all(piece: memoryview, _: int) -> int:
+    """What takes of a frame that nobody reads."""
+    return len(piece)
 
 
 class RequestHead(NamedTuple):

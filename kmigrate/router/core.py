@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from kmigrate.model.door import Identity
 from kmigrate.model.records import GroupWord, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
+from kmigrate.protocol.frames import TakePiece
 from kmigrate.router.begun import Begun
 from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
@@ -26,13 +27,11 @@ from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.stand_ins import StandIns
 
-__all__ = ["BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "PassesPiece", "Waiting"]
+__all__ = ["BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
 Buffer = bytes | bytearray | memoryview
-PassesPiece = Callable[[memoryview], int]
-"""Passes on of a piece of an answer what it can, and says how much; the rest comes again with more behind it."""
-BeginsAnswer = Callable[[int], PassesPiece | None]
-"""Asked when a large answer of so many bytes begins to come: who passes it on in pieces; None: it is awaited whole."""
+BeginsAnswer = Callable[[], TakePiece | None]
+"""Asked when a large answer begins to come: who passes it on in pieces; None: it is awaited whole."""
 
 
 class Outcome(NamedTuple):

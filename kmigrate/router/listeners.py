@@ -23,7 +23,8 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.router.core import BeginsAnswer, Buffer, Core, Outcome, PassesPiece
+from kmigrate.protocol.frames import TakePiece, take_all
+from kmigrate.router.core import BeginsAnswer, Buffer, Core, Outcome
 from kmigrate.router.leaving import Who, grouped
 from kmigrate.router.session import Session
 from kmigrate.router.upstream import Addresses, Upstream
@@ -228,15 +229,15 @@ class ClientConnection:
 
         self._target.send(parts, correlation, done, partial(self._begins, begins) if begins is not None else None)
 
-    def _begins(self, begins: BeginsAnswer, size: int) -> PassesPiece | None:
+    def _begins(self, begins: BeginsAnswer) -> TakePiece | None:
         """A large answer begins to come; what is left of it when the client is gone is nobody's."""
-        passes = begins(size) if not self._ended else len
+        passes = begins() if not self._ended else take_all
         if passes is None:
             return None
 
-        def guarded(piece: memoryview) -> int:
+        def guarded(piece: memoryview, left: int) -> int:
             try:
-                return passes(piece) if not self._ended else len(piece)
+                return passes(piece, left) if not self._ended else len(piece)
             except KmigrateError as violation:
                 self.close(violation.what)
                 return len(piece)

@@ -14,7 +14,7 @@ from typing import Any
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import is_flexible
 from kmigrate.protocol.codes import code_of
-from kmigrate.protocol.frames import RequestHead, peek_request
+from kmigrate.protocol.frames import RequestHead, TakePiece, peek_request, take_all
 from kmigrate.router.apis.addresses import (
     LIST_GROUPS,
     METADATA,
@@ -49,7 +49,7 @@ from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_ref
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
 from kmigrate.router.apis.transactions import TRANSACTION_APIS, read_answer
-from kmigrate.router.core import Buffer, Core, Edge, PassesPiece
+from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.login import SASL_APIS, ClientLogin
@@ -348,20 +348,17 @@ class Session:
         def answered(answer: bytearray) -> None:
             self._fill(slot, answer if self._told else rewrite_fetch(answer, head.version, self._core.book))
 
-        def begins(size: int) -> PassesPiece | None:
+        def begins() -> TakePiece | None:
             if not self._order.is_next(slot):
                 return None
-            take = len if self._told else PassingFetch(size, head.version, self._core.book).take
-            left = size
+            take = take_all if self._told else PassingFetch(head.version, self._core.book).take
 
-            def passes(piece: memoryview) -> int:
-                nonlocal left
-                taken = take(piece)
-                left -= taken
+            def passes(piece: memoryview, left: int) -> int:
+                taken = take(piece, left)
                 if taken:
                     self._order.begin(slot)
                     self._edge.reply([piece[:taken]])
-                if not left:
+                if taken == left:
                     self._fill(slot, None)
                 return taken
 

@@ -19,10 +19,10 @@ from kmigrate.model.security import Bearer, Login, Security
 from kmigrate.net.clock import monotonic
 from kmigrate.net.dial import dial
 from kmigrate.net.login import log_in
-from kmigrate.net.stream import FrameStream, TakePiece
+from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import decode_body, encode_body, response_type
-from kmigrate.protocol.frames import SIZE, correlation_id, encode_request_head, response_body_offset
+from kmigrate.protocol.frames import SIZE, TakePiece, correlation_id, encode_request_head, response_body_offset
 from kmigrate.router.core import BeginsAnswer, Buffer, Outcome
 
 __all__ = ["Addresses", "Upstream"]
@@ -291,21 +291,21 @@ class Upstream:
         if self._closing and not self.busy:
             self._stream.close()
 
-    def _on_begin(self, size: int) -> TakePiece | None:
+    def _on_begin(self) -> TakePiece | None:
         """A large answer begins to come."""
         begins = self._pending[0].begins if self._pending else None
-        passes = begins(size) if begins is not None else None
+        passes = begins() if begins is not None else None
         if passes is None:
             return None
-        left = size
+        begun = False
 
-        def take(piece: memoryview) -> int:
-            nonlocal left
-            if left == size and not self._answers(piece):
+        def take(piece: memoryview, left: int) -> int:
+            nonlocal begun
+            if not begun and not self._answers(piece):
                 return len(piece)
-            taken = passes(piece)
-            left -= taken
-            if not left:
+            begun = True
+            taken = passes(piece, left)
+            if taken == left:
                 self._pending.popleft()
                 self._answered()
             return taken

@@ -54,27 +54,25 @@ def rewrite_fetch(frame: bytearray, version: int, book: AddressBook) -> Buffer:
 class PassingFetch:
     """One answer that passes while it arrives; what leaves of it is records, or has been changed."""
 
-    def __init__(self, size: int, version: int, book: AddressBook) -> None:
-        self._left = size
-        """Bytes of the frame that have not passed."""
+    def __init__(self, version: int, book: AddressBook) -> None:
         self._book = book
         self._walk = _Walk(version, book) if version >= _FIRST_WITH_NODE_IDS else None
         self._records = 0
         """How many of the bytes that come next are known to be no field."""
 
-    def take(self, come: memoryview) -> int:
-        """How much of what has come may pass, changed in place; the rest has to come again, with more behind it."""
-        taken = len(come) if self._walk is None else self._known(self._walk, come)
-        self._left -= taken
-        return taken
+    def take(self, come: memoryview, left: int) -> int:
+        """How much of what has come may pass, changed in place; the rest has to come again, with more behind it.
 
-    def _known(self, walk: _Walk, come: memoryview) -> int:
-        at = walk.over(come, self._records)
-        if at > self._left or len(come) == self._left:
-            walk.check_end(at, self._left)
-            if at < self._left:
+        `left`: the bytes of the answer that have not passed, among them those that have come.
+        """
+        if self._walk is None:
+            return len(come)
+        at = self._walk.over(come, self._records)
+        if at > left or len(come) == left:
+            self._walk.check_end(at, left)
+            if at < left:
                 self._end(come, at)
-                at = self._left
+                at = left
         self._records = max(0, at - len(come))
         return min(at, len(come))
 

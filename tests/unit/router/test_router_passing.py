@@ -51,11 +51,13 @@ class Passing:
     def __init__(self, stage: Stage, frame: bytes) -> None:
         begins = stage.edge.sent[-1].begins
         assert begins is not None
-        self.passes = begins(len(frame))
+        self.passes, self._left = begins(), len(frame)
 
     def come(self, piece: bytes | bytearray) -> int:
         assert self.passes is not None
-        return self.passes(memoryview(bytearray(piece)))
+        taken = self.passes(memoryview(bytearray(piece)), self._left)
+        self._left -= taken
+        return taken
 
 
 def test_answers_behind_one_that_passes_wait_until_it_is_over() -> None:

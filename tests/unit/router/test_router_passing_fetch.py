@@ -69,11 +69,12 @@ def read(frame: bytes, version: int) -> Any:
 
 def passed(frame: bytes, version: int, pieces: Iterable[bytes], size: int = 0) -> Iterator[bytes]:
     """What leaves of an answer whose bytes come so; what is not taken is shown again, before what comes next."""
-    answer, left = PassingFetch(size or len(frame), version, BOOK), b""
+    answer, left, due = PassingFetch(version, BOOK), b"", size or len(frame)
     for piece in pieces:
         come = bytearray(left + piece)
         untouched = bytes(come)
-        taken = answer.take(memoryview(come))
+        taken = answer.take(memoryview(come), due)
+        due -= taken
         yield bytes(come[:taken])
         left = untouched[taken:]
         assert come[taken:] == left, "what stays is as it came"
