@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
-__all__ = ["block", "boottime", "monotonic", "now_ms", "sleep"]
+__all__ = ["block", "boottime", "call_when", "monotonic", "now_ms", "sleep"]
+
+_LEAST_WAIT_S = 0.001
 
 
 def now_ms() -> int:
@@ -22,6 +25,24 @@ def boottime() -> float:
     """The same, counting also the time in which the machine slept, where the system tells it."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
+
+
+def call_when(when: float, call: Callable[[], None]) -> None:
+    """Have the running loop make a call once `monotonic()` is at `when`, and never before.
+
+    uvloop's timers end up to a millisecond early, one in four of them: who then looks at the clock, finds that it is
+    not time yet and waits for the next event, may wait for ever.
+    """
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        left = when - monotonic()
+        if left > 0:
+            loop.call_later(max(left, _LEAST_WAIT_S), look)
+        else:
+            call()
+
+    loop.call_later(max(0.0, when - monotonic()), look)
 
 
 async def sleep(seconds: float) -> None:

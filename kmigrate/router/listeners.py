@@ -20,7 +20,7 @@ from kmigrate.errors import KmigrateError, ProtocolViolation, Refused
 from kmigrate.model.door import NOBODY, Identity
 from kmigrate.model.security import PLAINTEXT, Security
 from kmigrate.model.settings import ClusterSettings
-from kmigrate.net.clock import monotonic
+from kmigrate.net.clock import call_when, monotonic
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.frames import TakePiece, take_all
@@ -365,8 +365,7 @@ class ClientConnection:
             self.close(violation.what)
 
     def wake_at(self, when: float) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(max(0.0, when - monotonic()), self.session.advance)
+        call_when(when, self.session.advance)
 
     def advanced(self, *, done: bool) -> None:
         if not done:

@@ -164,7 +164,9 @@ class _Clusters:
 
 @asynccontextmanager
 async def scene_of(
-    play: Callable[[asyncio.StreamWriter, int], Awaitable[None]], ca: SandboxSecurity | None = None
+    play: Callable[[asyncio.StreamWriter, int], Awaitable[None]],
+    ca: SandboxSecurity | None = None,
+    held: Sequence[str] = (),
 ) -> AsyncIterator[Scene]:
     """Both sides in TLS where there is an authority for it."""
     shows = None
@@ -172,7 +174,7 @@ async def scene_of(
         shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         shows.load_cert_chain(*ca.issue("both"))
     tls = Tls(str(ca.ca_file)) if ca is not None else None
-    stage, made, failures = Stage(), list[ClientConnection](), list[BaseException]()
+    stage, made, failures = Stage(held=held), list[ClientConnection](), list[BaseException]()
     target = await asyncio.start_server(Target(play).serve, "127.0.0.1", 0, ssl=shows)
     port = target.sockets[0].getsockname()[1]
     tasks = TaskOwner(failures.append)

@@ -1,0 +1,39 @@
+"""Requests of held groups over a real socket: each is answered when its moment is over, though nothing else happens."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import replace
+
+import uvloop
+
+from tests.unit.router.test_router_passing import scene_of
+
+_HEARTBEAT, _LOADING = 12, 14
+
+
+def heartbeat(correlation: int, group: bytes) -> bytes:
+    body = struct.pack(">hhih", _HEARTBEAT, 0, correlation, -1) + struct.pack(">h", len(group)) + group
+    body += struct.pack(">ih", 1, 1) + b"m"
+    return struct.pack(">i", len(body)) + body
+
+
+def test_each_is_answered_in_time_though_nothing_is_heard_of_the_state_log() -> None:
+    """A timer that ends early, as uvloop's do, must not leave a request to whatever comes next."""
+
+    async def nobody_is_asked(writer: asyncio.StreamWriter, correlation: int) -> None:
+        raise AssertionError("the target heard of a held group")
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with scene_of(nobody_is_asked, held=("g",)) as scene:
+            scene.stage.core.settings = replace(scene.stage.core.settings, group_hold_s=0.05)
+            await scene.sends(heartbeat(0, b"g"))
+            for correlation in range(40):
+                begun = loop.time()
+                assert await scene.gets(10) == struct.pack(">iih", 6, correlation, _LOADING)
+                assert correlation == 0 or loop.time() - begun > 0.03
+                await loop.sock_sendall(scene.client, heartbeat(correlation + 1, b"g"))
+
+    uvloop.run(scenario())
