@@ -40,6 +40,7 @@ class _Source:
         self.tells_transactions = False
         self.wanted: set[str] = set()
         self.refreshing = False
+        self._trouble = ""
 
     async def learn(self) -> None:
         """Read leaders of the wanted topics, and once the Produce versions."""
@@ -49,6 +50,18 @@ class _Source:
             self.spans = spans = await _spans(self.client)
             self.tells_transactions = _DESCRIBE_TRANSACTIONS in spans
             self.produce_version = spans[PRODUCE]
+        self.answered()
+
+    def answered(self) -> None:
+        if self._trouble:
+            self._trouble = ""
+            _log.info("source of link %s: it answers again", self.link.name)
+
+    def failed(self, error: KmigrateError) -> None:
+        """It could not be asked; the log is told once, however often it is tried again."""
+        if error.what != self._trouble:
+            self._trouble = error.what
+            _log.warning("source of link %s: %s", self.link.name, error.what)
 
 
 async def _spans(client: ClusterClient) -> dict[int, int]:
@@ -199,7 +212,7 @@ class Clusters:
                     await source.learn()
                 except KmigrateError as error:
                     source.wanted |= wanted
-                    _log.warning("source of link %s: %s", source.link.name, error.what)
+                    source.failed(error)
                     await sleep(_REFRESH_PAUSE_S * 4)
                 await sleep(_REFRESH_PAUSE_S)
                 if not source.wanted:
@@ -226,12 +239,13 @@ class Clusters:
         async def ask() -> None:
             there: frozenset[str] = frozenset()
             for link in self._unfinished:
-                source = self._sources.get(link)
-                try:
-                    layout = await source.client.refresh(topics) if source is not None else None
-                except KmigrateError as error:
-                    _log.warning("source of link %s: %s", link, error.what)
-                    layout = None
+                source, layout = self._sources.get(link), None
+                if source is not None:
+                    try:
+                        layout = await source.client.refresh(topics)
+                        source.answered()
+                    except KmigrateError as error:
+                        source.failed(error)
                 there |= topics if layout is None else topics & layout.topics.keys()
             then(there)
 
