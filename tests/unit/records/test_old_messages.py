@@ -43,7 +43,7 @@ def message(
 
 
 def wrapper(offset: int, inner: bytes, *, magic: int, timestamp: int = 0, attributes: int = GZIP) -> bytes:
-    return message(offset, None, gzip.compress(inner), magic=magic, timestamp=timestamp, attributes=attributes)
+    return message(offset, None, gzip.compress(inner, mtime=0), magic=magic, timestamp=timestamp, attributes=attributes)
 
 
 def walked(data: bytes) -> list[Batch | OldMessages]:
