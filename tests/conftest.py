@@ -46,6 +46,11 @@ def _run_pair(brokers: int) -> Iterator[Pair]:
 # the rest. Benchmarks run them as they come.
 os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
 
+# Test processes side by side choose their brokers' ports each from a part of its own: no two ever want the same.
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_share = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{20_000 + _worker * _share}-{20_000 + (_worker + 1) * _share - 1}"
+
 _IDLE_BROKERS = ("pair", "_clusters3")
 """Fixtures whose brokers stay up to the end of the session, the dearest last."""
 

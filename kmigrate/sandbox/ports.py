@@ -2,30 +2,55 @@
 
 A port from `bind(0)` can be the local end of any client's connection a moment later, and a restarted
 broker must find its own port free. The kernel hands out client ports from 32768 (Linux) or 49152
-(macOS) on, so a random one below that which can be bound now is ours until another server wants it.
+(macOS) on, so a random one below that which can be bound now is ours until another server wants it. Who starts many
+sandboxes at once gives each a range of its own (KMIGRATE_SANDBOX_PORTS=20000-23999), so that no two want the same.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import socket
 from contextlib import ExitStack
 
+from kmigrate.errors import UsageError
+
 __all__ = ["free_ports"]
 
-_FIRST, _LAST = 20_000, 32_000
+_USUAL = "20000-32000"
+_LOWEST, _HIGHEST = 1024, 65_535
 
 
 def free_ports(count: int) -> list[int]:
     """Distinct ports of 127.0.0.1 on which nothing listens."""
     ports: list[int] = []
-    choose = random.SystemRandom()
+    among = _range()
     with ExitStack() as held:
-        while len(ports) < count:
+        for port in random.SystemRandom().sample(among, len(among)):
+            if len(ports) == count:
+                break
             candidate = held.enter_context(socket.socket())
             try:
-                candidate.bind(("127.0.0.1", choose.randint(_FIRST, _LAST)))
+                candidate.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            ports.append(candidate.getsockname()[1])
+            ports.append(port)
+    if len(ports) < count:
+        raise UsageError(
+            "no-free-port", f"{count} ports are wanted, and of {among[0]}-{among[-1]} only {len(ports)} are free",
+            next_step="end another sandbox, or name a wider range with KMIGRATE_SANDBOX_PORTS=first-last",
+        )  # fmt: skip
     return ports
+
+
+def _range() -> range:
+    told = os.environ.get("KMIGRATE_SANDBOX_PORTS", "") or _USUAL
+    ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", told)
+    first, last = (int(ends[1]), int(ends[2])) if ends else (0, 0)
+    if not _LOWEST <= first <= last <= _HIGHEST:
+        raise UsageError(
+            "sandbox-ports", f"KMIGRATE_SANDBOX_PORTS is {told!r}: not a range of ports",
+            next_step=f"set it to first-last, as {_USUAL}, or leave it out",
+        )  # fmt: skip
+    return range(first, last + 1)

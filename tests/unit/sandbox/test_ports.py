@@ -1,0 +1,39 @@
+"""Ports for brokers: free, distinct, of the range that was named, or one clear error."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from kmigrate.errors import UsageError
+from kmigrate.sandbox.ports import free_ports
+
+
+def test_ports_are_distinct_free_and_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "30100-30149")
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(30_100 <= port < 30_150 for port in ports)
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_one_on_which_somebody_listens_is_not_given_and_a_range_that_is_used_up_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (taken,) = free_ports(1)
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", f"{taken}-{taken}")
+    assert free_ports(1) == [taken]
+    with socket.create_server(("127.0.0.1", taken)), pytest.raises(UsageError, match="only 0 are free"):
+        free_ports(1)
+    with pytest.raises(UsageError, match="2 ports are wanted"):
+        free_ports(2)
+
+
+@pytest.mark.parametrize("told", ["all", "5-", "80-90", "30000-29000", "30000-70000", "30000"])
+def test_what_is_no_range_is_told(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", told)
+    with pytest.raises(UsageError, match="not a range of ports") as error:
+        free_ports(1)
+    assert "20000-32000" in (error.value.next_step or "")
