@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from kmigrate.cluster.gathered import Gathered
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -94,6 +95,9 @@ class ProducerState:
     txn_start_offset: int
 
 
+Producers = tuple[ProducerState, ...]
+
+
 class ClusterClient:
     """Connections, metadata and the requests kmigrate sends to one cluster."""
 
@@ -105,8 +109,11 @@ class ClusterClient:
         self._refresh_lock = asyncio.Lock()
         self._refreshes: dict[tuple[str, ...] | None, float] = {}
         """When the newest answer on each choice of topics was asked for."""
-        self._newest_answer: tuple[tuple[str, ...] | None, bytes] = ((), b"")
-        """What metadata was asked for last and the answer's bytes: the same again holds nothing to be decoded."""
+        self._answers: dict[tuple[str, ...] | None, bytes] = {}
+        """By choice of topics the bytes that what we know agrees with: the same again hold nothing to be decoded."""
+        self._log_ends = Gathered(self.log_ends)
+        self._log_starts = Gathered(lambda keys: self.list_offsets(dict.fromkeys(keys, EARLIEST)))
+        self._producers = Gathered(self._describe_all)
         self._login_failure: AuthenticationFailed | None = None
         self._login_failed_at = 0.0
 
@@ -162,8 +169,8 @@ class ClusterClient:
                 self._refreshes.clear()
             self._refreshes[asked] = began
             at = response_body_offset(frame, flexible=True)
-            told_before, self._newest_answer = self._newest_answer, (asked, bytes(memoryview(frame)[at:]))
-            if told_before == self._newest_answer:
+            told_now = bytes(memoryview(frame)[at:])
+            if self._answers.get(asked) == told_now:
                 return self.metadata
             answer = decode_body(entity(3, _METADATA_VERSION, "response"), frame, at)
             found: dict[str, TopicInfo] = dict(self.metadata.topics) if asked is not None else {}
@@ -187,13 +194,13 @@ class ClusterClient:
                     0 if topic.partitions else code_of(topic.error_code),
                 )
                 found[name] = _newest(self.metadata.topics.get(name), told)
-            brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers}
-            self.metadata = Metadata(
-                answer.cluster_id or "",
-                int(answer.controller_id),
-                brokers or self.metadata.brokers,
-                found,
-            )
+            brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers} or self.metadata.brokers
+            known = Metadata(answer.cluster_id or "", int(answer.controller_id), brokers, found)
+            if known != self.metadata or len(self._answers) >= _MOST_REFRESHES:
+                self._answers.clear()
+            if known != self.metadata:
+                self.metadata = known
+            self._answers[asked] = told_now
             return self.metadata
 
     async def _ask_metadata(self, topics: tuple[str, ...] | None) -> bytearray:
@@ -319,6 +326,13 @@ class ClusterClient:
         """Log ends (not high watermarks) of partitions."""
         return await self.list_offsets(dict.fromkeys(keys, LATEST), replica_id=LOG_END)
 
+    async def log_end(self, key: tuple[str, int]) -> LogOffset:
+        """One partition's log end; many who ask at once share a request."""
+        return await self._log_ends.ask(self.leader(*key), key)
+
+    async def log_start(self, key: tuple[str, int]) -> LogOffset:
+        return await self._log_starts.ask(self.leader(*key), key)
+
     async def _by_leader(self, keys: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         asked = list(keys)
         missing = {topic for topic, partition in asked if self.leader(topic, partition) < 0}
@@ -378,11 +392,11 @@ class ClusterClient:
 
     async def describe_producers(
         self, keys: Iterable[tuple[str, int]]
-    ) -> dict[tuple[str, int], tuple[int, tuple[ProducerState, ...]]]:
+    ) -> dict[tuple[str, int], tuple[int, Producers]]:
         """Error code and active producers of each partition, asked of its leader (Kafka ≥ 2.8)."""
         request = entity(61, 0, "request")
         topic_type = entity_field(request, "topics")
-        out: dict[tuple[str, int], tuple[int, tuple[ProducerState, ...]]] = {}
+        out: dict[tuple[str, int], tuple[int, Producers]] = {}
         by_leader = await self._by_leader(keys)
 
         async def ask(node: int, asked: Sequence[tuple[str, int]]) -> None:
@@ -411,6 +425,13 @@ class ClusterClient:
 
         await _each(ask, by_leader)
         return out
+
+    async def _describe_all(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Producers]]:
+        return {**dict.fromkeys(keys, (Code.UNKNOWN_SERVER_ERROR, ())), **await self.describe_producers(keys)}
+
+    async def producers(self, key: tuple[str, int]) -> tuple[int, Producers]:
+        """Error code and active producers of one partition; many who ask at once share a request."""
+        return await self._producers.ask(self.leader(*key), key)
 
     async def write_markers(
         self,

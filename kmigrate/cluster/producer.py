@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.errors import Diverged, Unreachable
 from kmigrate.net.clock import monotonic, sleep
@@ -59,7 +59,7 @@ async def read_tail(
     """
     deadline = monotonic() + patience_s
     end = await settled_end(client, topic, partition, settle_s, deadline)
-    first = (await client.list_offsets({(topic, partition): EARLIEST}))[(topic, partition)]
+    first = await client.log_start((topic, partition))
     if first.error:
         await client.refresh([topic])
         raise Unreachable("no-log-start", f"{topic}-{partition}: {row(first.error).name}")
@@ -85,7 +85,7 @@ async def settled_end(
     key = (topic, partition)
     last: tuple[int, int] | None = None
     while True:
-        told = (await client.log_ends([key]))[key]
+        told = await client.log_end(key)
         if told.error:
             await client.refresh([topic])
             raise Unreachable("no-log-end", f"{topic}-{partition}: {row(told.error).name}")
@@ -144,7 +144,7 @@ async def _without_batch(
     key = (topic, partition)
     while True:
         before = await settled_end(client, topic, partition)
-        error, producers = (await client.describe_producers([key])).get(key, (-1, ()))
+        error, producers = await client.producers(key)
         after = await settled_end(client, topic, partition)
         if before != after:
             continue

@@ -33,6 +33,10 @@ from kmigrate.net.tasks import TaskOwner, together
 
 __all__ = ["Copier", "MirroredTopic", "mirrored_topic"]
 
+_LOOK_GAP_S = 0.1
+"""Least rest from look to look, whoever calls for one. A thousand partitions whose broker does not lead them yet call
+all the time, and the copy of the others would stand behind their looks."""
+
 
 @dataclass(frozen=True, slots=True)
 class MirroredTopic:
@@ -238,17 +242,22 @@ class Copier:
                     await self._look()
                 except Failed as error:
                     self._signals.trouble = error.what
-                    await sleep(0.1)
-                if self._failure is not None:
-                    raise self._failure
-                try:
-                    async with asyncio.timeout(LOOK_S):
-                        await self._signals.look_now.wait()
-                except TimeoutError:
-                    continue
+                await self._until_due(monotonic())
         finally:
             self._closed = True
             await self._tasks.close()
+
+    async def _until_due(self, looked: float) -> None:
+        """Until a look is called for, or long after the last one, and never soon after it; raises what has failed."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._signals.look_now.wait()
+        except TimeoutError:
+            return
+        if self._failure is None:
+            await sleep(max(0.0, looked + _LOOK_GAP_S - monotonic()))
+        if self._failure is not None:
+            raise self._failure
 
     def _on_failure(self, error: BaseException) -> None:
         self._failure = error

@@ -7,18 +7,20 @@ import datetime as dt
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from kio.schema.errors import ErrorCode
 
+from kmigrate.cluster import client as module
 from kmigrate.cluster.client import ClusterClient, entity_field
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.protocol.api import encode_body, entity
+from kmigrate.protocol.api import decode_body, encode_body, entity
 
 _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
 
 
-def _answer(*leaders: int) -> bytearray:
+def _answer(*leaders: int, error: ErrorCode = ErrorCode.none) -> bytearray:
     kind = entity(3, 10, "response")
     topic, broker = entity_field(kind, "topics"), entity_field(kind, "brokers")
     partition = entity_field(topic, "partitions")
@@ -39,7 +41,7 @@ def _answer(*leaders: int) -> bytearray:
         brokers=(broker(node_id=1, host="127.0.0.1", port=9092, rack=None),),
         cluster_id="c",
         controller_id=1,
-        topics=(topic(error_code=ErrorCode.none, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
+        topics=(topic(error_code=error, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
     )
     return bytearray(_HEAD + encode_body(told))
 
@@ -75,13 +77,34 @@ def test_the_same_answer_to_the_same_question_changes_nothing() -> None:
     asyncio.run(scene())
 
 
-def test_the_same_answer_after_another_question_is_read() -> None:
+def test_questions_that_take_turns_are_each_answered_as_before() -> None:
+    """A copier's looks and the recovery of one topic's partitions: neither has the other's answers decoded anew."""
+
     async def scene() -> None:
-        client = _client(_answer(1), _answer(1), _answer(1))
+        client = _client(*(_answer(1) for _ in range(6)))
+        known = await client.refresh(["t"])
+        for _ in range(2):
+            assert await client.refresh(["t", "u"]) is known
+            assert await client.refresh(["t"]) is known
+        assert len(decoded) == 2
+
+    decoded: list[bytearray] = []
+
+    def decode(kind: type[Any], frame: bytearray, at: int) -> Any:
+        decoded.append(frame)
+        return decode_body(kind, frame, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "decode_body", decode)
+        asyncio.run(scene())
+
+
+def test_the_same_answer_after_another_question_told_otherwise_is_read() -> None:
+    async def scene() -> None:
+        client = _client(_answer(1), _answer(error=ErrorCode.unknown_topic_or_partition), _answer(1))
         first = await client.refresh(["t"])
-        second = await client.refresh(["t", "u"])
-        assert second is not first
-        assert await client.refresh(["t"]) is not second
+        assert "t" not in (await client.refresh(["t", "u"])).topics
+        assert await client.refresh(["t"]) == first
 
     asyncio.run(scene())
 
