@@ -25,6 +25,8 @@ class Membership:
         self._link = link
         self._instance = instance
         self._lease_s = lease_s
+        self.sure_s = lease_s * _SURE
+        """How long our own last word can be relied on."""
         self._said = -1e9
         self._began = monotonic()
 
@@ -34,7 +36,7 @@ class Membership:
 
     def sure(self) -> bool:
         """Whether nobody can count us as gone yet, as far as clocks run evenly."""
-        return monotonic() - self._said < self._lease_s * _SURE
+        return monotonic() - self._said < self.sure_s
 
     def hears_itself(self) -> bool:
         mine = self._log.presence.get(f"mirror/{self._instance}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.copier import Copier
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import part_of_limit
@@ -24,10 +26,10 @@ TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, starts={0: 
 SHARED = AssignmentRecord("l", 5, ("me", "you"), {"t": (0, 1)})
 
 
-def engine(log: MemoryLog) -> MirrorEngine:
+def engine(log: MemoryLog, settings: MirrorSettings | None = None) -> MirrorEngine:
     nowhere = ClusterClient(ClusterSettings("nowhere", (("127.0.0.1", 1),)))
     admin = cast("Admin", None)
-    return MirrorEngine("l", nowhere, nowhere, admin, admin, cast("StateLog", log), "me", MirrorSettings())
+    return MirrorEngine("l", nowhere, nowhere, admin, admin, cast("StateLog", log), "me", settings or MirrorSettings())
 
 
 def said(log: MemoryLog) -> list[MirrorPresence]:
@@ -59,6 +61,17 @@ def test_what_is_not_compare_and_set_is_done_only_by_an_owner_that_is_sure_of_it
     assert it._warrant(("t", 0)) == SHARED.generation
     assert it._warrant(("t", 1)) == 0
     assert it._warrant(("other", 0)) == 0
+
+
+@pytest.mark.parametrize("lease_s", [1.0, 1.5, 3.0, 30.0])
+@pytest.mark.parametrize("partitions", [1, 100_000])
+def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, partitions: int) -> None:
+    it = engine(MemoryLog(LEASE, TOPIC, SHARED), MirrorSettings(lease_s=lease_s))
+    it._copier = cast("Copier", SimpleNamespace(lanes=range(partitions)))
+    interval_s = it._presence_ms() / 1000
+    it._membership.said(monotonic() - 1.9 * interval_s)
+    assert it._membership.sure()
+    assert interval_s <= (0.5 if partitions == 1 else 1.0)
 
 
 def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> None:
