@@ -219,7 +219,8 @@ public final class Driver {
             settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
             settings.put("session.timeout.ms", "10000");
             settings.put("heartbeat.interval.ms", "1000");
-            settings.put("fetch.max.wait.ms", "100");
+            settings.put("fetch.min.bytes", "16384");
+            settings.put("fetch.max.wait.ms", "50");
             settings.put("max.poll.records", "1000");
             settings.put("key.deserializer", ByteArrayDeserializer.class);
             settings.put("value.deserializer", ByteArrayDeserializer.class);

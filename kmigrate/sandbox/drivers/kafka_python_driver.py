@@ -117,7 +117,8 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             partition_assignment_strategy=[RangePartitionAssignor],
             session_timeout_ms=10_000,
             heartbeat_interval_ms=1_000,
-            fetch_max_wait_ms=100,
+            fetch_min_bytes=16_384,
+            fetch_max_wait_ms=50,
             max_poll_records=1000,
         )
 

@@ -217,7 +217,8 @@ func read(options []kgo.Opt, group string, topics []string) {
 		kgo.Balancers(kgo.RangeBalancer()),
 		kgo.SessionTimeout(10*time.Second),
 		kgo.HeartbeatInterval(time.Second),
-		kgo.FetchMaxWait(100*time.Millisecond),
+		kgo.FetchMinBytes(16_384),
+		kgo.FetchMaxWait(50*time.Millisecond),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, moved map[string][]int32) {
