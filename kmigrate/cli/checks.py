@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL", "MASTER", "Asked", "Job", "SparkChoice", "job_of", "remember", "session", "sides", "spark_choice"]
 
 MASTER = "local[*]"
+_FEW = 1_000_000
+"""Offsets of a check that is over before Java's second compiler has paid for itself."""
+_FOR_FEW: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class Job:
     def anything_new(self) -> bool:
         return any(each.offsets for each in self.ranges)
 
+    @property
+    def offsets(self) -> int:
+        return sum(each.offsets for each in self.ranges)
+
 
 @dataclass(frozen=True)
 class SparkChoice:
@@ -68,6 +75,12 @@ class SparkChoice:
 
     master: str = MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
+
+    def sized(self, offsets: int) -> SparkChoice:
+        """The same for a check of so many offsets: a small one takes no more of this machine than it needs."""
+        if offsets > _FEW or not self.master.startswith("local"):
+            return self
+        return SparkChoice(self.master, {**_FOR_FEW, **self.conf})
 
 
 LOCAL = SparkChoice()

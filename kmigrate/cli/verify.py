@@ -108,7 +108,7 @@ def _compare(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, wa
         waiting.say(f"{stage}: {done} of {total} tasks" if total else stage)
 
     began = monotonic()
-    with sides(call, job) as (source, target), session(choice, waiting) as spark:
+    with sides(call, job) as (source, target), session(choice.sized(job.offsets), waiting) as spark:
         from kmigrate.spark.findings import write_findings
         from kmigrate.spark.parity import verify_with
 

@@ -150,7 +150,8 @@ async def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, st
         partition_assignment_strategy=(RangePartitionAssignor,),
         session_timeout_ms=10_000,
         heartbeat_interval_ms=1_000,
-        fetch_max_wait_ms=100,
+        fetch_min_bytes=16_384,
+        fetch_max_wait_ms=50,
         **spec.settings,
     )
     await consumer.start()

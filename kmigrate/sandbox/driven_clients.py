@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import os
-import queue
+import select
 import signal
 import subprocess
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event
 from types import TracebackType
@@ -32,6 +32,7 @@ _START_SECONDS = 45.0
 _END_SECONDS = 25.0
 _FAREWELL_SECONDS = 5.0
 _MOST_WAITING = 20_000
+_CHUNK = 1 << 16
 
 Words = list[str]
 
@@ -51,14 +52,21 @@ class _Driver:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **built.environment},
-                text=True,
+                bufsize=0,
             )
         finally:
             signal.signal(signal.SIGTERM, before)
-        # Not SimpleQueue: its get can wait for ever where the time is up just when it looks again (CPython 3.11).
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        """What it has said; None once it says nothing more."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        for end in (self._in, self._out):
+            os.set_blocking(end.fileno(), False)
+        self._looks = select.poll()
+        self._looks.register(self._out, select.POLLIN)
+        self._lines: deque[str] = deque()
+        """What it has said and nobody has heard yet."""
+        self._cut = b""
+        self._silent = False
+        """It says nothing more."""
 
     def __enter__(self) -> Self:
         return self
@@ -70,30 +78,41 @@ class _Driver:
             self._process.kill()
         self._process.wait()
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.strip():
-                self._lines.put(line.rstrip("\n"))
-        self._lines.put(None)
+    def _listen(self, seconds: float) -> None:
+        """Wait for what it says, or until it takes words again where somebody waits for that; a cut line is none."""
+        if not any(end == self._out.fileno() for end, _ in self._looks.poll(max(0.0, seconds) * 1000)):
+            return
+        said = os.read(self._out.fileno(), _CHUNK)
+        if not said:
+            self._silent = True
+            self._looks.unregister(self._out)
+            return
+        whole, _, self._cut = (self._cut + said).rpartition(b"\n")
+        self._lines += [line for line in whole.decode("utf-8", "replace").split("\n") if line.strip()]
 
     def say(self, lines: Sequence[str]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write("".join(f"{line}\n" for line in lines))
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._ended() from None
+        left = memoryview("".join(f"{line}\n" for line in lines).encode())
+        while left:
+            try:
+                left = left[os.write(self._in.fileno(), left) :]
+            except BlockingIOError:
+                # It may be waiting in turn until it is heard.
+                self._looks.register(self._in, select.POLLOUT)
+                self._listen(_END_SECONDS)
+                self._looks.unregister(self._in)
+            except BrokenPipeError:
+                raise self._ended() from None
 
     def hear(self, seconds: float) -> Words | None:
         """The next line, None where none comes in time."""
-        try:
-            line = self._lines.get(timeout=max(0.0, seconds))
-        except queue.Empty:
-            return None
-        if line is None:
-            raise self._ended()
-        return line.split("\t")
+        deadline = time.monotonic() + seconds
+        while not self._lines:
+            if self._silent:
+                raise self._ended()
+            if (left := deadline - time.monotonic()) <= 0:
+                return None
+            self._listen(left)
+        return self._lines.popleft().split("\t")
 
     def expect(self, verb: str, seconds: float, meanwhile: Callable[[Words], None]) -> Words:
         """Wait for a line of one kind; others go to `meanwhile`."""
@@ -108,20 +127,15 @@ class _Driver:
 
     def close(self, meanwhile: Callable[[Words], None]) -> None:
         """Let it flush, commit what it may and leave; its last words still count."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._in.close()
         deadline = time.monotonic() + _END_SECONDS
         while (left := deadline - time.monotonic()) > 0:
-            try:
-                line = self._lines.get(timeout=left)
-            except queue.Empty:
-                break
-            if line is None:
+            if self._silent and not self._lines:
                 ended = self._ended()
                 if self._process.returncode:
                     raise ended
                 return
-            meanwhile(line.split("\t"))
+            self._listen(left) if not self._lines else meanwhile(self._lines.popleft().split("\t"))
         raise Failed("traffic-driver", f"the driver did not end within {_END_SECONDS:g} s")
 
     def _ended(self) -> Failed:

@@ -36,6 +36,7 @@ FORMAT_VERSION = 1
 ABORTED = "aborted"  # `error` of a record whose transaction was aborted: it must never be seen
 
 _FLUSH_NS = 100_000_000
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder for every line
 _FLUSH_LINES = 500
 
 Position = Sequence[Any]  # [topic, partition, offset]
@@ -137,7 +138,7 @@ class HistoryWriter:
             "f": f,
             **fields,
         }
-        self._lines.append(json.dumps(line, separators=(",", ":")))
+        self._lines.append(_ENCODE(line))
         if now - self._flushed_at > _FLUSH_NS or len(self._lines) >= _FLUSH_LINES:
             self.flush()
 

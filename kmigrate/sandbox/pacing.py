@@ -10,7 +10,8 @@ import time
 
 __all__ = ["TICK_SECONDS", "Pace"]
 
-TICK_SECONDS = 0.01
+TICK_SECONDS = 0.02
+"""What is due within it goes out together: each wakes a client, a broker, a mirror and its readers."""
 _MOST_AT_ONCE = 200
 
 

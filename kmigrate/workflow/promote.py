@@ -270,11 +270,8 @@ class TopicPromotion:
             await self.source.refresh([self.topic])
             await sleep(0.01)
 
-    async def _write_marks(self, record: TopicRecord) -> None:
-        """Put the barrier table into the state log, where every router reads it before the flip.
-
-        A new controller may write it again: later marks of the same fence say the same.
-        """
+    async def _read_marks(self, record: TopicRecord) -> dict[int, tuple[ProducerMark, ...]]:
+        """The barrier table, read once the barrier stands (rule B)."""
         told = await self.source.describe_producers(self._keys(record))
         for (topic, partition), (error, producers) in told.items():
             if error:
@@ -285,7 +282,13 @@ class TopicPromotion:
                         "open-transaction",
                         f"producer id {producer.producer_id} has a transaction open on {topic}-{partition}",
                     )
-        marks = self._marks(record, {key: producers for key, (_, producers) in told.items()})
+        return self._marks(record, {key: producers for key, (_, producers) in told.items()})
+
+    async def _write_marks(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
+        """Put the barrier table into the state log, where every router reads it before the flip.
+
+        A new controller may write it again: later marks of the same fence say the same.
+        """
         for chunk in barrier_chunks(self.link, self.topic, record.fence_epoch, marks):
 
             def decide(state: State, wanted: BarrierRecord = chunk) -> Record | None:
@@ -329,8 +332,9 @@ class TopicPromotion:
                 raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
 
         rules = put_in_force(record, self.target, self.target_admin, deadline)
-        await together(arrival(), together(self._write_marks(record), rules))
-        ends = await self._prove(record, deadline)
+        _, (marks, _) = await together(arrival(), together(self._read_marks(record), rules))
+        # Writers wait: what is asked once more must follow the reading of the marks (B), not their writing.
+        ends, _ = await together(self._prove(record, deadline), self._write_marks(record, marks))
         if coupled_records(self.log.state, record):
             self.ready.add((self.link, self.topic))
             await wait_for_unit(self.log, record, self.ready, deadline)

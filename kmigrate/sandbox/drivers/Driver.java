@@ -1,6 +1,5 @@
 // A client of Kafka's own library, driven by lines on its standard input (docs/history.md, "Driven clients").
 
-import java.io.BufferedOutputStream;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
@@ -36,18 +35,57 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 public final class Driver {
-    private static final PrintStream OUT =
-        new PrintStream(new BufferedOutputStream(System.out, 1 << 16), false, StandardCharsets.UTF_8);
+    private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+    private static final StringBuilder SAID = new StringBuilder();
     private static final BufferedReader IN =
         new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8), 1 << 16);
 
+    /** What is said while the last words are on their way goes with the next ones: all answers of a request are one write. */
     private static void say(Object... words) {
-        String line = Arrays.stream(words).map(word -> String.valueOf(word).replaceAll("[\t\n\r]", " "))
-            .collect(Collectors.joining("\t"));
-        synchronized (OUT) {
-            OUT.print(line + "\n");
-            OUT.flush();
+        synchronized (SAID) {
+            note(words);
+            SAID.notifyAll();
         }
+    }
+
+    /** Of what more is said at once. */
+    private static void note(Object... words) {
+        synchronized (SAID) {
+            for (int i = 0; i < words.length; i++) {
+                String word = String.valueOf(words[i]);
+                SAID.append(i > 0 ? "\t" : "").append(plain(word) ? word : word.replaceAll("[\t\n\r]", " "));
+            }
+            SAID.append('\n');
+        }
+    }
+
+    private static boolean plain(String word) {
+        return word.indexOf('\t') < 0 && word.indexOf('\n') < 0 && word.indexOf('\r') < 0;
+    }
+
+    private static void speak() {
+        while (true) {
+            synchronized (SAID) {
+                while (SAID.length() == 0) {
+                    try {
+                        SAID.wait();
+                    } catch (InterruptedException interrupted) {
+                        return;
+                    }
+                }
+            }
+            flush();
+        }
+    }
+
+    private static synchronized void flush() {
+        String words;
+        synchronized (SAID) {
+            words = SAID.toString();
+            SAID.setLength(0);
+        }
+        OUT.print(words);
+        OUT.flush();
     }
 
     private static String text(byte[] bytes) {
@@ -63,10 +101,17 @@ public final class Driver {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", args[1]);
         settings.put("client.id", args[2]);
-        if (role.equals("consumer")) {
-            new Reader(settings, args[3], List.of(args[4].split(","))).run();
-        } else {
-            write(settings, args[3], role.equals("transactional"));
+        Thread mouth = new Thread(Driver::speak, "words");
+        mouth.setDaemon(true);
+        mouth.start();
+        try {
+            if (role.equals("consumer")) {
+                new Reader(settings, args[3], List.of(args[4].split(","))).run();
+            } else {
+                write(settings, args[3], role.equals("transactional"));
+            }
+        } finally {
+            flush();
         }
     }
 
@@ -174,7 +219,8 @@ public final class Driver {
             settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
             settings.put("session.timeout.ms", "10000");
             settings.put("heartbeat.interval.ms", "1000");
-            settings.put("fetch.max.wait.ms", "100");
+            settings.put("fetch.min.bytes", "16384");
+            settings.put("fetch.max.wait.ms", "50");
             settings.put("max.poll.records", "1000");
             settings.put("key.deserializer", ByteArrayDeserializer.class);
             settings.put("value.deserializer", ByteArrayDeserializer.class);
@@ -223,7 +269,7 @@ public final class Driver {
             for (Header header : record.headers()) {
                 headers.append(headers.length() > 0 ? "," : "").append(header.key()).append(':').append(text(header.value()));
             }
-            say("record", record.topic(), record.partition(), record.offset(), text(record.key()), text(record.value()), headers);
+            note("record", record.topic(), record.partition(), record.offset(), text(record.key()), text(record.value()), headers);
         }
 
         private boolean obey(String line) {

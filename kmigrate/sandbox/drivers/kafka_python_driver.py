@@ -31,15 +31,27 @@ from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, Offse
 from kafka.coordinator.assignors.range import RangePartitionAssignor  # noqa: E402
 from kafka.errors import KafkaError  # noqa: E402
 
-_LOCK = threading.Lock()
 _LAST_SECONDS = 30.0
+_SAID: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
 
 def say(*words: object) -> None:
-    line = "\t".join(str(word).replace("\t", " ").replace("\n", " ") for word in words)
-    with _LOCK:
-        sys.stdout.write(line + "\n")
+    """What is said while the last words are on their way goes with the next ones: all answers of a request at once."""
+    _SAID.put("\t".join(str(word).replace("\t", " ").replace("\n", " ") for word in words))
+
+
+def speak() -> None:
+    """Until None is said."""
+    while (line := _SAID.get()) is not None:
+        lines, over = [line], False
+        while not (over or _SAID.empty()):
+            more = _SAID.get()
+            over = more is None
+            lines += [] if more is None else [more]
+        sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
+        if over:
+            return
 
 
 def text(data: bytes | None) -> str:
@@ -105,7 +117,8 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             partition_assignment_strategy=[RangePartitionAssignor],
             session_timeout_ms=10_000,
             heartbeat_interval_ms=1_000,
-            fetch_max_wait_ms=100,
+            fetch_min_bytes=16_384,
+            fetch_max_wait_ms=50,
             max_poll_records=1000,
         )
 
@@ -167,7 +180,13 @@ def named(partitions: Any) -> str:
 
 if __name__ == "__main__":
     role, *words = sys.argv[1:]
-    if role == "consumer":
-        Reader(words[0], words[1], words[2], words[3].split(",")).run()
-    else:
-        produce(words[0], words[1], words[2])
+    mouth = threading.Thread(target=speak, daemon=True)
+    mouth.start()
+    try:
+        if role == "consumer":
+            Reader(words[0], words[1], words[2], words[3].split(",")).run()
+        else:
+            produce(words[0], words[1], words[2])
+    finally:
+        _SAID.put(None)
+        mouth.join()

@@ -175,10 +175,36 @@ def test_a_missing_toolchain_is_one_clear_sentence(monkeypatch: pytest.MonkeyPat
 @pytest.mark.timeout(60)
 def test_a_wait_for_a_driver_that_says_nothing_ends_however_short_it_is(drive_with: DriveWith, tmp_path: Path) -> None:
     """A wait that began just behind a line was once endless, about one in fifty thousand of them."""
-    drive_with("sys.stdin.read()")
+    drive_with("for line in sys.stdin: say('acked', 'x')")
     spec = ProducerSpec("p", "java", "t", 1.0)
     with driven_clients._Driver(spec, Launch(spec, "localhost:1", 1, 0, str(tmp_path / "history"))) as driver:
-        for number in range(60_000):
-            driver._lines.put("acked\tx")
+        for number in range(2_000):
+            driver.say(["send"])
             assert driver.hear(30) == ["acked", "x"]
-            assert driver.hear(number % 50 / 1e7) is None
+            assert driver.hear(number % 50 / 1e6) is None
+
+
+@pytest.mark.timeout(60)
+def test_a_driver_that_is_not_heard_while_it_is_spoken_to_does_not_wait_for_ever(
+    drive_with: DriveWith, tmp_path: Path
+) -> None:
+    """Both pipes are full: whoever speaks has to listen first."""
+    drive_with("for line in sys.stdin: say('acked', line.strip())")
+    spec = ProducerSpec("p", "java", "t", 1.0)
+    asked = [f"{number:07d}" + "x" * 93 for number in range(20_000)]
+    with driven_clients._Driver(spec, Launch(spec, "localhost:1", 1, 0, str(tmp_path / "history"))) as driver:
+        driver.say(asked)
+        heard = [driver.hear(30) for _ in asked]
+        assert heard == [["acked", line] for line in asked]
+
+
+def test_a_last_line_that_was_cut_is_none(drive_with: DriveWith, tmp_path: Path) -> None:
+    drive_with("""
+        sys.stdout.write("acked\\tx\\t1\\nacked\\ty\\t1")
+        sys.stdout.flush()
+    """)
+    spec = ProducerSpec("p", "java", "t", 1.0)
+    with driven_clients._Driver(spec, Launch(spec, "localhost:1", 1, 0, str(tmp_path / "history"))) as driver:
+        assert driver.hear(30) == ["acked", "x", "1"]
+        with pytest.raises(Failed, match="exit code 0"):
+            driver.hear(30)

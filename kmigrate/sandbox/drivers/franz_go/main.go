@@ -22,18 +22,37 @@ import (
 )
 
 var (
-	mu  sync.Mutex
-	out = bufio.NewWriterSize(os.Stdout, 1<<16)
+	mu    sync.Mutex
+	out   = bufio.NewWriterSize(os.Stdout, 1<<16)
+	plain = strings.NewReplacer("\t", " ", "\n", " ")
+	spoke = make(chan struct{}, 1)
 )
 
+// What is said while the last words are on their way goes with the next ones: all answers of a request are one write.
 func say(words ...any) {
-	texts := make([]string, len(words))
-	for i, word := range words {
-		texts[i] = strings.NewReplacer("\t", " ", "\n", " ").Replace(fmt.Sprint(word))
+	note(words...)
+	select {
+	case spoke <- struct{}{}:
+	default:
 	}
+}
+
+// Of what more is said at once.
+func note(words ...any) {
 	mu.Lock()
 	defer mu.Unlock()
-	out.WriteString(strings.Join(texts, "\t") + "\n")
+	for i, word := range words {
+		if i > 0 {
+			out.WriteByte('\t')
+		}
+		plain.WriteString(out, fmt.Sprint(word))
+	}
+	out.WriteByte('\n')
+}
+
+func flush() {
+	mu.Lock()
+	defer mu.Unlock()
 	out.Flush()
 }
 
@@ -66,6 +85,12 @@ func name(err error) string {
 
 func main() {
 	signal.Ignore(syscall.SIGTERM) // it is for who drives this
+	go func() {
+		for range spoke {
+			flush()
+		}
+	}()
+	defer flush()
 	role, bootstrap, client := os.Args[1], os.Args[2], os.Args[3]
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ClientID(client)}
 	if role == "consumer" {
@@ -78,6 +103,7 @@ func main() {
 func check(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
+		flush()
 		os.Exit(1)
 	}
 }
@@ -191,7 +217,8 @@ func read(options []kgo.Opt, group string, topics []string) {
 		kgo.Balancers(kgo.RangeBalancer()),
 		kgo.SessionTimeout(10*time.Second),
 		kgo.HeartbeatInterval(time.Second),
-		kgo.FetchMaxWait(100*time.Millisecond),
+		kgo.FetchMinBytes(16_384),
+		kgo.FetchMaxWait(50*time.Millisecond),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, moved map[string][]int32) {
@@ -239,7 +266,7 @@ func (r *reader) poll(ctx context.Context) {
 		for i, header := range record.Headers {
 			headers[i] = header.Key + ":" + text(header.Value)
 		}
-		say("record", record.Topic, record.Partition, record.Offset, text(record.Key), text(record.Value), strings.Join(headers, ","))
+		note("record", record.Topic, record.Partition, record.Offset, text(record.Key), text(record.Value), strings.Join(headers, ","))
 	})
 	say("polled")
 	r.cl.AllowRebalance()
