@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-# Test processes side by side, each with brokers of its own: half of a test's time is spent waiting.
+# Test processes side by side: what needs brokers spends half of its time waiting, and runs beside all else.
 WORKERS ?= 2
 
 .PHONY: help
@@ -26,8 +26,8 @@ demo-families: $(READY) ## the demo with clients of five families (needs a JDK a
 	$(BIN)/python -m kmigrate sandbox demo --families --folder build/demo-families --report build/demo/families.json $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE)) $(if $(RECORDS),--records $(RECORDS)) $(ARGS)
 
 .PHONY: test
-test: $(READY) ## all tests, on real brokers too; ends with build/test/summary.json [WORKERS=4]
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## all tests, on real brokers too; ends with build/test/summary.json
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 .PHONY: unit
 unit: $(READY) ## the tests that need no broker

@@ -57,13 +57,28 @@ _IDLE_BROKERS = ("pair", "_clusters3")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test."""
+    """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test.
+
+    Of test processes side by side one has all that needs brokers, from the start: two such tests at once would wait for
+    each other's processor time.
+    """
 
     def dearest(item: pytest.Item) -> int:
         names = item.fixturenames if isinstance(item, pytest.Function) else ()
         return max((number for number, name in enumerate(_IDLE_BROKERS, 1) if name in names), default=0)
 
     items.sort(key=dearest)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not _has_brokers(item))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.xdist_group("brokers" if _has_brokers(item) else str(item.path)))
+
+
+def _has_brokers(item: pytest.Item) -> bool:
+    return "integration" in item.path.parts
 
 
 @pytest.fixture(scope="session")

@@ -63,13 +63,14 @@ def of_nobody(batch: memoryview) -> bytes:
 
 
 async def append(client: ClusterClient, topic: str, partition: int, batch: bytes) -> None:
-    """Until the broker has made the partition, it says that it does not lead it."""
+    """Until the broker has made the partition nobody leads it, and then the broker says so."""
     deadline = time.monotonic() + 30
     while True:
-        error = (await append_alone(client, topic, partition, batch, purpose="planted")).error
-        if not error:
-            return
-        assert error == Code.NOT_LEADER_OR_FOLLOWER
+        if client.leader(topic, partition) >= 0:
+            error = (await append_alone(client, topic, partition, batch, purpose="planted")).error
+            if not error:
+                return
+            assert error == Code.NOT_LEADER_OR_FOLLOWER
         assert time.monotonic() < deadline
         await client.refresh([topic])
         await asyncio.sleep(0.05)

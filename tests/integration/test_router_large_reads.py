@@ -37,7 +37,8 @@ PARTITIONS = 6
 def _written(bootstrap: str, topic: str, megabytes: int, partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
     """So much of random text in each partition."""
     out: dict[int, list[bytes]] = {}
-    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.kbytes": 400_000})
+    ordered = {"enable.idempotence": True}  # a retry, as after a broker's start, must not change the order
+    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.kbytes": 400_000, **ordered})
     for partition in range(partitions):
         out[partition] = [os.urandom(8 << 10).hex().encode() for _ in range(megabytes << 6)]
         for value in out[partition]:

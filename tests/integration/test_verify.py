@@ -36,6 +36,8 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
             stderr=sink,
         )
     try:
+        # Verbs give a process that was just started four seconds, and on a busy machine Python takes that long.
+        wait_until(lambda: link in (run.folder / "mirror.log").read_text(), 60, "the mirror's start")
         yield
     finally:
         process.terminate()
