@@ -3,7 +3,9 @@
 Many clients forget their bootstrap addresses as soon as they have seen the brokers (Java before 4.0: D3), and all
 brokers that a router shows are itself. So its Metadata names up to three more, which lead nothing: listeners of other
 routers that are kept for its clients alone. Who asks there is told the addresses of its own router for as long as that
-takes connections, and those of the router that it asks from then on: no client goes to and fro between two.
+takes connections, and those of the router that it asks from then on: no client goes to and fro between two. The router
+that is gone is then left out among the stand-ins, too: clients that find none of their brokers up go back to their
+bootstrap addresses, and drop what they are just connecting to (KIP-899).
 
 Routers are known to each other by the host:port of their bootstrap listeners, a client's *home*; processes that share
 one are one home. What is known of the others is what they said in the presence log.
@@ -34,6 +36,8 @@ class StandIns:
         self._book = book
         self._reach = reach
         self._books: dict[str, AddressBook] = {}
+        self._books_without: dict[str, AddressBook] = {}
+        """This router's own, for clients of homes that are gone."""
 
     def follow(self, own: str, heard: Iterable[RouterPresence]) -> None:
         """Take the newest words of the routers that are heard of; `own` is this one's home."""
@@ -47,6 +51,12 @@ class StandIns:
             )
             for home, each in others.items()
         }
+        self._books_without = {
+            home: AddressBook(
+                offset, self._book.addresses, _spares(own, {at: kept[at] for at in kept if at != home}, offset)
+            )
+            for home in others
+        }
 
     def book(self, home: str, then: Callable[[AddressBook], None]) -> None:
         """Whose addresses a client of `home` is told; '' is this router's own client."""
@@ -54,7 +64,8 @@ class StandIns:
         if known is None:
             then(self._book)
         else:
-            self._reach(home, lambda answers: then(known if answers else self._book))
+            without = self._books_without[home]
+            self._reach(home, lambda answers: then(known if answers else without))
 
 
 def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[Spare, ...]:
