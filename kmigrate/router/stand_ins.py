@@ -3,9 +3,9 @@
 Many clients forget their bootstrap addresses as soon as they have seen the brokers (Java before 4.0: D3), and all
 brokers that a router shows are itself. So its Metadata names up to three more, which lead nothing: listeners of other
 routers that are kept for its clients alone. Who asks there is told the addresses of its own router for as long as that
-takes connections, and those of the router that it asks from then on: no client goes to and fro between two. The router
-that is gone is then left out among the stand-ins, too: clients that find none of their brokers up go back to their
-bootstrap addresses, and drop what they are just connecting to (KIP-899).
+takes connections, and those of the router that it asks from then on: no client goes to and fro between two. The
+stand-ins that it is shown stay the same: librdkafka gives up at once a broker that is named no more, be it the one that
+it asks, and goes back to its bootstrap addresses as soon as none is up, though it is just connecting (KIP-899).
 
 Routers are known to each other by the host:port of their bootstrap listeners, a client's *home*; processes that share
 one are one home. What is known of the others is what they said in the presence log.
@@ -36,8 +36,8 @@ class StandIns:
         self._book = book
         self._reach = reach
         self._books: dict[str, AddressBook] = {}
-        self._books_without: dict[str, AddressBook] = {}
-        """This router's own, for clients of homes that are gone."""
+        self._books_since: dict[str, AddressBook] = {}
+        """What clients of a home are told since it is gone."""
 
     def follow(self, own: str, heard: Iterable[RouterPresence]) -> None:
         """Take the newest words of the routers that are heard of; `own` is this one's home."""
@@ -51,11 +51,8 @@ class StandIns:
             )
             for home, each in others.items()
         }
-        self._books_without = {
-            home: AddressBook(
-                offset, self._book.addresses, _spares(own, {at: kept[at] for at in kept if at != home}, offset)
-            )
-            for home in others
+        self._books_since = {
+            home: AddressBook(offset, self._book.addresses, known.spares) for home, known in self._books.items()
         }
 
     def book(self, home: str, then: Callable[[AddressBook], None]) -> None:
@@ -64,8 +61,8 @@ class StandIns:
         if known is None:
             then(self._book)
         else:
-            without = self._books_without[home]
-            self._reach(home, lambda answers: then(known if answers else without))
+            since = self._books_since[home]
+            self._reach(home, lambda answers: then(known if answers else since))
 
 
 def _spares(home: str, kept: Mapping[str, Mapping[str, str]], offset: int) -> tuple[Spare, ...]:
