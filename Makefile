@@ -27,7 +27,7 @@ demo-families: $(READY) ## the demo with clients of five families (needs a JDK a
 
 .PHONY: test
 test: $(READY) ## all tests, on real brokers too; ends with build/test/summary.json
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: unit
 unit: $(READY) ## the tests that need no broker

@@ -19,6 +19,8 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
@@ -69,16 +71,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=dearest)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not _has_brokers(item))
+        items.sort(key=lambda item: not _has_brokers(item.nodeid))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_itemcollected(item: pytest.Item) -> None:
-    item.add_marker(pytest.mark.xdist_group("brokers" if _has_brokers(item) else str(item.path)))
+def _has_brokers(nodeid: str) -> bool:
+    return nodeid.startswith("tests/integration/")
 
 
-def _has_brokers(item: pytest.Item) -> bool:
-    return "integration" in item.path.parts
+class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
+    """Files as they come, but for all those that need brokers, which are one piece of work."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "brokers" if _has_brokers(nodeid) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return _BrokersTogether(config, log)
 
 
 @pytest.fixture(scope="session")
