@@ -287,10 +287,10 @@ class MirrorEngine:
     def _presence_ms(self) -> int:
         """How often progress is told where nothing is urgent: its price is that of all our partitions.
 
-        Twice at least while a word can be relied on: without one we would write nothing for a moment, again and again.
+        And well before the last word can no longer be relied on, or we would write nothing for a moment each time.
         """
         many = self._copier is not None and len(self._copier.lanes) > _MANY
-        return min(self._settings.presence_ms * (2 if many else 1), round(500 * self._membership.sure_s))
+        return min(self._settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
 
     def _presence(self) -> MirrorPresence:
         topics: dict[str, dict[int, PartitionProgress]] = {}

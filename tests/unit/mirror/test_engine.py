@@ -69,7 +69,7 @@ def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, part
     it = engine(MemoryLog(LEASE, TOPIC, SHARED), MirrorSettings(lease_s=lease_s))
     it._copier = cast("Copier", SimpleNamespace(lanes=range(partitions)))
     interval_s = it._presence_ms() / 1000
-    it._membership.said(monotonic() - 1.9 * interval_s)
+    it._membership.said(monotonic() - 1.6 * interval_s)
     assert it._membership.sure()
     assert interval_s <= (0.5 if partitions == 1 else 1.0)
 
