@@ -36,8 +36,6 @@ class StandIns:
         self._book = book
         self._reach = reach
         self._books: dict[str, AddressBook] = {}
-        self._books_since: dict[str, AddressBook] = {}
-        """What clients of a home are told since it is gone."""
 
     def follow(self, own: str, heard: Iterable[RouterPresence]) -> None:
         """Take the newest words of the routers that are heard of; `own` is this one's home."""
@@ -51,9 +49,6 @@ class StandIns:
             )
             for home, each in others.items()
         }
-        self._books_since = {
-            home: AddressBook(offset, self._book.addresses, known.spares) for home, known in self._books.items()
-        }
 
     def book(self, home: str, then: Callable[[AddressBook], None]) -> None:
         """Whose addresses a client of `home` is told; '' is this router's own client."""
@@ -61,7 +56,7 @@ class StandIns:
         if known is None:
             then(self._book)
         else:
-            since = self._books_since[home]
+            since = AddressBook(self._book.offset, self._book.addresses, known.spares)
             self._reach(home, lambda answers: then(known if answers else since))
 
 

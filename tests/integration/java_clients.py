@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +15,7 @@ from typing import Any, Self
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION
+from tests.integration.migration import wait_until
 
 __all__ = ["SOURCES", "JavaProgram", "JavaReader"]
 
@@ -52,11 +52,12 @@ class JavaProgram:
 
     def until(self, words: str, more_than: int = 0, seconds: float = 60) -> None:
         """Wait until it has said something so often."""
-        deadline = time.monotonic() + seconds
-        while self.said.count(words) <= more_than:
-            assert not self._dead, self.said[-2000:]
-            assert time.monotonic() < deadline, f"waited {seconds} s for {words!r}: {self.said[-2000:]}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: self.said.count(words) > more_than or self._dead,
+            seconds,
+            lambda: f"{words!r}: {self.said[-2000:]}",
+        )
+        assert not self._dead, self.said[-2000:]
 
     @property
     def complaints(self) -> list[str]:

@@ -210,13 +210,14 @@ def fresh_migration(
             run.stop()
 
 
-def wait_until(true: Callable[[], Any], seconds: float, what: str) -> Any:
+def wait_until(true: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
+    """Wait for it, and return it; `what` may be asked when it is too late, to tell what there is then."""
     deadline = time.monotonic() + seconds
     while True:
         found = true()
         if found:
             return found
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
 
 
