@@ -132,6 +132,12 @@ def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
     assert peer.stream.held == 0
 
 
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("_LEAST_PIECE", 250), ("_WORTH_PIECES", 2000), ("_ROOM", 1000)):
+        monkeypatch.setattr(stream_module, name, size)
+
+
 class Taker:
     """Takes large frames in pieces, of each as much as `share` says; keeps what it took."""
 
@@ -161,12 +167,14 @@ class Taker:
         return take
 
 
-@pytest.mark.parametrize("share", [lambda size: size, lambda size: size - 300, lambda size: size // 7, lambda _: 1])
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize(
+    "share", [lambda size: size, lambda size: max(0, size - 300), lambda size: size // 7, lambda _: 1]
+)
 @pytest.mark.parametrize("step", [1, 77, 10_000])
 def test_a_large_frame_comes_in_pieces_and_what_is_not_taken_comes_again(
     monkeypatch: pytest.MonkeyPatch, share: Callable[[int], int], step: int
 ) -> None:
-    monkeypatch.setattr(stream_module, "_PIECE", 1000)
     monkeypatch.setattr(stream_module, "_SCRATCH", 128)
     monkeypatch.setattr(stream_module, "_SCRATCHES", type(stream_module._SCRATCHES)())
     taker = Taker(share)
@@ -179,8 +187,27 @@ def test_a_large_frame_comes_in_pieces_and_what_is_not_taken_comes_again(
     assert taker.stream.held == 0
 
 
-def test_a_piece_of_which_nothing_can_be_taken_grows_until_something_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "_PIECE", 1000)
+def test_pieces_lie_behind_each_other_and_stay_as_they_are_while_more_comes() -> None:
+    """Whoever writes them on keeps them until a slow reader has taken them."""
+    body = random.Random(4).randbytes(9 << 20)
+    frame, kept = framed(body), list[memoryview]()
+
+    def take(piece: memoryview, left: int) -> int:
+        taken = len(piece) if len(piece) == left else len(piece) - 7
+        kept.append(piece[:taken])
+        return taken
+
+    stream = FrameStream(lambda _: None, lambda _: None)
+    stream.on_begin = lambda: take
+    for at in range(0, len(frame), 100_000):
+        feed(stream, frame[at : at + 100_000])
+    assert b"".join(kept) == frame
+    assert min(map(len, kept[:-1])) >= 256 * 1024 - 7, "a little at a time costs more than it saves"
+    assert len({id(piece.obj) for piece in kept}) < len(kept) / 4
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_piece_of_which_nothing_can_be_taken_grows_until_something_can() -> None:
     taker = Taker(lambda size: size if size > 5000 else 0)
     body = random.Random(3).randbytes(300_000)
     feed(taker.stream, framed(body)[:900])
@@ -190,9 +217,9 @@ def test_a_piece_of_which_nothing_can_be_taken_grows_until_something_can(monkeyp
     assert taker.most < 20_000 + 2 * stream_module._SCRATCH
 
 
-def test_who_takes_a_piece_may_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_pieces")
+def test_who_takes_a_piece_may_end_the_connection() -> None:
     """In TLS that reads what is left within the taker's call: nobody gets it."""
-    monkeypatch.setattr(stream_module, "_PIECE", 1000)
 
     def closing(size: int) -> int:
         feed(taker.stream, framed(b"read while closing"))
