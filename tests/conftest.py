@@ -50,8 +50,10 @@ os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
 
 # Test processes side by side choose their brokers' ports each from a part of its own: no two ever want the same.
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_share = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{20_000 + _worker * _share}-{20_000 + (_worker + 1) * _share - 1}"
+_first, _last = map(int, os.environ.get("KMIGRATE_SANDBOX_PORTS", "20000-31999").split("-"))
+_share = (_last + 1 - _first) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_first += _worker * _share
+os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{_first}-{_first + _share - 1}"
 
 _IDLE_BROKERS = ("pair", "_clusters3")
 """Fixtures whose brokers stay up to the end of the session, the dearest last."""
@@ -62,7 +64,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test.
 
     Of test processes side by side one has all that needs brokers, from the start: two such tests at once would wait for
-    each other's processor time.
+    each other's processor time. But for those of the sandbox itself, which measure nobody's waiting: they are the end
+    of the others' work.
     """
 
     def dearest(item: pytest.Item) -> int:
@@ -71,18 +74,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=dearest)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not _has_brokers(item.nodeid))
+        items.sort(key=lambda item: _ORDER.get(_scope(item.nodeid), 1))
 
 
-def _has_brokers(nodeid: str) -> bool:
-    return nodeid.startswith("tests/integration/")
+_BROKERS, _SANDBOX = "brokers", "sandbox"
+_ORDER = {_BROKERS: 0, _SANDBOX: 2}
+_OF_THE_SANDBOX = ("test_sandbox_", "test_cli_sandbox.", "test_security.")
+
+
+def _scope(nodeid: str) -> str:
+    """What one process runs in one go."""
+    file = nodeid.partition("::")[0]
+    name = file.removeprefix("tests/integration/")
+    if name == file:
+        return file
+    return _SANDBOX if name.startswith(_OF_THE_SANDBOX) else _BROKERS
 
 
 class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
-    """Files as they come, but for all those that need brokers, which are one piece of work."""
+    """Files as they come, but for all those that need brokers, which are one piece of work, or two."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "brokers" if _has_brokers(nodeid) else nodeid.partition("::")[0]
+        return _scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -70,7 +70,6 @@ class Metadata:
     """One answer's worth of cluster layout."""
 
     cluster_id: str
-    controller: int
     brokers: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
 
@@ -103,14 +102,15 @@ class ClusterClient:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings = settings
-        self.metadata = Metadata(cluster_id="", controller=-1)
+        self.metadata = Metadata(cluster_id="")
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
         self._refreshes: dict[tuple[str, ...] | None, float] = {}
         """When the newest answer on each choice of topics was asked for."""
-        self._answers: dict[tuple[str, ...] | None, bytes] = {}
-        """By choice of topics the bytes that what we know agrees with: the same again hold nothing to be decoded."""
+        self._answers: dict[tuple[str, ...] | None, set[bytes]] = {}
+        """By choice of topics the bytes that what we know agrees with: the same again hold nothing to be decoded. There
+        are several: a KRaft broker names any living one as the controller, whoever asks."""
         self._log_ends = Gathered(self.log_ends)
         self._log_starts = Gathered(lambda keys: self.list_offsets(dict.fromkeys(keys, EARLIEST)))
         self._producers = Gathered(self._describe_all)
@@ -170,7 +170,7 @@ class ClusterClient:
             self._refreshes[asked] = began
             at = response_body_offset(frame, flexible=True)
             told_now = bytes(memoryview(frame)[at:])
-            if self._answers.get(asked) == told_now:
+            if told_now in self._answers.get(asked, ()):
                 return self.metadata
             answer = decode_body(entity(3, _METADATA_VERSION, "response"), frame, at)
             found: dict[str, TopicInfo] = dict(self.metadata.topics) if asked is not None else {}
@@ -195,12 +195,12 @@ class ClusterClient:
                 )
                 found[name] = _newest(self.metadata.topics.get(name), told)
             brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers} or self.metadata.brokers
-            known = Metadata(answer.cluster_id or "", int(answer.controller_id), brokers, found)
-            if known != self.metadata or len(self._answers) >= _MOST_REFRESHES:
+            known = Metadata(answer.cluster_id or "", brokers, found)
+            if known != self.metadata or sum(map(len, self._answers.values())) >= _MOST_REFRESHES:
                 self._answers.clear()
             if known != self.metadata:
                 self.metadata = known
-            self._answers[asked] = told_now
+            self._answers.setdefault(asked, set()).add(told_now)
             return self.metadata
 
     async def _ask_metadata(self, topics: tuple[str, ...] | None) -> bytearray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 from uuid import UUID
 
@@ -20,7 +22,7 @@ _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
 
 
-def _answer(*leaders: int, error: ErrorCode = ErrorCode.none) -> bytearray:
+def _answer(*leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 1) -> bytearray:
     kind = entity(3, 10, "response")
     topic, broker = entity_field(kind, "topics"), entity_field(kind, "brokers")
     partition = entity_field(topic, "partitions")
@@ -40,7 +42,7 @@ def _answer(*leaders: int, error: ErrorCode = ErrorCode.none) -> bytearray:
         throttle_time=dt.timedelta(),
         brokers=(broker(node_id=1, host="127.0.0.1", port=9092, rack=None),),
         cluster_id="c",
-        controller_id=1,
+        controller_id=controller,
         topics=(topic(error_code=error, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
     )
     return bytearray(_HEAD + encode_body(told))
@@ -88,15 +90,38 @@ def test_questions_that_take_turns_are_each_answered_as_before() -> None:
             assert await client.refresh(["t"]) is known
         assert len(decoded) == 2
 
-    decoded: list[bytearray] = []
+    with _decoded() as decoded:
+        asyncio.run(scene())
+
+
+def test_answers_that_differ_in_the_controller_alone_are_read_once_each() -> None:
+    """KRaft brokers name any living broker, another one each time."""
+
+    async def scene() -> None:
+        client = _client(*(_answer(1, controller=number % 3) for number in range(9)), _answer(2))
+        known = await client.refresh(["t"])
+        for _ in range(8):
+            assert await client.refresh(["t"]) is known
+        assert len(decoded) == 3
+        await client.refresh(["t"])
+        assert client.leader("t", 0) == 2
+
+    with _decoded() as decoded:
+        asyncio.run(scene())
+
+
+@contextmanager
+def _decoded() -> Iterator[list[bytearray]]:
+    """The answers that are decoded meanwhile."""
+    frames: list[bytearray] = []
 
     def decode(kind: type[Any], frame: bytearray, at: int) -> Any:
-        decoded.append(frame)
+        frames.append(frame)
         return decode_body(kind, frame, at)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "decode_body", decode)
-        asyncio.run(scene())
+        yield frames
 
 
 def test_the_same_answer_after_another_question_told_otherwise_is_read() -> None:

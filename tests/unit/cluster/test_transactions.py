@@ -30,7 +30,7 @@ class Cluster(ClusterClient):
 
     def __init__(self, apis: set[int], begun: list[list[tuple[int, int]]], listed: dict[int, Any]) -> None:
         super().__init__(ClusterSettings("c", (("h", 1),)))
-        self.metadata = Metadata("id", 0, {0: ("h", 1), 1: ("h", 2)})
+        self.metadata = Metadata("id", {0: ("h", 1), 1: ("h", 2)})
         self._apis, self._begun, self._listed = apis, begun, listed
 
     async def describe_producers(self, keys: Any) -> Any:
