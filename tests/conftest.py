@@ -64,8 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test.
 
     Of test processes side by side one has all that needs brokers, from the start: two such tests at once would wait for
-    each other's processor time. But for those of the sandbox itself, which measure nobody's waiting: they are the end
-    of the others' work.
+    each other's processor time.
     """
 
     def dearest(item: pytest.Item) -> int:
@@ -74,28 +73,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=dearest)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: _ORDER.get(_scope(item.nodeid), 1))
+        items.sort(key=lambda item: not _has_brokers(item.nodeid))
 
 
-_BROKERS, _SANDBOX = "brokers", "sandbox"
-_ORDER = {_BROKERS: 0, _SANDBOX: 2}
-_OF_THE_SANDBOX = ("test_sandbox_", "test_cli_sandbox.", "test_security.")
-
-
-def _scope(nodeid: str) -> str:
-    """What one process runs in one go."""
-    file = nodeid.partition("::")[0]
-    name = file.removeprefix("tests/integration/")
-    if name == file:
-        return file
-    return _SANDBOX if name.startswith(_OF_THE_SANDBOX) else _BROKERS
+def _has_brokers(nodeid: str) -> bool:
+    return nodeid.startswith("tests/integration/")
 
 
 class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
-    """Files as they come, but for all those that need brokers, which are one piece of work, or two."""
+    """Files as they come, but for all those that need brokers, which are one piece of work."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _scope(nodeid)
+        return "brokers" if _has_brokers(nodeid) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,14 @@ def begin(run: Migration, topic: str = "orders", group: str = "billing") -> None
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
 
 
-def assert_clean(run: Migration, *topics: str) -> None:
+def assert_clean(run: Migration, *topics: str, but_for: str | None = None) -> None:
+    """Clean; `but_for` is how errors end that clients may have been told."""
     verdict = run.judge(*topics)
     assert verdict.acked > 1000
+    errors = verdict.findings["client_errors"]
+    if but_for is not None and all(text.endswith(but_for) for text in errors.examples):
+        left = replace(errors, count=errors.count - len(errors.examples))
+        verdict = replace(verdict, findings={**verdict.findings, "client_errors": left})
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
 
 
@@ -98,7 +104,8 @@ def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration
     run.again("group", "promote", "billing", "--yes", during=lambda: strike(0.7))
     run.again("promote", "orders", "--yes", during=lambda: strike(1.0))
     time.sleep(3)
-    assert_clean(run, "orders")
+    # While the only router is away no coordinator is there: librdkafka tells of such a commit, and is asked again.
+    assert_clean(run, "orders", but_for="commit _WAIT_COORD" if victim == "router" else None)
 
 
 def test_a_promote_that_fails_after_the_fence_goes_back_and_harms_nobody(migration: Migration) -> None:

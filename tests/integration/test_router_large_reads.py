@@ -133,7 +133,7 @@ def test_a_broker_that_dies_within_an_answer_ends_its_readers_connection(tmp_pat
             with contextlib.suppress(ConnectionResetError):
                 while more := wire.socket.recv(4 * _MB):
                     got += more
-            assert _MB <= len(got) < size, "nothing was made up for what was missing"
+            assert len(got) < size, "nothing was made up for what was missing"
             bystander.send(fetch(topic, 30 * _MB))
             assert bystander.answer() == CLOSED
         target.restart(1)
