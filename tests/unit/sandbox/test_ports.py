@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from kmigrate.errors import UsageError
+from kmigrate.sandbox import ports as module
 from kmigrate.sandbox.ports import free_ports
 
 
@@ -17,6 +18,18 @@ def test_ports_are_distinct_free_and_of_the_range(monkeypatch: pytest.MonkeyPatc
     assert all(30_100 <= port < 30_150 for port in ports)
     for port in ports:
         socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_given_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A router's listeners for brokers and for clients of others are behind its own port."""
+    monkeypatch.setattr(module, "_given", set())
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "21000-23999")
+    ports = [port for _ in range(20) for port in free_ports(10)]
+    assert len(set(ports)) == len(ports)
+    behind = {port + step for port in ports for step in (*range(1, 4), *range(100, 200))}
+    assert not behind & set(ports)
 
 
 def test_one_on_which_somebody_listens_is_not_given_and_a_range_that_is_used_up_is_said(
