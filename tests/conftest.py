@@ -23,6 +23,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.ports import port_range
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
 
@@ -50,9 +51,9 @@ os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
 
 # Test processes side by side choose their brokers' ports each from a part of its own: no two ever want the same.
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_first, _last = map(int, os.environ.get("KMIGRATE_SANDBOX_PORTS", "20000-31999").split("-"))
-_share = (_last + 1 - _first) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_first += _worker * _share
+_ports = port_range()
+_share = len(_ports) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_first = _ports[_worker * _share]
 os.environ["KMIGRATE_SANDBOX_PORTS"] = f"{_first}-{_first + _share - 1}"
 
 _IDLE_BROKERS = ("pair", "_clusters3")

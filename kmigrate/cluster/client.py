@@ -196,9 +196,10 @@ class ClusterClient:
                 found[name] = _newest(self.metadata.topics.get(name), told)
             brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers} or self.metadata.brokers
             known = Metadata(answer.cluster_id or "", brokers, found)
-            if known != self.metadata or sum(map(len, self._answers.values())) >= _MOST_REFRESHES:
+            news = known != self.metadata
+            if news or sum(map(len, self._answers.values())) >= _MOST_REFRESHES:
                 self._answers.clear()
-            if known != self.metadata:
+            if news:
                 self.metadata = known
             self._answers.setdefault(asked, set()).add(told_now)
             return self.metadata

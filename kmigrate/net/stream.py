@@ -198,8 +198,9 @@ class FrameStream(asyncio.BufferedProtocol):
         else:
             self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
 
-    def _wait_for(self, missing: int, enough: int = _LEAST_ARRIVED) -> None:
+    def _wait_for(self, missing: int) -> None:
         """Be woken once that much has arrived, or a good part of it; never for more than is sure to come."""
+        enough = _LEAST_ARRIVED if self._take is None else _LEAST_PIECE
         count = max(_NONE_WAITED_FOR, min(missing, enough))
         if self._raw is not None and count != self._waits_for and not self.lost:
             self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
@@ -218,7 +219,7 @@ class FrameStream(asyncio.BufferedProtocol):
         room = _ROOMS.take(max(_ROOM, 2 * self._have))
         room[: self._have] = come
         self._frame, self._frame_view = room, memoryview(room)[: self._size]
-        self._wait_for(self._size - self._have, _LEAST_PIECE)
+        self._wait_for(self._size - self._have)
 
     def _piece_comes(self, take: TakePiece) -> None:
         room = self._frame_view
@@ -226,7 +227,7 @@ class FrameStream(asyncio.BufferedProtocol):
         piece = room[self._taken : self._have]
         missing = self._size - len(piece)
         if missing and len(piece) < _LEAST_PIECE:
-            self._wait_for(missing, _LEAST_PIECE)
+            self._wait_for(missing)
             return
         self._taking = True
         try:
@@ -242,7 +243,7 @@ class FrameStream(asyncio.BufferedProtocol):
         if len(room) - self._have < min(missing, _LEAST_PIECE):
             self._begin_room(piece[taken:])
         else:
-            self._wait_for(missing, _LEAST_PIECE)
+            self._wait_for(missing)
 
     def eof_received(self) -> bool | None:
         return None

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 
 from kmigrate.errors import UsageError
 
-__all__ = ["free_ports"]
+__all__ = ["free_ports", "port_range"]
 
 _USUAL = "20000-32000"
 _LOWEST, _HIGHEST = 1024, 65_535
@@ -30,7 +30,7 @@ _given: set[int] = set()
 def free_ports(count: int) -> list[int]:
     """Distinct ports of 127.0.0.1 on which nothing listens."""
     ports: list[int] = []
-    among = _range()
+    among = port_range()
     shuffled = random.SystemRandom().sample(among, len(among))
     with ExitStack() as held:
         for port in sorted(shuffled, key=lambda port: (port in _given, not _lies_apart(port))):
@@ -56,7 +56,8 @@ def _lies_apart(port: int) -> bool:
     return port % 4 == 0 and port % 300 < 100
 
 
-def _range() -> range:
+def port_range() -> range:
+    """The ports that may be given: KMIGRATE_SANDBOX_PORTS, or the usual ones."""
     told = os.environ.get("KMIGRATE_SANDBOX_PORTS", "") or _USUAL
     ends = re.fullmatch(r"(\d{1,5})-(\d{1,5})", told)
     first, last = (int(ends[1]), int(ends[2])) if ends else (0, 0)
