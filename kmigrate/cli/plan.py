@@ -17,7 +17,8 @@ from kmigrate.cli.output import Answer
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import table
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.ids import is_internal

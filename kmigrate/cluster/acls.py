@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kmigrate.cluster.client import ClusterClient, code_of
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused
 from kmigrate.model.acls import GROUP, LITERAL, PREFIXED, TOPIC, Acl
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import row
+from kmigrate.protocol.codes import code_of, row
 
 __all__ = ["read_acls"]
 

@@ -9,69 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from kmigrate.cluster.gathered import Gathered
-from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
+from kmigrate.cluster.layout import METADATA, METADATA_VERSION, Layout, Metadata, TopicInfo, Topics, ask_about
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import together
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
-from kmigrate.protocol.frames import response_body_offset
 
 __all__ = [
     "PRODUCER_EXPIRATION",
     "ClusterClient",
     "LogOffset",
-    "Metadata",
-    "PartitionInfo",
     "ProducerState",
-    "TopicInfo",
-    "code_of",
-    "millis_of",
 ]
 
 HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
-_METADATA_VERSION = 10
 _MOST_REFRESHES = 256
 _LOGIN_PAUSE_S = 1.0
 """A refused login is not tried more often, whoever asks: many loops retry, and many brokers lock such accounts."""
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    name: str
-    topic_id: UUID | None
-    partitions: Mapping[int, PartitionInfo]
-    error: int = 0
-    """What the broker said instead of a layout: 29 where we may not even see the topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """One answer's worth of cluster layout."""
-
-    cluster_id: str
-    brokers: Mapping[int, tuple[str, int]] = field(default_factory=dict)
-    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +68,12 @@ class ClusterClient:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings = settings
-        self.metadata = Metadata(cluster_id="")
+        self.layout = Layout()
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._refresh_lock = asyncio.Lock()
-        self._refreshes: dict[tuple[str, ...] | None, float] = {}
-        """When the newest answer on each choice of topics was asked for."""
-        self._answers: dict[tuple[str, ...] | None, set[bytes]] = {}
-        """By choice of topics the bytes that what we know agrees with: the same again hold nothing to be decoded. There
-        are several: a KRaft broker names any living one as the controller, whoever asks."""
+        self._refreshes: dict[Topics, float] = {}
+        """When the newest answer to each question was asked for."""
         self._log_ends = Gathered(self.log_ends)
         self._log_starts = Gathered(lambda keys: self.list_offsets(dict.fromkeys(keys, EARLIEST)))
         self._producers = Gathered(self._describe_all)
@@ -129,6 +92,11 @@ class ClusterClient:
         self._connections.clear()
 
     # layout
+
+    @property
+    def metadata(self) -> Metadata:
+        """What is known of the layout; another value as soon as there is news."""
+        return self.layout.known
 
     async def bootstrap(self) -> BrokerConnection:
         """Any broker that answers: a known one first, then the bootstrap addresses."""
@@ -159,66 +127,23 @@ class ClusterClient:
         topic that notice the same at once cost one request.
         """
         called = monotonic()
-        asked = None if topics is None else tuple(topics)
+        asked: Topics = None if topics is None else tuple(topics)
         async with self._refresh_lock:
             if self._refreshes.get(asked, called) > called:
                 return self.metadata
             began = monotonic()
-            frame = await self._ask_metadata(asked)
+            connection = await self.bootstrap()
+            answer = await connection.call_raw(
+                METADATA,
+                METADATA_VERSION,
+                [ask_about(asked)],
+                flexible=True,
+                timeout=self.settings.request_timeout_s,
+            )
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
-            at = response_body_offset(frame, flexible=True)
-            told_now = bytes(memoryview(frame)[at:])
-            if told_now in self._answers.get(asked, ()):
-                return self.metadata
-            answer = decode_body(entity(3, _METADATA_VERSION, "response"), frame, at)
-            found: dict[str, TopicInfo] = dict(self.metadata.topics) if asked is not None else {}
-            for topic in answer.topics:
-                name = str(topic.name)
-                if code_of(topic.error_code) == Code.UNKNOWN_TOPIC_OR_PARTITION:
-                    found.pop(name, None)
-                    continue
-                told = TopicInfo(
-                    name,
-                    topic.topic_id,
-                    {
-                        int(p.partition_index): PartitionInfo(
-                            int(p.leader_id),
-                            int(p.leader_epoch),
-                            tuple(map(int, p.replica_nodes)),
-                            tuple(map(int, p.isr_nodes)),
-                        )
-                        for p in topic.partitions
-                    },
-                    0 if topic.partitions else code_of(topic.error_code),
-                )
-                found[name] = _newest(self.metadata.topics.get(name), told)
-            brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers} or self.metadata.brokers
-            known = Metadata(answer.cluster_id or "", brokers, found)
-            news = known != self.metadata
-            if news or sum(map(len, self._answers.values())) >= _MOST_REFRESHES:
-                self._answers.clear()
-            if news:
-                self.metadata = known
-            self._answers.setdefault(asked, set()).add(told_now)
-            return self.metadata
-
-    async def _ask_metadata(self, topics: tuple[str, ...] | None) -> bytearray:
-        connection = await self.bootstrap()
-        request = entity(3, _METADATA_VERSION, "request")
-        part = entity_field(request, "topics")
-        body = encode_body(
-            request(
-                topics=None if topics is None else tuple(part(topic_id=None, name=t) for t in topics),
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            )
-        )
-        return await connection.call_raw(
-            3, _METADATA_VERSION, [body], flexible=True, timeout=self.settings.request_timeout_s
-        )
+            return self.layout.hear(asked, answer)
 
     async def topic(self, name: str) -> TopicInfo | None:
         """One topic, read now; None where the cluster does not have it."""
@@ -226,13 +151,11 @@ class ClusterClient:
 
     def leader(self, topic: str, partition: int) -> int:
         """The known leader's node id; −1 where there is none or it is not known."""
-        info = self.metadata.topics.get(topic)
-        part = info.partitions.get(partition) if info else None
+        part = self.metadata.partition(topic, partition)
         return part.leader if part else -1
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        info = self.metadata.topics.get(topic)
-        part = info.partitions.get(partition) if info else None
+        part = self.metadata.partition(topic, partition)
         return part.leader_epoch if part else -1
 
     async def connection(self, node: int, purpose: str = "control") -> BrokerConnection:
@@ -288,8 +211,8 @@ class ClusterClient:
         With `replica_id=LOG_END` the answer is the log end, not the high watermark (V1).
         """
         request = entity(2, 5, "request")
-        topic_type = entity_field(request, "topics")
-        part_type = entity_field(topic_type, "partitions")
+        topic_type = element_type(request, "topics")
+        part_type = element_type(topic_type, "partitions")
         out: dict[tuple[str, int], LogOffset] = {}
         by_leader = await self._by_leader(wanted)
 
@@ -396,7 +319,7 @@ class ClusterClient:
     ) -> dict[tuple[str, int], tuple[int, Producers]]:
         """Error code and active producers of each partition, asked of its leader (Kafka ≥ 2.8)."""
         request = entity(61, 0, "request")
-        topic_type = entity_field(request, "topics")
+        topic_type = element_type(request, "topics")
         out: dict[tuple[str, int], tuple[int, Producers]] = {}
         by_leader = await self._by_leader(keys)
 
@@ -448,8 +371,8 @@ class ClusterClient:
     ) -> int:
         """Append `count` control markers to one partition, one offset each; the broker's error code (M2, W5)."""
         request = entity(27, 1, "request")
-        marker_type = entity_field(request, "markers")
-        topic_type = entity_field(marker_type, "topics")
+        marker_type = element_type(request, "markers")
+        topic_type = element_type(marker_type, "topics")
         marker = marker_type(
             producer_id=producer_id,
             producer_epoch=epoch,
@@ -471,7 +394,7 @@ class ClusterClient:
     ) -> int:
         """The slow way to `count` markers where CLUSTER_ACTION is missing: transactions without records (A12)."""
         add, end = entity(24, 3, "request"), entity(26, 3, "request")
-        topic_type = entity_field(add, "v3_and_below_topics")
+        topic_type = element_type(add, "v3_and_below_topics")
         node = await self.find_coordinator(transactional_id, kind=1)
         deadline = monotonic() + self.settings.request_timeout_s
         done = 0
@@ -512,8 +435,8 @@ class ClusterClient:
     async def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, int]]:
         """Move log starts up to the given offsets; error code and low watermark by partition."""
         request = entity(21, 2, "request")
-        topic_type = entity_field(request, "topics")
-        part_type = entity_field(topic_type, "partitions")
+        topic_type = element_type(request, "topics")
+        part_type = element_type(topic_type, "partitions")
         out: dict[int, tuple[int, int]] = {}
         by_leader = await self._by_leader((topic, p) for p in offsets)
 
@@ -532,8 +455,8 @@ class ClusterClient:
     async def set_broker_default(self, key: str, value: str | None) -> int:
         """Set (or, with None, remove) a cluster-wide dynamic broker default; the broker's error code (W1)."""
         request = entity(44, 1, "request")
-        resource_type = entity_field(request, "resources")
-        config_type = entity_field(resource_type, "configs")
+        resource_type = element_type(request, "resources")
+        config_type = element_type(resource_type, "configs")
         config = config_type(name=key, config_operation=0 if value is not None else 1, value=value)
         answer = await self.call(
             request(
@@ -544,50 +467,8 @@ class ClusterClient:
         return code_of(answer.responses[0].error_code)
 
 
-def _newest(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
-    """What was told, but for partitions of which a later leader epoch is known.
-
-    A broker that stood still, or was cut off, answers from the past for a moment, and would send us to itself.
-    """
-    if known is None or known.topic_id != told.topic_id:
-        return told
-    partitions = {
-        number: before
-        if (before := known.partitions.get(number)) is not None and before.leader_epoch > part.leader_epoch >= 0
-        else part
-        for number, part in told.partitions.items()
-    }
-    return TopicInfo(told.name, told.topic_id, partitions)
-
-
 def _ms(value: int) -> dt.timedelta:
     return dt.timedelta(milliseconds=value)
-
-
-def millis_of(value: Any) -> int:
-    """A time of kio, which has some of them as numbers, in ms since the epoch; −1 for none."""
-    if isinstance(value, int):
-        return value
-    return -1 if value is None else round(value.timestamp() * 1000)
-
-
-_ELEMENTS: dict[tuple[type[Any], str], type[Any]] = {}
-"""Element classes that were asked for: reading type hints is dear."""
-
-
-def entity_field(kind: type[Any], name: str) -> type[Any]:
-    """The element class of a tuple field of a kio message."""
-    known = _ELEMENTS.get((kind, name))
-    if known is not None:
-        return known
-    hints = typing.get_type_hints(kind)
-    for candidate in [hints[name], *typing.get_args(hints[name])]:
-        args = typing.get_args(candidate)
-        if args and isinstance(args[0], type):
-            found: type[Any] = args[0]
-            _ELEMENTS[(kind, name)] = found
-            return found
-    raise Failed("kio-schema", f"{kind.__name__}.{name} is not an array of messages")
 
 
 async def _each(ask: Any, by_leader: Mapping[int, Sequence[tuple[str, int]]]) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kmigrate.cluster.client import ClusterClient, code_of, entity_field
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.codes import Code, code_of, row
 
 __all__ = ["CommittedOffset", "read_positions", "write_positions"]
 
@@ -38,8 +38,8 @@ async def write_positions(
     """Commit positions with leader epoch −1 (C1, V5); the error by partition."""
     if not positions:
         return {}
-    topic_type = entity_field(_COMMIT, "topics")
-    part_type = entity_field(topic_type, "partitions")
+    topic_type = element_type(_COMMIT, "topics")
+    part_type = element_type(topic_type, "partitions")
     topics: dict[str, list[object]] = {}
     for (topic, partition), one in positions.items():
         part = part_type(

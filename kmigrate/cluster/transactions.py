@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from kmigrate.cluster.client import ClusterClient, code_of, entity_field, millis_of
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
-from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code, row
+from kmigrate.protocol.api import element_type, entity, millis_of
+from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 
 __all__ = ["OpenTransaction", "add_partition", "begin_and_abort", "last_begun", "open_topics", "open_transactions"]
@@ -155,7 +155,7 @@ async def add_partition(client: ClusterClient, holder: tuple[str, int, int], top
     name, producer_id, epoch = holder
     node = await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
     add = entity(24, 3, "request")
-    topic_type = entity_field(add, "v3_and_below_topics")
+    topic_type = element_type(add, "v3_and_below_topics")
     answer = await client.call(
         add(
             v3_and_below_transactional_id=name,

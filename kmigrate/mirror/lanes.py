@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from zlib import crc32
 
-from kmigrate.cluster.client import ClusterClient, Metadata
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import Metadata
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.net.clock import sleep
 

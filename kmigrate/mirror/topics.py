@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, ConfigValue
-from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, TopicInfo
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.mirror.configs import Configs, changes, default_times, own_configs, target_configs
 from kmigrate.mirror.outlook import why_mapped

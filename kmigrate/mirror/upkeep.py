@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
-from kmigrate.cluster.client import EARLIEST, ClusterClient, TopicInfo
+from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.access import Access, Kept
 from kmigrate.mirror.align import Aligner

@@ -32,21 +32,25 @@ from typing import Any
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 
-from kmigrate.errors import ProtocolViolation
+from kmigrate.errors import Failed, ProtocolViolation
 from kmigrate.protocol.described import read_described
 from kmigrate.protocol.lengths import checked
 
 __all__ = [
     "API_NAMES",
     "decode_body",
+    "element_type",
     "encode_body",
     "entity",
     "is_flexible",
     "known_versions",
+    "millis_of",
     "response_type",
 ]
 
 API_NAMES: dict[int, str] = dict(api_key_map)
+_ELEMENTS: dict[tuple[type[Any], str], type[Any]] = {}
+"""Element classes that were asked for: reading type hints is dear."""
 
 
 def _title(name: str) -> str:
@@ -65,6 +69,23 @@ def entity(api_key: int, version: int, kind: str) -> type[Any]:
 def response_type(request: type[Any]) -> type[Any]:
     """The response class that answers a request class, same version."""
     return entity(int(request.__api_key__), int(request.__version__), "response")
+
+
+def element_type(kind: type[Any], name: str) -> type[Any]:
+    """The class of the elements of a message's array field."""
+    if (kind, name) not in _ELEMENTS:
+        _ELEMENTS[(kind, name)] = _element_type(kind, name)
+    return _ELEMENTS[(kind, name)]
+
+
+def _element_type(kind: type[Any], name: str) -> type[Any]:
+    hints = typing.get_type_hints(kind)
+    for candidate in [hints[name], *typing.get_args(hints[name])]:
+        args = typing.get_args(candidate)
+        if args and isinstance(args[0], type):
+            found: type[Any] = args[0]
+            return found
+    raise Failed("kio-schema", f"{kind.__name__}.{name} is not an array of messages")
 
 
 @cache
@@ -144,3 +165,10 @@ def _arrays(kind: Any) -> tuple[tuple[str, bool, type[Any] | None], ...]:
                 element = typing.get_args(choice)[0]
                 out.append((name, len(choices) > 1, element if _arrays(element) else None))
     return tuple(out)
+
+
+def millis_of(value: Any) -> int:
+    """A time of kio, which has some of them as numbers, in ms since the epoch; −1 for none."""
+    if isinstance(value, int):
+        return value
+    return -1 if value is None else round(value.timestamp() * 1000)

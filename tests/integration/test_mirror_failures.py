@@ -20,13 +20,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kmigrate.cluster.client import ClusterClient, entity_field
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
@@ -402,8 +402,8 @@ def test_a_missing_right_on_the_target_is_named_and_the_copy_goes_on_by_itself_o
 async def move(world: World, topic: str, to_folder: Path, from_folder: Path) -> None:
     """Partition 0 of a target topic to another disk (AlterReplicaLogDirs)."""
     request = entity(34, 2, "request")
-    of_dir = entity_field(request, "dirs")
-    of_topic = entity_field(of_dir, "topics")
+    of_dir = element_type(request, "dirs")
+    of_topic = element_type(of_dir, "topics")
     async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:
         await client.call(request(dirs=(of_dir(path=str(to_folder), topics=(of_topic(name=topic, partitions=(0,)),)),)))
     async with asyncio.timeout(20):
@@ -458,8 +458,8 @@ def test_a_used_up_quota_of_the_target_is_respected_and_shown(
     async def quota(world: World, rate: float | None) -> None:
         """The default of all client ids (AlterClientQuotas)."""
         request = entity(49, 1, "request")
-        entry = entity_field(request, "entries")
-        whom, what = entity_field(entry, "entity"), entity_field(entry, "ops")
+        entry = element_type(request, "entries")
+        whom, what = element_type(entry, "entity"), element_type(entry, "ops")
         op = what(key="producer_byte_rate", value=rate or 0.0, remove=rate is None)
         clients = whom(entity_type="client-id", entity_name=None)
         async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:

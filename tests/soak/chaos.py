@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kmigrate.cluster.client import ClusterClient, code_of, entity_field
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.codes import code_of
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.mirror_world import World, end_mirror, settings_of, start_mirror
 
@@ -116,8 +117,8 @@ async def move_leaders(
 async def _reorder(client: ClusterClient, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
     """The same replicas in another order: nothing is copied, the first one is preferred."""
     request = entity(45, 0, "request")
-    topic_type = entity_field(request, "topics")
-    part_type = entity_field(topic_type, "partitions")
+    topic_type = element_type(request, "topics")
+    part_type = element_type(topic_type, "partitions")
     part = part_type(partition_index=partition, replicas=replicas)
     await client.call(request(topics=(topic_type(name=topic, partitions=(part,)),)))
 
@@ -125,7 +126,7 @@ async def _reorder(client: ClusterClient, topic: str, partition: int, replicas: 
 async def _elect(client: ClusterClient, topic: str, partition: int) -> bool:
     """Whether the partition's leadership moved to its preferred replica."""
     request = entity(43, 2, "request")
-    where = entity_field(request, "topic_partitions")(topic=topic, partitions=(partition,))
+    where = element_type(request, "topic_partitions")(topic=topic, partitions=(partition,))
     answer = await client.call(request(election_type=0, topic_partitions=(where,)))
     return [code_of(each.error_code) for it in answer.replica_election_results for each in it.partition_result] == [0]
 

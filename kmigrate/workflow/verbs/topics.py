@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.client import LATEST, ClusterClient, TopicInfo
+from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import Refused, UsageError
 from kmigrate.model.coupling import coupled_topics, unit_of

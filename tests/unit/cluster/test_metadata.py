@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kmigrate.cluster import client as module
-from kmigrate.cluster.client import ClusterClient, entity_field
+from kmigrate.cluster import layout
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
 
 _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
@@ -24,8 +24,8 @@ _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 
 def _answer(*leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 1) -> bytearray:
     kind = entity(3, 10, "response")
-    topic, broker = entity_field(kind, "topics"), entity_field(kind, "brokers")
-    partition = entity_field(topic, "partitions")
+    topic, broker = element_type(kind, "topics"), element_type(kind, "brokers")
+    partition = element_type(topic, "partitions")
     parts = tuple(
         partition(
             error_code=ErrorCode.none,
@@ -120,7 +120,7 @@ def _decoded() -> Iterator[list[bytearray]]:
         return decode_body(kind, frame, at)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "decode_body", decode)
+        patch.setattr(layout, "decode_body", decode)
         yield frames
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.client import ClusterClient, Metadata, ProducerState
+from kmigrate.cluster.client import ClusterClient, ProducerState
+from kmigrate.cluster.layout import Metadata
 from kmigrate.cluster.transactions import (
     OpenTransaction,
     begin_and_abort,
@@ -30,7 +31,7 @@ class Cluster(ClusterClient):
 
     def __init__(self, apis: set[int], begun: list[list[tuple[int, int]]], listed: dict[int, Any]) -> None:
         super().__init__(ClusterSettings("c", (("h", 1),)))
-        self.metadata = Metadata("id", {0: ("h", 1), 1: ("h", 2)})
+        self.layout.known = Metadata("id", {0: ("h", 1), 1: ("h", 2)})
         self._apis, self._begun, self._listed = apis, begun, listed
 
     async def describe_producers(self, keys: Any) -> Any:

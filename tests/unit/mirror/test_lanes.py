@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kmigrate.cluster.client import ClusterClient, Metadata, PartitionInfo, TopicInfo
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lanes import Lanes
 from kmigrate.model.settings import ClusterSettings
@@ -20,7 +21,7 @@ def _client(*leaders: int) -> ClusterClient:
 
 def _lead(client: ClusterClient, *leaders: int) -> None:
     partitions = {n: PartitionInfo(leader, 0, (leader,), (leader,)) for n, leader in enumerate(leaders)}
-    client.metadata = Metadata("c", {}, {"t": TopicInfo("t", None, partitions)})
+    client.layout.known = Metadata("c", {}, {"t": TopicInfo("t", None, partitions)})
 
 
 def _filled(count: int) -> Lanes:

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from kmigrate.cluster.client import ClusterClient, Metadata, PartitionInfo, TopicInfo
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
 from kmigrate.cluster.producer import LogTail, _foreign
 from kmigrate.mirror import mending
 from kmigrate.mirror.copier import Copier, MirroredTopic
@@ -131,7 +132,7 @@ class World:
         self.lane, self.neighbour = self.copier.lanes[("t", 0)], self.copier.lanes[("t", 1)]
 
     def shows(self, client: ClusterClient, info: TopicInfo | None) -> None:
-        client.metadata = Metadata("c", {1: ("127.0.0.1", 1)}, {} if info is None else {"t": info})
+        client.layout.known = Metadata("c", {1: ("127.0.0.1", 1)}, {} if info is None else {"t": info})
 
     def layout(self, source: TopicInfo | None, target: TopicInfo | None) -> None:
         self.shows(self.source, source)

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from kmigrate.cli.views.snapshots import snapshot_view
-from kmigrate.cluster.client import LogOffset, TopicInfo
+from kmigrate.cluster.client import LogOffset
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import ClusterRef, LinkRecord, MirrorPresence, TopicRecord

@@ -1,0 +1,139 @@
+"""Who leads what, as a cluster's brokers have told it. Pure: Metadata bodies in, what they say out.
+
+Answers to the same question are remembered as bytes, those that what is known agrees with: hundreds of partitions that
+look every second get the same one nearly every time, and to decode it would cost more than all the rest of a look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import response_body_offset
+
+__all__ = ["METADATA", "METADATA_VERSION", "Layout", "Metadata", "PartitionInfo", "TopicInfo", "Topics", "ask_about"]
+
+METADATA, METADATA_VERSION = 3, 10
+_MOST_ANSWERS = 256
+
+Topics = tuple[str, ...] | None
+"""The topics that a question is about; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: UUID | None
+    partitions: Mapping[int, PartitionInfo]
+    error: int = 0
+    """What the broker said instead of a layout: 29 where we may not even see the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """One answer's worth of cluster layout."""
+
+    cluster_id: str
+    brokers: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        info = self.topics.get(topic)
+        return info.partitions.get(partition) if info else None
+
+
+def ask_about(topics: Topics) -> bytes:
+    """Body of a Metadata request that creates no topic (D11)."""
+    request = entity(METADATA, METADATA_VERSION, "request")
+    part = element_type(request, "topics")
+    return encode_body(
+        request(
+            topics=None if topics is None else tuple(part(topic_id=None, name=name) for name in topics),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+    )
+
+
+class Layout:
+    """What is known of one cluster; the same `known` for as long as nothing new is told."""
+
+    def __init__(self) -> None:
+        self.known = Metadata(cluster_id="")
+        self._agreed: dict[Topics, set[bytes]] = {}
+        """By question the answers that `known` agrees with. There are several to one: a KRaft broker names any living
+        one as the controller, whoever asks."""
+
+    def hear(self, asked: Topics, frame: bytearray) -> Metadata:
+        """Take in the response to a question; raises ProtocolViolation."""
+        at = response_body_offset(frame, flexible=True)
+        body = bytes(memoryview(frame)[at:])
+        if body in self._agreed.get(asked, ()):
+            return self.known
+        answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
+        brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers} or self.known.brokers
+        heard = Metadata(answer.cluster_id or "", brokers, self._topics(answer.topics, whole=asked is None))
+        if heard != self.known:
+            self.known = heard
+            self._agreed.clear()
+        elif sum(map(len, self._agreed.values())) >= _MOST_ANSWERS:
+            self._agreed.clear()
+        self._agreed.setdefault(asked, set()).add(body)
+        return self.known
+
+    def _topics(self, told: Iterable[Any], *, whole: bool) -> dict[str, TopicInfo]:
+        """All that is known with what was told; nothing but that where it is a `whole` cluster's."""
+        found = {} if whole else dict(self.known.topics)
+        for topic in told:
+            info = _topic_info(topic)
+            if info is None:
+                found.pop(str(topic.name), None)
+            else:
+                found[info.name] = _newest(self.known.topics.get(info.name), info)
+        return found
+
+
+def _topic_info(told: Any) -> TopicInfo | None:
+    """A topic of a kio answer; None where the cluster does not have it."""
+    code = code_of(told.error_code)
+    if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+        return None
+    partitions = {
+        int(part.partition_index): PartitionInfo(
+            int(part.leader_id),
+            int(part.leader_epoch),
+            tuple(map(int, part.replica_nodes)),
+            tuple(map(int, part.isr_nodes)),
+        )
+        for part in told.partitions
+    }
+    return TopicInfo(str(told.name), told.topic_id, partitions, 0 if partitions else code)
+
+
+def _newest(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
+    """What was told, but for partitions of which a later leader epoch is known.
+
+    A broker that stood still, or was cut off, answers from the past for a moment, and would send us to itself.
+    """
+    if known is None or known.topic_id != told.topic_id:
+        return told
+    partitions = {
+        number: before
+        if (before := known.partitions.get(number)) is not None and before.leader_epoch > part.leader_epoch >= 0
+        else part
+        for number, part in told.partitions.items()
+    }
+    return TopicInfo(told.name, told.topic_id, partitions)
