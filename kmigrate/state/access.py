@@ -1,7 +1,7 @@
 """Who but kmigrate may write the state log, as the cluster's own rules tell (EO-95).
 
 Everything that kmigrate promises rests on its being the only writer there. A cluster does not say under which name it
-knows us; where it is not our login's, every writer but one is one too many.
+knows us; where no login of ours tells it, every writer but one is one too many, and so is everybody.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from kmigrate.state.offset_maps import MAP_TOPIC
 
 __all__ = ["other_writers"]
 
+_EVERYBODY = "User:*"
+
 
 async def other_writers(client: ClusterClient) -> tuple[str, ...]:
     """Principals beside ours that may write one of the state topics; raises where the rules cannot be read."""
@@ -23,4 +25,5 @@ async def other_writers(client: ClusterClient) -> tuple[str, ...]:
     sasl = client.settings.security.sasl
     ours = f"User:{sasl.username}" if isinstance(sasl, Login) else ""
     others = found - {ours}
-    return tuple(sorted(others)) if ours in found or len(others) > 1 else ()
+    one_is_ours = not ours and len(others) == 1 and others != {_EVERYBODY}
+    return () if one_is_ours else tuple(sorted(others))

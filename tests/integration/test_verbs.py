@@ -194,6 +194,33 @@ def test_a_topic_of_another_link_is_refused(pair: Any) -> None:
     assert "first-come" in error.what
 
 
+def test_a_topic_is_not_mirrored_back_to_where_it_comes_from_until_it_is_promoted(pair: Any) -> None:
+    """Both copies are empty, so that nothing but the other direction's own state log tells."""
+    for cluster in pair:
+        make(cluster, "round")
+        make(cluster, "round-promoted")
+
+    async def forth(estate: Estate) -> None:
+        for topic, phase in (("round", TopicPhase.MIRRORING), ("round-promoted", TopicPhase.PROMOTED)):
+            record = TopicRecord("l", topic, phase, 1, partitions=1)
+            await estate.log.append(lambda state, r=record: None if state.topic("l", r.topic) else r)  # type: ignore[misc]
+
+    on_estate(pair, forth)
+    known = {"source": settings("source", pair[0].bootstrap), "target": settings("target", pair[1].bootstrap)}
+
+    async def back() -> Any:
+        async with await Estate.open(known.__getitem__, "source", create=True) as estate:
+            await verbs.create_link(estate, "back", "target")
+            with pytest.raises(Refused) as caught:
+                await verbs.mirror_topics(estate, "back", ["round", "round-promoted"], "earliest", "mapped")
+            assert caught.value.ref == "mirror-loop"
+            assert "topic round " in caught.value.what
+            assert "round-promoted" not in caught.value.what
+            return await verbs.mirror_topics(estate, "back", ["round-promoted"], "earliest", "mapped", plan=True)
+
+    assert asyncio.run(back()).changes == ("mirror round-promoted from earliest, mapped offsets",)
+
+
 def test_one_bad_topic_keeps_the_others_from_being_mirrored(pair: Any) -> None:
     make(pair[0], "good")
 

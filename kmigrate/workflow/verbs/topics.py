@@ -28,6 +28,7 @@ from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
+from kmigrate.workflow.verbs.loops import loop_findings
 from kmigrate.workflow.verbs.routers import unheard_routers
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
@@ -65,6 +66,8 @@ async def mirror_topics(
             guards = await _target_guards(estate.target, seen[topic], standing[topic], offsets)
         found += guards + _format_guards(topic, configs.get(topic, {}).get("message.format.version"))
         new.append(topic)
+    if new:
+        found += await loop_findings(source, estate.target, new)
     made = Plan.of("topic mirror", [f"mirror {t} from {start}, {_MODES[offsets]}" for t in new], found)
     made.refuse()
     if plan:

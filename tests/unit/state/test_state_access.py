@@ -17,6 +17,7 @@ from kmigrate.workflow.verbs import state_findings
 
 OURS = Acl("topic", "__kmigrate_", "User:kmigrate", "*", "WRITE", pattern="prefixed")
 THEIRS = Acl("topic", "*", "User:shop", "*", "ALL")
+EVERYBODY = Acl("topic", "*", "User:*", "*", "WRITE")
 OTHERS = Acl("topic", "orders", "User:till", "*", "WRITE")
 
 
@@ -42,6 +43,15 @@ def test_a_state_log_of_our_own_is_nothing_to_tell(monkeypatch: pytest.MonkeyPat
     assert found(monkeypatch, [OURS, OTHERS]) == []
     assert found(monkeypatch, None) == []
     assert found(monkeypatch, [], refused=True) == []
+
+
+def test_a_super_user_that_needs_no_rule_is_told_of_the_only_one_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(monkeypatch, [THEIRS]) == ["User:shop"]
+
+
+def test_everybody_is_never_taken_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(monkeypatch, [EVERYBODY], user="") == ["User:*"]
+    assert found(monkeypatch, [EVERYBODY]) == ["User:*"]
 
 
 def test_where_our_own_name_is_not_known_one_writer_is_taken_for_us(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,55 @@
+"""No topic goes round in circles: what is copied from A to B is not copied back to A (MM-25).
+
+Topics keep their names, so nothing in a name tells where it came from; the state logs of both clusters do. The source's
+own one says what is copied to it, and from where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import ClusterRef
+from kmigrate.state.look import read_state
+from kmigrate.workflow.plan import Finding
+
+__all__ = ["loop_findings"]
+
+
+async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Collection[str]) -> list[Finding]:
+    """A refusal for each topic that a mirror copies from the target to the source."""
+    try:
+        state = await read_state(source)
+    except KmigrateError as error:
+        return [
+            Finding(
+                "warn",
+                "source-state-unread",
+                f"the source keeps a state log that cannot be read: whether these topics are copied to it from "
+                f"{target.settings.name} is not known ({error.what})",
+                f"give READ on topic __kmigrate_state of {source.settings.name}, or make sure of it yourself",
+            )
+        ]
+    if state is None:
+        return []
+    back = {link.name for link in state.links() if _is(link.source, target)}
+    return [
+        Finding(
+            "refuse",
+            "mirror-loop",
+            f"topic {record.topic} is copied from {target.settings.name} to {source.settings.name} (link "
+            f"{record.link}): copied back, its records would go round in circles",
+            "promote it there first, or leave it to that link",
+        )
+        for record in state.topics()
+        if record.link in back and record.topic in topics and record.phase is not TopicPhase.PROMOTED
+    ]
+
+
+def _is(ref: ClusterRef, cluster: ClusterClient) -> bool:
+    """Whether a link's end is that cluster: by its id, or by an address where no broker has told the id yet."""
+    if ref.cluster_id:
+        return ref.cluster_id == cluster.metadata.cluster_id
+    return bool({f"{host}:{port}" for host, port in cluster.settings.bootstrap} & set(ref.bootstrap.split(",")))
