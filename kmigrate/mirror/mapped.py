@@ -2,10 +2,10 @@
 
 Source offsets still lead: `position`, barrier and steps are the source's. Added to the invariants of `Lane`:
 
-H  A batch goes only once its run is stored (`MapLedger`): whatever stands on the target is in the map.
-I  A hole is passed, not filled: the position moves over it when everything before it is acknowledged.
-J  After a stop the position is the source end of what the map says is on the target, never more: a gap behind it is
-   read again.
+I  A batch goes only once its run is stored (`MapLedger`): whatever stands on the target is in the map.
+J  A hole is passed, not filled: the position moves over it when everything before it is acknowledged.
+K  After a stop the position is the source end of what the map says is on the target, never more: a gap behind it is
+   read again. While it recovers the lane reads nothing: what it planned meanwhile would be taken for what is there.
 """
 
 from __future__ import annotations
@@ -65,7 +65,13 @@ class MappedLane(Lane):
 
     # reading
 
+    @property
+    def reads(self) -> bool:
+        return self.state is not LaneState.LOST and super().reads
+
     def take(self, asked: int, answer: FetchedPartition, now_ms: int) -> None:
+        if self.state is LaneState.LOST:  # asked for before
+            return
         super().take(asked, answer, now_ms)
         self._pass_holes()
 
@@ -162,6 +168,7 @@ class MappedLane(Lane):
         if self.state is not LaneState.LOST:
             return
         assert self.ledger is not None
+        self.ledger.cut(max(self.target_start, position))
         if self._cut is not None:
             self._after_cut(self.ledger.map.source_end)
             if self.stopped:
@@ -182,6 +189,12 @@ class MappedLane(Lane):
         super()._read_again(offset)
         if self.ledger is not None:
             self.ledger.cut(max(self.target_start, self._target_of(offset)))
+
+    @property
+    def at_barrier(self) -> int:
+        """Said only where the map puts the barrier at the end of what is acknowledged on the target."""
+        barrier = super().at_barrier
+        return barrier if barrier >= 0 and self._target_of(barrier) == self.target_position else -1
 
     def progress(self) -> PartitionProgress:
         runs = len(self.ledger.map) if self.ledger is not None else 0

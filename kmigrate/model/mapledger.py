@@ -113,6 +113,8 @@ class MapLedger:
         """Chunks of this term that are stored."""
         self._stored = self._first
         """Runs that are stored as they are here, but for the growth of the last one."""
+        self._told = self._stored
+        """Of the runs that `unwritten` has told, those that are here still: they may be cut while they are being stored."""
 
     @property
     def dirty(self) -> bool:
@@ -133,6 +135,7 @@ class MapLedger:
             self.map.cut(target_end)
             keep = max(0, len(self.map) - 1)
             self._first, self._stored = min(self._first, keep), min(self._stored, keep)
+            self._told = min(self._told, keep)
 
     def adopt(self, others: OffsetMap) -> None:
         """Take over the runs of an earlier term beyond our own end: its batches arrived late, but they arrived."""
@@ -146,7 +149,7 @@ class MapLedger:
 
         The last stored run belongs to it: it may have grown before a new one began.
         """
-        total = len(self.map)
+        total = self._told = len(self.map)
         last = -(-(total - self._first) // _RUNS)
         from_ = max(0, self._stored - 1 - self._first) // _RUNS
         made: list[tuple[ChunkKey, MapChunk | None]] = []
@@ -158,7 +161,7 @@ class MapLedger:
 
     def written(self, total: int) -> None:
         """What `unwritten` told is stored."""
-        self._stored = total
+        self._stored = self._told
         self._chunks = -(-(total - self._first) // _RUNS)
 
     def _name(self, number: int) -> ChunkKey:

@@ -128,6 +128,21 @@ def test_after_a_failure_the_map_is_cut_to_the_log_and_the_source_is_read_from_i
     assert it.expected(send(it).step) == 54
 
 
+def test_what_is_read_while_the_lane_recovers_is_read_again_behind_the_map() -> None:
+    """The map is cut to the log first, and the last batch compared then: an answer may come in between."""
+    it = lane(batch(0, 1), batch(1, 1))
+    store(it)
+    it.answered(send(it).step, 0, 50)
+    it.answered(send(it).step, Code.NOT_LEADER_OR_FOLLOWER, -1)
+    assert it.must_recover
+    asked = it.read_at
+    it.stands_at(51, NO_MAP)
+    it.take(asked, fetched(batch(2, 1)), 5)
+    it.recovered(51, 101, 51)
+    assert (it.position, it.read_at, it.target_position) == (1, 1, 51)
+    assert runs(it) == [Run(0, 50, 1)]
+
+
 def test_a_lane_that_starts_on_a_stored_map_goes_on_behind_it() -> None:
     it = lane(batch(20, 1), start=5, stored=OffsetMap([Run(5, 50, 10), Run(18, 60, 2)]))
     assert (it.position, it.target_position) == (20, 62)

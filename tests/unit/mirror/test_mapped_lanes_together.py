@@ -62,21 +62,30 @@ class Owner:
     """Whether the lease is confirmed. A lane that has to recover waits for that; what it has begun goes on."""
     lane: MappedLane = field(init=False)
     wire: list[tuple[Sent, int]] = field(default_factory=list)
+    looked: tuple[int, int] | None = None
+    """End of the target's log and next sequence, as a recovery that is under way has read them."""
 
     def __post_init__(self) -> None:
         self.lane = MappedLane(
             "t", 0, producer_id=77, epoch=0, log_start=0, target_start=BEFORE, target_topic_id="T"
         )
 
-    def recover(self) -> None:
-        """As `Mender` does it, but for the comparison of the last batch, whose word is final here."""
+    def look(self) -> None:
+        """The first half of a recovery as `Mender` does it; what was read of the source may arrive before the second."""
         it, target = self.lane, self.target
         if it.ledger is None:
             it.ledger = MapLedger("u", "t", 0, term=self.term, target_topic_id="T", stored=target.folded())
         it.stands_at(target.end, target.folded(self.term))
         if target.log:
             assert it.ledger.map.to_source(target.end - 1) == (target.log[-1], True)
-        it.recovered(target.end, len(target.log), target.end)
+        self.looked = target.end, len(target.log)
+
+    def recover(self) -> None:
+        if self.looked is None:
+            self.look()
+        assert self.looked is not None
+        (end, sequence), self.looked = self.looked, None
+        self.lane.recovered(end, sequence, end)
 
     def store(self) -> None:
         ledger = self.lane.ledger
@@ -92,7 +101,10 @@ class Owner:
     def act(self, what: int) -> None:
         it = self.lane
         if it.must_recover and self.sure:
-            self.recover()
+            if what == 0 and self.looked is None:
+                self.look()
+            elif what:
+                self.recover()
         if what == 0 and it.reads:
             found = [each for each in self.source if each[1] > it.read_at][:2]  # one may have read more than the other
             data = b"".join(
