@@ -7,7 +7,8 @@ from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchPartition
-from kmigrate.records.batch import Batch, walk
+from kmigrate.records.batch import Batch
+from kmigrate.records.old_messages import OldMessages, walk_all
 
 __all__ = ["has_wide_gap"]
 
@@ -28,11 +29,11 @@ async def has_wide_gap(client: ClusterClient, topic: str, partition: int, start:
     return False
 
 
-async def _first_batch(client: ClusterClient, topic: str, partition: int, at: int) -> Batch | None:
-    """The batch that holds an offset, or the next one."""
+async def _first_batch(client: ClusterClient, topic: str, partition: int, at: int) -> Batch | OldMessages | None:
+    """The batch, or the old messages, that hold an offset, or the next ones."""
     node = client.leader(topic, partition)
     answer = await fetch_one(client, node, FetchPartition(topic, partition, at, 1), purpose="probe")
     if answer.error and answer.error != Code.OFFSET_OUT_OF_RANGE:
         await client.refresh([topic])
         raise Unreachable("probe-refused", f"{topic}-{partition} at {at}: {row(answer.error).name}")
-    return next((batch for batch in walk(answer.records) if batch.next_offset > at), None)
+    return next((batch for batch in walk_all(answer.records) if batch.next_offset > at), None)

@@ -226,13 +226,14 @@ class Mender:
             lane.busy = False
 
     async def _fill_checked(self, lane: Lane, hole: Hole) -> None:
-        if not self._warrant(lane.key):
+        term = self._warrant(lane.key)
+        if not term:
             await sleep(0.05)
             lane.fill_failed("whether this process still owns the partition is not confirmed", unknown=False)
             return
+        await self._holes.prepare(*lane.key, term)
         end = await settled_end(self._target, *lane.key)
-        term = self._warrant(lane.key)
-        if end != hole.start or not term:
+        if end != hole.start or self._warrant(lane.key) != term:
             lane.fill_failed("the target's log moved", unknown=False)
             return
         hole = Hole(hole.start, min(hole.end, hole.start + self._holes.portion))

@@ -161,6 +161,7 @@ REACTIONS: Mapping[Key, Reaction] = {
     **_rows(
         _M, _TAIL,
         Code.TRANSACTION_COORDINATOR_FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED,
+        Code.INVALID_PRODUCER_ID_MAPPING,
     ),
     (_M, Found.NO_ANSWER): _SETTLE,
 }  # fmt: skip

@@ -114,7 +114,7 @@ class MapLedger:
         self._stored = self._first
         """Runs that are stored as they are here, but for the growth of the last one."""
         self._told = self._stored
-        """Of the runs that `unwritten` has told, those that are here still: they may be cut while they are being stored."""
+        """Of the runs that `unwritten` has told, those still here: plans are cut also while they are stored."""
 
     @property
     def dirty(self) -> bool:

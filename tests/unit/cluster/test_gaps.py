@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -18,11 +21,19 @@ from tests.unit.mirror.batches import batch, fetched
 LIMIT = 20
 
 
+def old_message(offset: int, count: int) -> bytes:
+    """A message of magic 1, longer than a batch's header, in the place of a batch."""
+    assert count == 1
+    body = struct.pack(">BBqi", 1, 0, 0, -1) + struct.pack(">i", 100) + bytes(100)
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
+
+
 class Log:
     """Batches at their offsets; answers a fetch as a broker does, with the first batch that reaches the offset."""
 
-    def __init__(self, batches: list[tuple[int, int]]) -> None:
+    def __init__(self, batches: list[tuple[int, int]], made: Callable[[int, int], bytes] = batch) -> None:
         self.batches = batches
+        self.made = made
         self.asked = 0
 
     def leader(self, topic: str, partition: int) -> int:
@@ -31,17 +42,19 @@ class Log:
     async def fetch_one(self, client: Any, node: int, part: FetchPartition, *, purpose: str) -> Any:
         self.asked += 1
         found = next(((base, count) for base, count in self.batches if base + count > part.offset), None)
-        return fetched(batch(*found) if found is not None else b"")
+        return fetched(self.made(*found) if found is not None else b"")
 
 
-def probe(monkeypatch: pytest.MonkeyPatch, layout: list[tuple[int, int]]) -> tuple[bool, list[int], Log]:
+def probe(
+    monkeypatch: pytest.MonkeyPatch, layout: list[tuple[int, int]], made: Callable[[int, int], bytes] = batch
+) -> tuple[bool, list[int], Log]:
     """The answer for gaps and lengths in turn, the gaps as they are, and the log."""
     at, batches, wide = 0, [], []
     for gap, count in layout:
         batches.append((at + gap, count))
         wide.append(gap)
         at += gap + count
-    log = Log(batches)
+    log = Log(batches, made)
     monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
     told = asyncio.run(has_wide_gap(log, "t", 0, 0, at, LIMIT))  # type: ignore[arg-type]
     assert all(left[0] + left[1] <= right[0] for left, right in pairwise(batches))
@@ -61,3 +74,12 @@ def test_a_long_log_is_probed_twice_a_limit_not_read(monkeypatch: pytest.MonkeyP
     told, _, log = probe(monkeypatch, [(0, 2)] * 5_000)
     assert not told
     assert log.asked <= 10_000 // (LIMIT // 2) + 1
+
+
+@pytest.mark.parametrize(("gap", "wide"), [(0, False), (LIMIT + 1, True)])
+def test_messages_of_old_formats_are_probed_as_batches_are(
+    monkeypatch: pytest.MonkeyPatch, gap: int, wide: bool
+) -> None:
+    told, _, log = probe(monkeypatch, [(0, 1)] * 30 + [(gap, 1)] + [(0, 1)] * 30, old_message)
+    assert told is wide
+    assert wide or log.asked > 1

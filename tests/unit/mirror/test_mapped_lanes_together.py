@@ -71,7 +71,7 @@ class Owner:
         )
 
     def look(self) -> None:
-        """The first half of a recovery as `Mender` does it; what was read of the source may arrive before the second."""
+        """The first half of a recovery as `Mender` does it; an earlier question may be answered before the other."""
         it, target = self.lane, self.target
         if it.ledger is None:
             it.ledger = MapLedger("u", "t", 0, term=self.term, target_topic_id="T", stored=target.folded())

@@ -69,7 +69,7 @@ EXPECTED: dict[tuple[Asked, int | Found], tuple[Action, str, Remedy]] = {
     (MARKERS, 19): (Action.SETTLE, "target-few-replicas", AGAIN),
     (MARKERS, 56): (Action.SETTLE, "target-storage", AGAIN),
     **dict.fromkeys(((MARKERS, c) for c in (29, 31, 53)), (Action.SETTLE, "target-denied", AGAIN)),
-    **dict.fromkeys(((MARKERS, c) for c in (52, 47, 90)), (Action.READ_TAIL, "", AGAIN)),
+    **dict.fromkeys(((MARKERS, c) for c in (52, 47, 49, 90)), (Action.READ_TAIL, "", AGAIN)),
 }
 
 CODES = sorted((key for key in REACTIONS if not isinstance(key[1], Found)), key=lambda key: (key[0], int(key[1])))

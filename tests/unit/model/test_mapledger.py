@@ -91,7 +91,8 @@ class Writers(RuleBasedStateMachine):
     def recover(self) -> None:
         self.terms[-1].cut(len(self.log))
 
-    @precondition(lambda self: self.storing is None and len(self.terms) > 1 and self.terms[-1].map.target_end <= len(self.log))
+    @precondition(lambda self: self.storing is None and len(self.terms) > 1)
+    @precondition(lambda self: self.terms[-1].map.target_end <= len(self.log))
     @rule()
     def a_late_batch_of_the_owner_before_is_adopted(self) -> None:
         owner, late = self.terms[-1], self.terms[-2]

@@ -1,0 +1,102 @@
+"""Holes by transactions: an identity that the coordinator knows no more is given up, and none is used unlooked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.mirror.holes import HoleMaker
+from kmigrate.mirror.settings import HoleFiller
+from kmigrate.model.records import CopyIdentity
+from kmigrate.protocol.codes import Code
+
+IDENTITY = CopyIdentity(77, 0, 78, 0)
+
+
+class Target:
+    """A coordinator: the newest epoch of each transactional id is the only one that may write."""
+
+    def __init__(self, *, markers: int = 0) -> None:
+        self.epochs: dict[str, int] = {}
+        self.made = 0
+        self.markers = markers
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+    async def init_producer_id(self, transactional_id: str) -> tuple[int, int]:
+        self.epochs[transactional_id] = self.epochs.get(transactional_id, -1) + 1
+        return 5, self.epochs[transactional_id]
+
+    async def empty_transactions(
+        self, name: str, producer: tuple[int, int], topic: str, partition: int, count: int
+    ) -> int:
+        if name not in self.epochs:
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        if producer[1] != self.epochs[name]:
+            return Code.INVALID_PRODUCER_EPOCH
+        self.made += count
+        return 0
+
+    async def write_markers(self, *_: Any, **__: Any) -> int:
+        return self.markers
+
+
+def maker(target: Target, filler: HoleFiller = HoleFiller.TRANSACTIONS) -> HoleMaker:
+    return HoleMaker(cast("ClusterClient", target), IDENTITY, link_uuid="u", filler=filler)
+
+
+async def hole(of: HoleMaker, count: int, term: int = 1) -> int:
+    """As it is made: the identity first, then a look at the log's end, then the hole."""
+    await of.prepare("t", 0, term)
+    return await of.make("t", 0, count, term)
+
+
+def test_one_identity_serves_a_term_and_another_one_the_next() -> None:
+    target = Target()
+    it = maker(target)
+
+    async def scene() -> None:
+        assert [await hole(it, 3), await hole(it, 4), await hole(it, 5, term=2)] == [0, 0, 0]
+
+    asyncio.run(scene())
+    assert target.made == 12
+    assert list(target.epochs.values()) == [1]
+
+
+@pytest.mark.parametrize("gone", ["expired", "fenced"])
+def test_an_identity_that_is_refused_is_given_up_and_the_next_try_has_another(gone: str) -> None:
+    """An id is forgotten that was idle for a week, and fenced where its coordinator, or another owner, ended it."""
+    target = Target()
+    it = maker(target)
+
+    async def scene() -> None:
+        assert await hole(it, 3) == 0
+        name = next(iter(target.epochs))
+        if gone == "expired":
+            del target.epochs[name]
+        else:
+            target.epochs[name] += 1
+        assert await it.make("t", 0, 4, 1) in (Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_PRODUCER_EPOCH)
+        assert await hole(it, 4) == 0
+
+    asyncio.run(scene())
+    assert target.made == 7
+
+
+def test_where_markers_are_not_allowed_the_hole_is_begun_anew_with_an_identity() -> None:
+    """Nothing is written under an identity that was made after the log's end was looked at."""
+    target = Target(markers=Code.CLUSTER_AUTHORIZATION_FAILED)
+    it = maker(target, HoleFiller.MARKERS)
+
+    async def scene() -> None:
+        assert await hole(it, 3) == Code.CONCURRENT_TRANSACTIONS
+        assert (target.made, target.epochs) == (0, {})
+        assert await it.make("t", 0, 3, 1) == Code.CONCURRENT_TRANSACTIONS
+        assert await hole(it, 3) == 0
+
+    asyncio.run(scene())
+    assert target.made == 3
