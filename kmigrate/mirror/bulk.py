@@ -37,8 +37,6 @@ __all__ = ["ENDLESS", "BulkJob", "BulkTry", "Copied", "copy_ranges"]
 ENDLESS = -1
 """The end of a range that is copied until its topic is no longer Spark's."""
 _LOOK_S = 0.25
-_BACKLOG_BYTES = 256 << 20
-_LEAST_BACKLOG = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +102,12 @@ class BulkTry:
         self._applied = -1
         self._trouble = ""
         link, identity = self._activated()
-        room = max(_LEAST_BACKLOG, min(job.settings.backlog_bytes, _BACKLOG_BYTES // max(1, len(ends))))
         self.copier = Copier(
             source,
             target,
             identity,
             HoleMaker(target, identity, link_uuid=link.uuid, filler=job.settings.hole_filler),
-            replace(job.settings, backlog_bytes=room),
+            job.settings,
             warrant=lambda key: self._claims.term(*key),
             pipelining=job.pipelining,
             request_limit=job.request_limit,

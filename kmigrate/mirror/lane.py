@@ -51,6 +51,9 @@ class LaneState(Enum):
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
 """Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
+_WORTH_ITS_FRAME = 8
+"""What waits to be written keeps the whole answer in memory that it came in. A lane that may wait for long keeps a copy
+where its own part is smaller than one in so many."""
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
@@ -150,8 +153,11 @@ class Lane:
             self._live_from = answer.high_watermark
         if not len(answer.records):
             return
+        records = answer.records
+        if self.state is not _PIPING and len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
+            records = memoryview(bytearray(records))
         reading = read_steps(
-            answer.records,
+            records,
             answer.aborted,
             read_at=asked,
             leader_epoch=self.leader_epoch,

@@ -3,8 +3,10 @@
 What an error means is in `reactions`. It holds back the partition that was answered and no other: readers go round a
 partition that waits, and whatever has to be asked about it is asked by a task of its own.
 
-Back-pressure in two sentences: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch; the
-fetch then waits briefly only, so that it is taken in again soon.
+Back-pressure in three sentences: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch;
+the fetch then waits briefly only, so that it is taken in again soon; where all lanes together hold too much, each has
+less room. In a promote every partition is asked for each time, and those that producers wait for come first: a broker
+answers in the order of the request until its answer is full.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _SURE_S = 2.0
 """A source's log that ends too early must do so for this long: a broker that stood still while others took its
 place tells of the past until it hears of them."""
 _ASK_ENDS_S = 2.0
+_LEAST_BACKLOG = 64 << 10
 
 
 class SourceReader:
@@ -62,6 +65,8 @@ class SourceReader:
         self._heard_ms: dict[int, int] = {}
         """When the lanes of a source broker were last told that it has answered."""
         self._suspected: dict[Key, float] = {}
+        self._leaders = 0
+        """From how many brokers is read."""
 
     async def run(self, node: int) -> None:
         """Fetch from one source leader for ever."""
@@ -69,15 +74,18 @@ class SourceReader:
         session = FetchSession(self._source, node, "mirror-read", max_bytes=settings.fetch_max_bytes)
         asked: dict[Key, FetchPartition] = {}
         slowed = False
+        turn = 0
+        self._leaders += 1
         while True:
             moved = self._signals.moved
             reading = [lane for lane in self._lanes.led_by(self._source, node) if lane.reads]
             now = monotonic()
+            room = self._room(reading)
             owed = self._throttle.wait_s(now)
             chosen = [
                 lane
                 for lane in reading
-                if lane.queued_bytes < settings.backlog_bytes and lane.read_after <= now and (not owed or lane.urgent)
+                if lane.queued_bytes < room and lane.read_after <= now and (not owed or lane.urgent)
             ]
             if not chosen:
                 await self._signals.wait(moved, min([LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
@@ -87,7 +95,11 @@ class SourceReader:
             session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
             full = any(lane.urgent for lane in chosen)
             waits = len(chosen) == len(reading) and not full
-            asked = _questions(chosen, self._throttle.most(settings.partition_max_bytes), asked)
+            if full:
+                turn += 1
+                chosen = _urgent_first(chosen, turn)
+            most = self._throttle.most(min(settings.partition_max_bytes, room))
+            asked = _questions(chosen, most, asked)
             try:
                 answer = await session.fetch(
                     asked, max_wait_ms=settings.fetch_wait_ms if waits else _SHORT_WAIT_MS, full=full
@@ -107,6 +119,14 @@ class SourceReader:
                     lane.slow(Asked.FETCH, node, answer.throttle_ms)
             if answer.error or slowed:
                 await sleep(max(answer.throttle_ms / 1000, 0.05))
+
+    def _room(self, lanes: Sequence[Lane]) -> int:
+        """How many bytes each of a leader's lanes may have read and not yet acknowledged."""
+        settings = self._settings
+        together = settings.backlog_total_bytes // self._leaders
+        if sum(lane.queued_bytes for lane in lanes) < together:
+            return settings.backlog_bytes
+        return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
 
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
         """Give each partition's answer to its lane; the bytes that were read."""
@@ -200,6 +220,13 @@ class SourceReader:
             lane.looking = False
             self._got_on(lane)
             self._signals.wake()
+
+
+def _urgent_first(lanes: Sequence[Lane], turn: int) -> list[Lane]:
+    """Lanes in a promote, then the others, which begin at another one with every turn."""
+    others = [lane for lane in lanes if not lane.urgent]
+    at = turn % len(others) if others else 0
+    return [*(lane for lane in lanes if lane.urgent), *others[at:], *others[:at]]
 
 
 def _questions(

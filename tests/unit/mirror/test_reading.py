@@ -1,0 +1,146 @@
+"""What is asked of a source's leader when many partitions lag: who comes first, and how much is kept in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.mirror import reading
+from kmigrate.mirror.lane import Key, Lane
+from kmigrate.mirror.lanes import Lanes, Signals
+from kmigrate.mirror.metrics import LinkMeter
+from kmigrate.mirror.reading import SourceReader
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.throttle import Throttle
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.hot import FetchAnswer, FetchedPartition, FetchPartition
+from tests.unit.mirror.batches import batch, fetched
+
+KIB = 1 << 10
+SETTINGS = MirrorSettings(
+    fetch_max_bytes=512 * KIB, partition_max_bytes=64 * KIB, backlog_bytes=128 * KIB, backlog_total_bytes=2048 * KIB
+)
+_PAYLOAD = bytes(16 * KIB)
+
+
+def _lanes(**topics: int) -> Lanes:
+    made = Lanes()
+    for topic, partitions in topics.items():
+        for partition in range(partitions):
+            lane = Lane(topic, partition, producer_id=1, epoch=0, hole_limit=1)
+            lane.recovered(0, 0, 0)
+            lane.urgent = topic == "promoted"
+            made[lane.key] = lane
+    return made
+
+
+class Leader:
+    """Fills its answers as a broker does: in the order of the request, until they are full."""
+
+    def __init__(self, lanes: Lanes, after: Callable[[], None], answers: int) -> None:
+        self.lanes = lanes
+        self.after = after
+        self.left = answers
+        self.got: Counter[Key] = Counter()
+        self.max_bytes = 0
+
+    def session(self, *_: Any, max_bytes: int) -> Leader:
+        self.max_bytes = max_bytes
+        return self
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        if not self.left:
+            raise asyncio.CancelledError
+        self.left -= 1
+        await asyncio.sleep(0)
+        room = self.max_bytes
+        out: list[FetchedPartition] = []
+        for key, part in asked.items():
+            data, at = b"", part.offset
+            while len(data) + len(_PAYLOAD) < min(part.max_bytes, room) and (key[0] != "promoted" or not at):
+                data += batch(at, 1, text=_PAYLOAD)
+                at += 1
+            room -= len(data)
+            self.got[key] += at - part.offset
+            answer = fetched(data)
+            out.append(
+                FetchedPartition(*key, 0, 1_000_000, 1_000_000, 0, (), -1, answer.records) if data else answer
+            )
+        self.after()
+        return FetchAnswer(0, 0, 0, [each for each in out if len(each.records)])
+
+
+def _read(
+    monkeypatch: pytest.MonkeyPatch, lanes: Lanes, answers: int, after: Callable[[], None] = lambda: None
+) -> Counter[Key]:
+    leader = Leader(lanes, after, answers)
+    monkeypatch.setattr(reading, "FetchSession", leader.session)
+
+    async def scene() -> None:
+        source = SimpleNamespace(metadata=object(), leader=lambda *_: 1)
+        reader = SourceReader(
+            cast("Any", source),
+            lanes,
+            SETTINGS,
+            Throttle(),
+            LinkMeter(),
+            Signals(),
+            TaskOwner(),
+            got_on=lambda _: None,
+            check_anew=cast("Any", None),
+        )
+        with pytest.raises((asyncio.CancelledError, TimeoutError)):
+            async with asyncio.timeout(2.0):
+                await reader.run(1)
+
+    asyncio.run(scene())
+    return leader.got
+
+
+def test_a_partition_in_a_promote_is_read_first_and_the_others_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that is faster than the source: every lane may be read all the time, and answers hold few of them."""
+    lanes = _lanes(bulk=30, promoted=1)
+
+    def written_at_once() -> None:
+        for lane in lanes.values():
+            lane._queue.clear()
+            lane.queued_bytes = 0
+
+    got = _read(monkeypatch, lanes, 1, written_at_once)
+    assert got[("promoted", 0)] == 1
+    got = _read(monkeypatch, lanes, 60, written_at_once)
+    assert min(got[("bulk", partition)] for partition in range(30)) > 0
+
+
+def test_what_thousands_that_lag_have_in_memory_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = _lanes(bulk=300)
+    _read(monkeypatch, lanes, 200)
+    held = sum(lane.queued_bytes for lane in lanes.values())
+    fair = 300 * 2 * 64 * KIB  # the least room of each, and what one answer may add to it
+    assert SETTINGS.backlog_total_bytes < held <= max(fair, 2 * SETTINGS.backlog_total_bytes)
+    assert held < 300 * SETTINGS.backlog_bytes
+
+
+def test_a_partition_that_waits_does_not_keep_the_answers_of_others_in_memory() -> None:
+    lane = Lane("t", 0, producer_id=1, epoch=0, hole_limit=1)
+    lane.recovered(0, 0, 0)
+    lane.fill_failed("target-leaderless", unknown=False)
+    tracemalloc.start()
+    try:
+        for offset in range(50):
+            own = batch(offset, 1)
+            answer = bytearray(1 << 20)
+            answer[: len(own)] = own
+            part = FetchedPartition("t", 0, 0, 99, 99, 0, (), -1, memoryview(answer)[: len(own)])
+            lane.take(offset, part, 1)
+            del answer, part
+        assert lane.read_at == 50
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
