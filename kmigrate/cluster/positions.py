@@ -81,9 +81,9 @@ async def read_positions(
     request = _FETCH(group_id=group, topics=None, require_stable=stable)
     while True:
         answer = await client.call(request, await client.find_coordinator(group))
-        codes = {code_of(answer.error_code)}
-        codes.update(code_of(part.error_code) for topic in answer.topics for part in topic.partitions)
-        failed = max(codes)
+        codes = [code_of(answer.error_code)]
+        codes += [code_of(part.error_code) for topic in answer.topics for part in topic.partitions]
+        failed = next(filter(None, codes), 0)
         if not failed:
             break
         client.retry_or_raise(f"OffsetFetch of group {group}", failed, deadline)

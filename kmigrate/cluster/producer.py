@@ -71,7 +71,7 @@ async def read_tail(
         if foreign is not None and (last is not None or start == begin):
             raise _foreign(topic, partition, foreign)
         if last is not None:
-            return LogTail(reached, next_sequence(last.base_sequence, last.count), last.next_offset)
+            return LogTail(reached, next_sequence(last.last_sequence, 1), last.next_offset)
         if start == begin:
             break
         window *= _WIDER

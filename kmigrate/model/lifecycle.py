@@ -22,6 +22,7 @@ from kmigrate.errors import Refused
 __all__ = [
     "COPIED",
     "GROUP_TRANSITIONS",
+    "NOT_COPIED_YET",
     "PROMOTING",
     "TOPIC_TRANSITIONS",
     "GroupEvent",
@@ -47,6 +48,7 @@ class TopicPhase(StrEnum):
 
 
 PROMOTING = frozenset({TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED})
+NOT_COPIED_YET = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 COPIED = PROMOTING | {TopicPhase.MIRRORING}
 """The phases in which a mirror copies."""
 

@@ -13,7 +13,7 @@ from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.errors import Failed, KmigrateError, Unreachable
-from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import ControllerPresence, GroupRecord, LeaseRecord, Record, TopicRecord
 from kmigrate.model.state import State
@@ -21,7 +21,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.following import FollowHandover
-from kmigrate.workflow.handover import Handover, hand_over, members_left
+from kmigrate.workflow.handover import Written, hand_over, members_left
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.positions import Positions
@@ -165,8 +165,7 @@ class Controller:
             if link is None:
                 return
             source, source_admin = await self._estate.source(link)
-            mirrored = (TopicPhase.INITIALISING, TopicPhase.ALIGNING)
-            starts = {t.topic: t.starts for t in self._log.state.topics(record.link) if t.phase not in mirrored}
+            topics = self._log.state.topics(record.link)
             follows = record.mode is GroupMode.FOLLOW
 
             async def outsiders() -> Sequence[GroupMember]:
@@ -174,10 +173,11 @@ class Controller:
                     return await still_direct(self._log, source_admin, record.group)
                 return await members_left(source_admin, record.group)
 
-            async def carry() -> Handover:
+            async def carry() -> Written:
                 return await hand_over(
                     record.group,
-                    starts=starts,
+                    starts={topic.topic: topic.starts for topic in topics if topic.phase not in NOT_COPIED_YET},
+                    unready={topic.topic for topic in topics if topic.phase in NOT_COPIED_YET},
                     maps_of=self._maps_of(record.link),
                     outsiders=outsiders,
                     source=source,
@@ -192,7 +192,7 @@ class Controller:
                 ).run()
                 return
             done = await carry()
-            changed = replace(record, written=done.written, promoted_ms=now_ms(), reason="")
+            changed = replace(record, written=done, promoted_ms=now_ms(), reason="")
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
             self.trouble = error

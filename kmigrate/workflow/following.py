@@ -29,7 +29,7 @@ from kmigrate.model.records import GroupRecord, Record
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.handover import Handover, refuse_members
+from kmigrate.workflow.handover import Written, refuse_members
 from kmigrate.workflow.membership import still_direct, undrained_router, words_on
 
 __all__ = ["FollowHandover"]
@@ -45,7 +45,7 @@ class FollowHandover:
     group: str
     log: StateLog
     source: Admin
-    carry: Callable[[], Awaitable[Handover]]
+    carry: Callable[[], Awaitable[Written]]
     """Reads the positions on the source and writes them on the target."""
     gather_s: float
     drain_s: float
@@ -62,7 +62,7 @@ class FollowHandover:
                     await self._gather()
                 await self._write(replace(record, frozen=True))
             await self._drained()
-            record = replace(self._record(), written=(await self.carry()).written)
+            record = replace(self._record(), written=await self.carry())
             if self._waiting_topics(self.log.state):
                 record = await self._write(replace(record, staged=True))
                 await self._topics_flipped()

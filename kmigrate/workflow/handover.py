@@ -9,8 +9,7 @@ written to the target is seen by a consumer, because the routers still hold the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from kmigrate.cluster.admin import Admin, GroupMember
 from kmigrate.cluster.client import LATEST, ClusterClient
@@ -19,15 +18,10 @@ from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["Handover", "hand_over", "members_left", "refuse_members"]
+__all__ = ["Written", "hand_over", "members_left", "refuse_members"]
 
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """What was written to the target, and the positions that were left out because their topic is not mirrored."""
-
-    written: Mapping[str, Mapping[int, int]]
-    left_out: tuple[str, ...]
+Written = Mapping[str, Mapping[int, int]]
+"""The positions that were written to the target, by topic and partition."""
 
 
 async def members_left(source: Admin, group: str) -> Sequence[GroupMember]:
@@ -53,24 +47,33 @@ async def hand_over(
     group: str,
     *,
     starts: Mapping[str, Mapping[int, int]],
+    unready: Collection[str],
     maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
     outsiders: Callable[[], Awaitable[Sequence[GroupMember]]],
     source: ClusterClient,
     target: ClusterClient,
     timeout: float,
-) -> Handover:
+) -> Written:
     """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
 
+    A position in a topic that nobody mirrors is left out: the promote's guards have named it. One in a topic that is
+    mirrored and not copied yet (`unready`) is refused, for it would be lost, and the client choose where to begin.
     `maps_of` tells a topic's offset maps by partition, as they are at the time of the call; `outsiders` who may still
     commit on the source.
     """
     refuse_members(group, await outsiders())
     told = await read_positions(source, group, timeout)
     wanted: dict[tuple[str, int], CommittedOffset] = {}
-    left_out: set[str] = set()
+    early = sorted({topic for topic, _ in told} & set(unready))
+    if early:
+        raise Refused(
+            "topic-not-ready",
+            f"group {group} has positions in {', '.join(early)}, which the mirror does not copy yet",
+            still_true="the group is still mirrored; its members at the router wait",
+            next_step=f"when `kmigrate status` shows these topics as mirroring: kmigrate group promote {group}",
+        )
     for (topic, partition), committed in told.items():
         if topic not in starts:
-            left_out.add(topic)
             continue
         first = starts[topic].get(partition, 0)
         wanted[(topic, partition)] = CommittedOffset(max(committed.offset, first), committed.metadata)
@@ -99,7 +102,7 @@ async def hand_over(
     written: dict[str, dict[int, int]] = {}
     for (topic, partition), committed in wanted.items():
         written.setdefault(topic, {})[partition] = committed.offset
-    return Handover(written, tuple(sorted(left_out)))
+    return written
 
 
 Wanted = dict[tuple[str, int], CommittedOffset]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
@@ -282,6 +282,23 @@ def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
         return await verbs.mirror_groups(estate, "l", ["ghost"])
 
     assert refusal(pair, mirror_group).ref == "unknown-group"
+
+
+def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> None:
+    make(pair[0], "early", records=3)
+    reader = Consumer({"bootstrap.servers": pair[0].bootstrap, "group.id": "early-readers"})
+    reader.commit(offsets=[TopicPartition("early", 0, 2)], asynchronous=False)
+    reader.close()
+
+    async def act(estate: Estate) -> Any:
+        record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)
+        await estate.log.append(lambda state: None if state.topic("l", "early") else record)
+        await verbs.mirror_groups(estate, "l", ["early-readers"])
+        return await verbs.promote_groups(estate, "l", ["early-readers"])
+
+    error = refusal(pair, act)
+    assert error.ref == "topic-not-ready"
+    assert "early, which is aligning" in error.what
 
 
 def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:

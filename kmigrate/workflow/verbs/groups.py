@@ -10,7 +10,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.positions import read_positions
 from kmigrate.model.coupling import unit_of
-from kmigrate.model.lifecycle import GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import (
     GroupRecord,
@@ -182,12 +182,24 @@ async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin
 
 
 async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
-    """Positions that cannot be carried over: beyond the source's log, or of topics nobody mirrors (C5, MM-71)."""
+    """Positions that cannot be carried over: beyond the source's log, or of topics that nobody mirrors, or whose copy
+    has not begun (C5, MM-71)."""
     offsets = await read_positions(source, group, stable=False)
-    mirrored = {t.topic for t in estate.log.state.topics(link.name)}
+    topics = estate.log.state.topics(link.name)
+    mirrored = {topic.topic for topic in topics}
     found = [
         Finding("warn", "topic-not-mirrored", f"group {group} has positions in {topic}, which is not mirrored")
         for topic in sorted({t for t, _ in offsets} - mirrored)
+    ]
+    found += [
+        Finding(
+            "refuse",
+            "topic-not-ready",
+            f"group {group} has positions in {topic.topic}, which is {topic.phase}: the mirror does not copy it yet",
+            "wait until it is mirroring, then repeat",
+        )
+        for topic in topics
+        if topic.phase in NOT_COPIED_YET and any(name == topic.topic for name, _ in offsets)
     ]
     keys = [key for key in offsets if key[0] in mirrored]
     ends = await source.list_offsets(dict.fromkeys(keys, LATEST))

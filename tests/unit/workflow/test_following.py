@@ -27,7 +27,7 @@ from kmigrate.protocol.api import response_type
 from kmigrate.router.apis.blank import blank, element
 from kmigrate.workflow import membership
 from kmigrate.workflow.following import FollowHandover
-from kmigrate.workflow.handover import Handover
+from kmigrate.workflow.handover import Written
 from kmigrate.workflow.transactions import not_staged
 from kmigrate.workflow.verbs.modes import mode_for
 from kmigrate.workflow.verbs.topics import _reading_groups
@@ -84,11 +84,11 @@ class Stage:
         assert found is not None
         return found
 
-    async def carry(self) -> Handover:
+    async def carry(self) -> Written:
         self.carried.append(self.group)
         if self.fails is not None:
             raise self.fails
-        return Handover({"t": {0: 5}}, ())
+        return {"t": {0: 5}}
 
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(
