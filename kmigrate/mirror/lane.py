@@ -84,7 +84,7 @@ class Lane:
         self.urgent = False
         """In a promote: progress must be told at once."""
         self.problem = ""
-        self.lost = (-1, -1)
+        self.lost_range = (-1, -1)
         """The source offsets that the problem is about, both included."""
         self.recorded = False
         """The state log holds this stop; only once it no longer does, a person has resumed the partition."""
@@ -270,7 +270,7 @@ class Lane:
     def _push_end(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
         """Stop reading; what was read before the problem is still copied."""
         self.problem = problem
-        self.lost = lost
+        self.lost_range = lost
         self.read_at = -1
         if not self._queue and not self._sent:
             self.stop(problem, lost)
@@ -438,10 +438,10 @@ class Lane:
 
     def _read_again(self, offset: int) -> None:
         self._queue.clear()
-        self.queued_bytes = 0
+        self.queued_bytes = sum(len(step.view) for step in self._sent)
         self.read_at = offset
         self.problem = ""
-        self.lost = (-1, -1)
+        self.lost_range = (-1, -1)
 
     def _after_cut(self, position: int) -> None:
         """Where the target holds nothing of what the source lost, the copy goes on by itself; else it is named (H)."""
@@ -512,13 +512,13 @@ class Lane:
 
     def _end_if_done(self) -> None:
         if self.problem and not self._queue and not self._sent:
-            self.stop(self.problem, self.lost)
+            self.stop(self.problem, self.lost_range)
 
     def stop(self, problem: str, lost: tuple[int, int] = (-1, -1)) -> None:
         """Stand still until a person resumes; the first problem is the one that is told."""
         if self.state is not LaneState.STOPPED:
             self.problem = problem
-            self.lost = lost
+            self.lost_range = lost
             self.state = LaneState.STOPPED
             self._queue.clear()
             self.queued_bytes = 0
@@ -526,7 +526,7 @@ class Lane:
     def record(self, now_ms: int) -> PartitionStop:
         """This stop as the state log keeps it."""
         ref, _, what = self.problem.partition(": ")
-        return PartitionStop(ref, what, remedy_of(self.problem), *self.lost, at_ms=now_ms)
+        return PartitionStop(ref, what, remedy_of(self.problem), *self.lost_range, at_ms=now_ms)
 
     def _troubles(self) -> str:
         known = (*self.layout_trouble.values(), self.trouble, self.reading_trouble, *self._slowed.values())

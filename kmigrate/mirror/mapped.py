@@ -182,7 +182,7 @@ class MappedLane(Lane):
         self._sequence = sequence
         self.unknown = self.doubtful = False
         self.problem = self.trouble = ""
-        self.lost = (-1, -1)
+        self.lost_range = (-1, -1)
         self.state = LaneState.PRIMING
 
     def _read_again(self, offset: int) -> None:

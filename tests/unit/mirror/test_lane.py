@@ -166,6 +166,17 @@ def test_nothing_goes_beyond_the_barrier_and_standing_at_it_is_said() -> None:
     assert send(it).step.start == 2
 
 
+def test_what_is_read_again_for_a_barrier_inside_a_batch_is_counted_once() -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1), batch(2, 3))
+    it.answered(send(it).step, 0, 0)
+    on_its_way = send(it)
+    it.barrier = 3
+    assert it.send_next(CONNECTION, 5) is None
+    assert (it.read_at, it.queued_bytes) == (2, len(on_its_way.step.view))
+    it.answered(on_its_way.step, 0, 1)
+    assert it.queued_bytes == 0
+
+
 def test_a_hole_across_the_barrier_is_filled_up_to_it() -> None:
     it = lane(0, 0, batch(0, 4, attributes=MARKER))
     it.barrier = 3
@@ -246,7 +257,7 @@ def test_an_accepted_loss_becomes_a_hole_however_large_and_what_was_lost_since_i
     it.fill()
     it.filled(1_000_005)
     it.deleted(1_000_005, 1_000_020)
-    assert it.lost == (1_000_005, 1_000_019)
+    assert it.lost_range == (1_000_005, 1_000_019)
 
 
 def test_an_accepted_loss_is_only_made_a_hole_where_the_source_has_it_no_longer() -> None:
@@ -264,7 +275,7 @@ def test_offsets_whose_holes_the_target_has_already_are_not_lost() -> None:
     assert it.read_at == 10
     assert not it.progress().problem
     it.deleted(10, 12)
-    assert it.lost == (10, 11)
+    assert it.lost_range == (10, 11)
 
 
 def test_a_source_that_lost_only_what_was_read_is_read_again_and_nothing_of_it_is_written() -> None:
@@ -289,7 +300,7 @@ def test_a_source_that_lost_what_the_target_holds_stops_by_name_unless_that_was_
         it.cut(30)
         it.recovered(50, 100, 50)
         assert it.stopped == stops
-        assert (it.lost == (30, 49)) == stops
+        assert (it.lost_range == (30, 49)) == stops
     assert it.read_at == 50
     assert "reaches 50" in it.progress().trouble
 

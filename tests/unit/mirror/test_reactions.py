@@ -189,13 +189,13 @@ async def _meet(asked: Asked, code: Code) -> None:
 
 def _deleted(world: World) -> None:
     world.lane.deleted(0, 7)
-    assert world.lane.lost == (0, 6)
+    assert world.lane.lost_range == (0, 6)
 
 
 def _cut(world: World) -> None:
     world.lane.cut(3)
     world.lane.recovered(8, 1, 8)
-    assert world.lane.lost == (3, 7)
+    assert world.lane.lost_range == (3, 7)
 
 
 def _gap(world: World) -> None:
