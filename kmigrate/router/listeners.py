@@ -371,12 +371,14 @@ class ClientConnection:
         if not done:
             self._flow()
             return
-        if self._target is not None:
-            self._target.close()
+        if self._target is not None and self._target.silent:
+            self._target.close_when_answered()
+        elif self._target is not None:
+            self._target.close_now()
         for upstream in list(self._sources.values()):
             upstream.close_when_answered()
         for upstream in list(self._coordinators.values()):
-            upstream.close()
+            upstream.close_now()
 
     def close(self, reason: str) -> None:
         if self._ended:
