@@ -3,9 +3,10 @@
 One upstream per client connection and broker: FIFO per producer is then TCP's, quotas and limits of a broker see
 one connection per client (D13), and a client's fate is nobody else's.
 
-Back-pressure in three sentences: reading from a client pauses while any of its upstreams does not take more, or
-too much of it waits for answers; reading from its upstreams pauses while the client does not read; both go on
-when that is over.
+Back-pressure in three sentences: reading from a client pauses while any of its upstreams does not take more, while too
+much of it waits for answers, and while it does not read; reading from the target pauses while the client does not read;
+both go on when that is over. A source is always read: its answers are short, no more than the client has asked for, and
+a promote waits for them.
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ class ClientConnection:
             self._deadline.cancel()
         self._on_end(self)
         self._core.farewell.guests.discard(self.session)
+        if self._target is not None:
+            self._target.read(True)  # it may end only when it has answered
         self.session.closed()
 
     @property
@@ -179,8 +182,9 @@ class ClientConnection:
         return now - self.session.active if self.session.idle else 0.0
 
     def _client_writable(self, writable: bool) -> None:
-        for upstream in self._upstreams():
-            upstream.read(writable)
+        if self._target is not None and not self._ended:
+            self._target.read(writable)
+        self._flow()
 
     def _upstreams(self) -> list[Upstream]:
         return [*([self._target] if self._target else []), *self._sources.values(), *self._coordinators.values()]
@@ -190,7 +194,8 @@ class ClientConnection:
             return
         if self.session.waiting_bytes:
             self._watch()
-        if self.session.congested or not all(u.writable for u in self._upstreams() if not u.ended):
+        upstreams = (upstream for upstream in self._upstreams() if not upstream.ended)
+        if self.session.congested or not self.stream.writable or not all(each.writable for each in upstreams):
             self.stream.pause_reading()
         else:
             self.stream.resume_reading()
