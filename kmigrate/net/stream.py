@@ -104,6 +104,8 @@ class FrameStream(asyncio.BufferedProtocol):
         self._raw: socket.socket | None = None
         """The socket, where its bytes are the frames' own."""
         self._transport: asyncio.Transport | None = None
+        self.peer = "?"
+        """Host and port of the other side, for messages."""
         self._writable = asyncio.Event()
         self._writable.set()
         self.on_writable: Callable[[bool], None] | None = None
@@ -121,6 +123,9 @@ class FrameStream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass of it
         self._transport = stream
+        name = transport.get_extra_info("peername")
+        if name:
+            self.peer = f"{name[0]}:{name[1]}"
         stream.set_write_buffer_limits(high=self._high_water)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
@@ -250,6 +255,7 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
+        self._transport = self._raw = None  # asyncio's cannot even be aborted any more
         self._frame = self._frame_view = self._take = None  # who has lost a connection may know it for long
         self._writable.set()
         self._on_lost(exc or self._reason)
@@ -265,12 +271,6 @@ class FrameStream(asyncio.BufferedProtocol):
             self.on_writable(True)
 
     # for the owner
-
-    @property
-    def peer(self) -> str:
-        """Host and port of the other side, for messages."""
-        name = self._transport.get_extra_info("peername") if self._transport else None
-        return f"{name[0]}:{name[1]}" if name else "?"
 
     @property
     def subject(self) -> str:

@@ -37,7 +37,7 @@ _ON_TRUST = 128 * 1024
 """Bytes of memory that a client gets for the mere announcement of a request."""
 _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
-"""How long a client may take to close a connection that was ended to it."""
+"""How long a client may take to read to the end of a connection that was ended to it, and to close it."""
 
 
 class SecuredClusters(Protocol):
@@ -386,15 +386,21 @@ class ClientConnection:
             upstream.close_now()
 
     def close(self, reason: str) -> None:
+        """End it once the client has what was written for it, for which it has a while."""
         if self._ended:
             return
+        if not self.stream.writable or self.session.halfway:
+            self.reset(reason)
+            return
+        self._say_why(reason)
+        self.stream.close()
+        if self.stream.held:
+            asyncio.get_running_loop().call_later(_PARTING_S, self.stream.abort)
+        self._end()
+
+    def _say_why(self, reason: str) -> None:
         if reason:
             self._core.outside.say(f"closing the connection of {self.stream.peer}: {reason}")
-        if self.stream.writable and not self.session.halfway:
-            self.stream.close()
-        else:
-            self.stream.abort()
-        self._end()
 
     def retire(self) -> None:
         """Take no more from the client, and end the connection to it when all that was taken is answered.
@@ -410,8 +416,10 @@ class ClientConnection:
         self.stream.resume_reading()  # to close with bytes unread would reset what the client has not read yet
         asyncio.get_running_loop().call_later(_PARTING_S, self.close, "")
 
-    def reset(self) -> None:
+    def reset(self, reason: str = "") -> None:
         """Reset the client alone; what it has sent to the source is accounted for to the end."""
+        if not self._ended:
+            self._say_why(reason)
         self.stream.abort()
         self._end()
 

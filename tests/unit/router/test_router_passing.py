@@ -21,6 +21,7 @@ from kmigrate.model.security import Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net import stream
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.router import listeners
 from kmigrate.router.apis.fetch import rewrite_fetch
 from kmigrate.router.apis.produce import PartitionAnswer, ProducePart, ProduceRequest, encode_answer, encode_request
 from kmigrate.router.listeners import ClientConnection
@@ -366,6 +367,68 @@ def test_writes_without_an_answer_keep_no_connection_of_a_client_that_has_died_w
             await scene.until(lambda: bool(scene.made) and not scene.made[0].stream.writable)
             scene.resets()
             await scene.target.over.wait()
+
+    asyncio.run(scenario())
+
+
+async def nothing(writer: asyncio.StreamWriter, correlation: int) -> None:
+    """What a target says that is not asked."""
+
+
+async def full(scene: Scene) -> tuple[ClientConnection, int]:
+    """A client that does not read what it was told, less of it than would keep its brokers waiting; and how much."""
+    await scene.sends(b"")
+    await scene.until(lambda: bool(scene.made))
+    told = 0
+    while scene.made[0].stream.held < 2 << 20:
+        scene.made[0].reply([bytes(1 << 20)])
+        told += 1 << 20
+        await asyncio.sleep(0)
+    assert scene.made[0].stream.writable
+    return scene.made[0], told
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_connection_that_was_ended_is_reset_when_the_client_does_not_read_to_its_end(
+    loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "_PARTING_S", 0.1)
+
+    async def scenario() -> None:
+        async with scene_of(nothing) as scene:
+            client, told = await full(scene)
+            client.close("")
+            assert not client.stream.lost
+            await scene.until(lambda: client.stream.lost)
+            assert len(await scene.gets(told)) < told
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario())
+
+
+def test_a_client_that_reads_gets_what_was_written_before_the_end() -> None:
+    async def scenario() -> None:
+        async with scene_of(nothing) as scene:
+            client, told = await full(scene)
+            client.close("")
+            assert len(await scene.gets(told + 1)) == told
+
+    asyncio.run(scenario())
+
+
+def test_what_is_kept_for_who_is_beyond_the_limit_is_free_at_once() -> None:
+    """A client that is asked to read it first is the one that does not."""
+
+    async def scenario() -> None:
+        async with scene_of(nothing) as scene:
+            client, told = await full(scene)
+            limits = scene.stage.core.limits
+            limits.max_bytes = 1 << 20
+            limits.relieve()
+            assert client.stream.lost
+            [said] = scene.stage.outside.said
+            assert "all clients together are beyond the limit" in said
+            assert len(await scene.gets(told)) < told
 
     asyncio.run(scenario())
 
