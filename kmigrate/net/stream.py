@@ -47,6 +47,9 @@ _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"
 _GROWTH = 4
 """How much more room a frame of an untrusted peer gets each time it has filled what it had."""
+_PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+"""A host that has vanished answers none of them, and nobody else would say that it owes an answer. A process that
+stands still answers them."""
 _TLS_ALERT = b"\x15\x03"
 """The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
@@ -130,6 +133,10 @@ class FrameStream(asyncio.BufferedProtocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _PROBES.items():
+                if hasattr(socket, option):
+                    raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
             if _WAKES_LATE and transport.get_extra_info("sslcontext") is None:
                 self._raw = raw
         if self.on_made is not None:
