@@ -47,6 +47,9 @@ _NONE_WAITED_FOR = 1
 _WAKES_LATE = sys.platform == "linux"
 _GROWTH = 4
 """How much more room a frame of an untrusted peer gets each time it has filled what it had."""
+_PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+"""A host that has vanished answers none of them, and nobody else would say that it owes an answer. A process that
+stands still answers them."""
 _TLS_ALERT = b"\x15\x03"
 """The first bytes of a TLS peer that met plain bytes; as a frame's size they are beyond every limit."""
 
@@ -72,6 +75,96 @@ class TlsAlertError(ProtocolViolation):
     """Plain bytes met a peer that speaks TLS."""
 
 
+class _Whole:
+    """A frame of which a part has come; the rest is received straight into its own memory."""
+
+    def __init__(self, size: int, come: Buffer, room: int) -> None:
+        self._size = size
+        self._worth_waiting_for = _LEAST_ARRIVED if size - len(come) >= _MUCH else _NONE_WAITED_FOR
+        self.over = False
+        self._begin(come, room)
+
+    def _begin(self, come: Buffer, room: int) -> None:
+        """Go on in memory for `room` bytes of it at most."""
+        self._frame = _BUFFERS.take(min(self._size, room))
+        self._have = len(come)
+        self._frame[: self._have] = come
+        self._view = memoryview(self._frame)
+
+    @property
+    def held(self) -> int:
+        return len(self._frame)
+
+    @property
+    def free(self) -> memoryview:
+        """Where what comes next belongs."""
+        return self._view[self._have :]
+
+    @property
+    def awaited(self) -> int:
+        """How much must arrive to be worth waking for; never more than is sure to come."""
+        return min(self._size - self._have, self._worth_waiting_for)
+
+    def come(self, count: int) -> bytearray | None:
+        """So many bytes more are there; the frame, once it is whole."""
+        self._have += count
+        self.over = self._have == self._size
+        if self.over:
+            return self._frame
+        if self._have == len(self._frame):
+            self._begin(self._frame, _GROWTH * self._have)
+        return None
+
+
+class _Pieces:
+    """A frame that is taken in pieces as it arrives; while there is room they lie behind each other in one memory."""
+
+    def __init__(self, size: int, come: memoryview, take: TakePiece) -> None:
+        self._take = take
+        self.left = size
+        """What has not been taken of it."""
+        self.over = False
+        self._taking = False
+        self._begin(come)
+
+    def _begin(self, come: memoryview) -> None:
+        """Go on in memory of which only `come` is filled, and not taken."""
+        self._taken, self._have = 0, len(come)
+        memory = _ROOMS.take(max(_ROOM, 2 * self._have))
+        memory[: self._have] = come
+        self.held = len(memory)
+        self._room = memoryview(memory)[: self.left]
+
+    @property
+    def free(self) -> memoryview:
+        return self._room[self._have :] if not self._taking else memoryview(bytearray(_SCRATCH))
+
+    @property
+    def awaited(self) -> int:
+        return min(self.left - (self._have - self._taken), _LEAST_PIECE)
+
+    def come(self, count: int) -> bytearray | None:
+        """So many bytes more are there, and taken if they are enough; the frame is nowhere whole."""
+        if self._taking:  # whoever takes a piece has closed us, and TLS reads what it has left
+            return None
+        self._have += count
+        piece = self._room[self._taken : self._have]
+        missing = self.left - len(piece)
+        if missing and len(piece) < _LEAST_PIECE:
+            return None
+        self._taking = True
+        try:
+            taken = self._take(piece, self.left)
+        finally:
+            self._taking = False
+        self.left -= taken
+        self._taken += taken
+        self.over = not missing
+        if len(self._room) - self._have < min(missing, _LEAST_PIECE):
+            self._begin(piece[taken:])
+        return None
+
+
 class FrameStream(asyncio.BufferedProtocol):
     """One connection; calls `on_frame(frame)` per frame and `on_lost(error)` once at its end."""
 
@@ -92,18 +185,14 @@ class FrameStream(asyncio.BufferedProtocol):
         self._high_water = high_water
         self._head = b""
         """Up to three bytes of a frame's size."""
-        self._frame: bytearray | None = None
-        self._frame_view: memoryview | None = None
-        self._have = self._size = 0
-        self._take: TakePiece | None = None
-        """Of a frame that is taken in pieces; `_size` is then what has not been taken of it."""
-        self._taken = 0
-        """Up to where its memory was taken."""
-        self._taking = False
+        self._coming: _Whole | _Pieces | None = None
+        """The frame of which a part has come."""
         self._waits_for = _NONE_WAITED_FOR
         self._raw: socket.socket | None = None
         """The socket, where its bytes are the frames' own."""
         self._transport: asyncio.Transport | None = None
+        self.peer = "?"
+        """Host and port of the other side, for messages."""
         self._writable = asyncio.Event()
         self._writable.set()
         self.on_writable: Callable[[bool], None] | None = None
@@ -121,18 +210,25 @@ class FrameStream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass of it
         self._transport = stream
+        name = transport.get_extra_info("peername")
+        if name:
+            self.peer = f"{name[0]}:{name[1]}"
         stream.set_write_buffer_limits(high=self._high_water)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _PROBES.items():
+                if hasattr(socket, option):
+                    raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
             if _WAKES_LATE and transport.get_extra_info("sslcontext") is None:
                 self._raw = raw
         if self.on_made is not None:
             self.on_made()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame_view is not None and not self._taking:
-            return self._frame_view[self._have :]
+        if self._coming is not None:
+            return self._coming.free
         scratch = _SCRATCHES.free
         if scratch is None:
             scratch = _SCRATCHES.free = bytearray(_SCRATCH)
@@ -142,23 +238,16 @@ class FrameStream(asyncio.BufferedProtocol):
         return memoryview(scratch)[len(self._head) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._taking:  # whoever took a piece has closed us, and TLS reads what it has left
-            return
-        if self._frame is None:
+        coming = self._coming
+        if coming is None:
             self._cut(len(self._head) + nbytes)
             return
-        self._have += nbytes
-        if self._take is not None:
-            self._piece_comes(self._take)
-            return
-        missing = self._size - self._have
-        if missing < self._waits_for:
-            self._wait_for(missing)
-        if not missing:
-            frame, self._frame, self._frame_view = self._frame, None, None
+        frame = coming.come(nbytes)
+        if self.lost or coming.over:
+            self._coming = None
+        self._wait_for(coming.awaited)
+        if frame is not None:
             self._on_frame(frame)
-        elif self._have == len(self._frame):
-            self._begin(self._frame, _GROWTH * self._have)
 
     def _cut(self, fill: int) -> None:
         """Frames out of the first `fill` bytes of the scratch buffer; what is left over begins the next one."""
@@ -172,19 +261,8 @@ class FrameStream(asyncio.BufferedProtocol):
                 break
             stop = at + SIZE.size + size
             if stop > fill:
-                self._size = stop - at
-                missing, come = stop - fill, memoryview(scratch)[at:fill]
-                if self.on_begin is not None and self._size >= _WORTH_PIECES:
-                    self._take = self.on_begin()
-                if self._take is None:
-                    self._begin(come, max(self._on_trust, _GROWTH * (fill - at)))
-                    if missing >= _MUCH:
-                        self._wait_for(missing)
-                else:
-                    self._begin_room(come)
+                self._begin(stop - at, memoryview(scratch)[at:fill])
                 at = fill
-                if self._size > _LARGE and self.on_large is not None:
-                    self.on_large()
                 break
             frame = scratch[at:stop]
             at = stop
@@ -198,59 +276,31 @@ class FrameStream(asyncio.BufferedProtocol):
         else:
             self.abort(ProtocolViolation("bad-frame-size", f"a peer announced a frame of {size} bytes"))
 
-    def _wait_for(self, missing: int) -> None:
-        """Be woken once that much has arrived, or a good part of it; never for more than is sure to come."""
-        enough = _LEAST_ARRIVED if self._take is None else _LEAST_PIECE
-        count = max(_NONE_WAITED_FOR, min(missing, enough))
+    def _begin(self, size: int, come: memoryview) -> None:
+        """Go on receiving a frame of which `come` is there."""
+        take = self.on_begin() if self.on_begin is not None and size >= _WORTH_PIECES else None
+        if take is None:
+            self._coming = _Whole(size, come, max(self._on_trust, _GROWTH * len(come)))
+        else:
+            self._coming = _Pieces(size, come, take)
+        self._wait_for(self._coming.awaited)
+        if size > _LARGE and self.on_large is not None:
+            self.on_large()
+
+    def _wait_for(self, count: int) -> None:
+        """Be woken once that much has arrived."""
+        count = max(_NONE_WAITED_FOR, count)
         if self._raw is not None and count != self._waits_for and not self.lost:
             self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
             self._waits_for = count
-
-    def _begin(self, come: Buffer, room: int) -> None:
-        """Go on receiving a large frame of which `come` is there, in memory for `room` bytes of it at most."""
-        frame = _BUFFERS.take(min(self._size, room))
-        self._have = len(come)
-        frame[: self._have] = come
-        self._frame, self._frame_view = frame, memoryview(frame)
-
-    def _begin_room(self, come: memoryview) -> None:
-        """Go on receiving a frame that is taken in pieces, in memory of which only `come` is filled, and not taken."""
-        self._have, self._taken = len(come), 0
-        room = _ROOMS.take(max(_ROOM, 2 * self._have))
-        room[: self._have] = come
-        self._frame, self._frame_view = room, memoryview(room)[: self._size]
-        self._wait_for(self._size - self._have)
-
-    def _piece_comes(self, take: TakePiece) -> None:
-        room = self._frame_view
-        assert room is not None
-        piece = room[self._taken : self._have]
-        missing = self._size - len(piece)
-        if missing and len(piece) < _LEAST_PIECE:
-            self._wait_for(missing)
-            return
-        self._taking = True
-        try:
-            taken = take(piece, self._size)
-        finally:
-            self._taking = False
-        if self.lost or not missing:
-            self._frame = self._frame_view = self._take = None
-            self._wait_for(_NONE_WAITED_FOR)
-            return
-        self._size -= taken
-        self._taken += taken
-        if len(room) - self._have < min(missing, _LEAST_PIECE):
-            self._begin_room(piece[taken:])
-        else:
-            self._wait_for(missing)
 
     def eof_received(self) -> bool | None:
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        self._frame = self._frame_view = self._take = None  # who has lost a connection may know it for long
+        self._transport = self._raw = None  # asyncio's cannot even be aborted any more
+        self._coming = None  # who has lost a connection may know it for long
         self._writable.set()
         self._on_lost(exc or self._reason)
 
@@ -267,12 +317,6 @@ class FrameStream(asyncio.BufferedProtocol):
     # for the owner
 
     @property
-    def peer(self) -> str:
-        """Host and port of the other side, for messages."""
-        name = self._transport.get_extra_info("peername") if self._transport else None
-        return f"{name[0]}:{name[1]}" if name else "?"
-
-    @property
     def subject(self) -> str:
         """Whom the other side's certificate names; '' where it showed none."""
         shown = self._transport.get_extra_info("peercert") if self._transport else None
@@ -282,7 +326,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def held(self) -> int:
         """Bytes that are kept for it: a large frame that comes, and what it has not taken yet."""
         unread = self._transport.get_write_buffer_size() if self._transport is not None and not self.lost else 0
-        return unread + (len(self._frame) if self._frame is not None else 0)
+        return unread + (self._coming.held if self._coming is not None else 0)
 
     @property
     def writable(self) -> bool:

@@ -20,8 +20,13 @@ __all__ = ["Forwards"]
 
 _Marks = dict[int, tuple[int, int]]
 _MOST_MARKS = 10_000
-"""Marks told of one topic, the newest first to stay: a presence record must fit into one message, and what was
+"""Marks kept and told of one topic, the newest first to stay: a presence record must fit into one message, and what was
 written long ago the source broker remembers better."""
+
+
+def _most_marks(partitions: int) -> int:
+    """Of each of so many partitions."""
+    return max(1, _MOST_MARKS // max(1, partitions))
 
 
 @dataclass(slots=True)
@@ -62,6 +67,8 @@ class Forwards:
             marks = topic[partition] = {}
         marks.pop(producer_id, None)  # so that the newest stand last
         marks[producer_id] = (epoch, last_sequence)
+        if len(marks) > _most_marks(len(topic)):
+            del marks[next(iter(marks))]
 
     def held(self, key: str, partition: int, ms: float) -> None:
         """A request was released after so many ms."""
@@ -69,14 +76,15 @@ class Forwards:
         holds[partition] = max(holds.get(partition, 0.0), round(ms, 3))
 
     def follow(self, table: RoutingTable) -> None:
-        """Forget the holds of a topic whose next fence begins, and everything of topics that are gone."""
+        """Forget the holds of a topic whose next fence begins, and what nobody asks for after a flip or an end."""
         alive = {route.key: route for route in table.topics.values()}
         for key, route in alive.items():
             if route.serve is Serve.HOLD and self._epochs.get(key) != route.fence_epoch:
                 self._epochs[key] = route.fence_epoch
                 self._holds.pop(key, None)
-        for gone in [key for key in self._acked if key not in alive]:
-            del self._acked[gone]
+        for key in list(self._acked):
+            if key not in alive or alive[key].serve is Serve.LOCAL:
+                del self._acked[key]
         self._drained = {key: epoch for key, epoch in self._drained.items() if key in alive}
 
     def drained(self, key: str, fence_epoch: int) -> bool:
@@ -101,7 +109,7 @@ class Forwards:
 
     def _marks(self, key: str) -> dict[int, tuple[ProducerMark, ...]]:
         partitions = self._acked.get(key, {})
-        most = _MOST_MARKS // max(1, len(partitions))
+        most = _most_marks(len(partitions))
         return {
             partition: tuple(ProducerMark(one, *marks[one]) for one in sorted(list(marks)[-most:]))
             for partition, marks in partitions.items()

@@ -10,6 +10,8 @@ from kmigrate.router.gate import ring_distance
 __all__ = ["OwnProducer", "StopRule"]
 
 _LAST_EPOCH = 32_000
+_MOST_STOPPED = 20_000
+"""More than the partitions of one broker that one producer writes; each is remembered for each of its ids."""
 
 
 @dataclass(slots=True)
@@ -46,7 +48,8 @@ class StopRule:
 
     When a batch was surely not appended (a moved leader, a fence that lasted too long), the ones that the
     client has sent behind it would meet a gap and draw error 45, which is fatal to some clients (B5). So they
-    are told what the first was told, until the client sends the first again, or starts a new epoch.
+    are told what the first was told, until the client sends the first again, or starts a new epoch. A connection on
+    which that never happens is ended: its client begins anew by itself.
     """
 
     _stopped: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
@@ -55,6 +58,11 @@ class StopRule:
     def any(self) -> bool:
         """Whether anything is stopped."""
         return bool(self._stopped)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether more is stopped than is remembered of one connection."""
+        return len(self._stopped) > _MOST_STOPPED
 
     def blocks(self, topic: str, partition: int, batch: Batch) -> bool:
         """Whether a batch stands behind a failed one."""

@@ -3,7 +3,7 @@
 a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once.
 b. What a client makes this router keep for it is bounded twice: one connection is read no further while too much of
    it waits (`Session.congested`, `FrameStream`), and all together may hold `max_buffered_bytes`. Beyond that those
-   who hold most are closed, until it fits again: they do not read their answers, or send requests and no end of them.
+   who hold most are reset, until it fits again: they do not read their answers, or send requests and no end of them.
 c. A connection of which nothing waits and nothing has come for `max_idle_s` is closed, as brokers do. Half a request
    is nothing.
 
@@ -48,6 +48,9 @@ class Client(Protocol):
         """For how long it has said nothing and is owed nothing; 0 while it is."""
 
     def close(self, reason: str) -> None: ...
+
+    def reset(self, reason: str) -> None:
+        """End it at once: what is kept for it is free."""
 
 
 @dataclass(slots=True)
@@ -113,7 +116,7 @@ class Limits:
                 break
             self.buffered -= held[client]
             self._end(Ended.MEMORY, client.named)
-            client.close(f"{held[client] >> 20} MB are kept for it, and all clients together are beyond the limit")
+            client.reset(f"{held[client] >> 20} MB are kept for it, and all clients together are beyond the limit")
 
     def part_from_idle(self, clients: Iterable[Client], now: float) -> None:
         """Close connections that nobody uses."""

@@ -3,9 +3,10 @@
 One upstream per client connection and broker: FIFO per producer is then TCP's, quotas and limits of a broker see
 one connection per client (D13), and a client's fate is nobody else's.
 
-Back-pressure in three sentences: reading from a client pauses while any of its upstreams does not take more, or
-too much of it waits for answers; reading from its upstreams pauses while the client does not read; both go on
-when that is over.
+Back-pressure in three sentences: reading from a client pauses while any of its upstreams does not take more, while too
+much of it waits for answers, and while it does not read; reading from the target pauses while the client does not read;
+both go on when that is over. A source is always read: its answers are short, no more than the client has asked for, and
+a promote waits for them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ON_TRUST = 128 * 1024
 """Bytes of memory that a client gets for the mere announcement of a request."""
 _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
-"""How long a client may take to close a connection that was ended to it."""
+"""How long a client may take to read to the end of a connection that was ended to it, and to close it."""
 
 
 class SecuredClusters(Protocol):
@@ -160,6 +161,8 @@ class ClientConnection:
             self._deadline.cancel()
         self._on_end(self)
         self._core.farewell.guests.discard(self.session)
+        if self._target is not None:
+            self._target.read(True)  # it may end only when it has answered
         self.session.closed()
 
     @property
@@ -179,8 +182,9 @@ class ClientConnection:
         return now - self.session.active if self.session.idle else 0.0
 
     def _client_writable(self, writable: bool) -> None:
-        for upstream in self._upstreams():
-            upstream.read(writable)
+        if self._target is not None and not self._ended:
+            self._target.read(writable)
+        self._flow()
 
     def _upstreams(self) -> list[Upstream]:
         return [*([self._target] if self._target else []), *self._sources.values(), *self._coordinators.values()]
@@ -190,7 +194,8 @@ class ClientConnection:
             return
         if self.session.waiting_bytes:
             self._watch()
-        if self.session.congested or not all(u.writable for u in self._upstreams() if not u.ended):
+        upstreams = (upstream for upstream in self._upstreams() if not upstream.ended)
+        if self.session.congested or not self.stream.writable or not all(each.writable for each in upstreams):
             self.stream.pause_reading()
         else:
             self.stream.resume_reading()
@@ -371,23 +376,31 @@ class ClientConnection:
         if not done:
             self._flow()
             return
-        if self._target is not None:
-            self._target.close()
+        if self._target is not None and self._target.silent:
+            self._target.close_when_answered()
+        elif self._target is not None:
+            self._target.close_now()
         for upstream in list(self._sources.values()):
             upstream.close_when_answered()
         for upstream in list(self._coordinators.values()):
-            upstream.close()
+            upstream.close_now()
 
     def close(self, reason: str) -> None:
+        """End it once the client has what was written for it, for which it has a while."""
         if self._ended:
             return
+        if not self.stream.writable or self.session.halfway:
+            self.reset(reason)
+            return
+        self._say_why(reason)
+        self.stream.close()
+        if self.stream.held:
+            asyncio.get_running_loop().call_later(_PARTING_S, self.stream.abort)
+        self._end()
+
+    def _say_why(self, reason: str) -> None:
         if reason:
             self._core.outside.say(f"closing the connection of {self.stream.peer}: {reason}")
-        if self.stream.writable and not self.session.halfway:
-            self.stream.close()
-        else:
-            self.stream.abort()
-        self._end()
 
     def retire(self) -> None:
         """Take no more from the client, and end the connection to it when all that was taken is answered.
@@ -403,8 +416,10 @@ class ClientConnection:
         self.stream.resume_reading()  # to close with bytes unread would reset what the client has not read yet
         asyncio.get_running_loop().call_later(_PARTING_S, self.close, "")
 
-    def reset(self) -> None:
+    def reset(self, reason: str = "") -> None:
         """Reset the client alone; what it has sent to the source is accounted for to the end."""
+        if not self._ended:
+            self._say_why(reason)
         self.stream.abort()
         self._end()
 

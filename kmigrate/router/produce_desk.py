@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kmigrate.errors import ProtocolViolation
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead
@@ -78,6 +79,8 @@ class ProduceDesk:
             self._renew_own()
             return True
         else:
+            if self._judge.stops.too_many:
+                raise ProtocolViolation("too-many-stopped", "a client does not send again what was not taken of it")
             plans = self._judge.judge(request, held)
         waits = [plan for plan in plans if plan.move is Move.WAIT]
         if waits and self._wait(request, waits):

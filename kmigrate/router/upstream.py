@@ -244,30 +244,30 @@ class Upstream:
         else:
             self._stream.pause_reading()
 
-    def close(self) -> None:
-        """Close for a client that is gone: at once, unless it has sent writes that nobody answers.
+    @property
+    def silent(self) -> bool:
+        """Whether writes that nobody answers were sent, or wait to be."""
+        return self._silent or any(asked.done is None for asked in self._queued)
 
-        To close while answers are under way resets the connection, and the broker would drop what it has not
-        read yet; with unanswered writes among it, the answers are waited for (and dropped).
+    def close_now(self) -> None:
+        """Close, whatever is due: who has asked is told that no answer comes.
+
+        To close while answers are under way resets the connection, and the broker drops what it has not read yet.
         """
-        if self._silent or any(asked.done is None for asked in self._queued):
-            self.close_when_answered()
-            return
         self._closing = True
-        self._queued.clear()
-        self._queued_bytes = 0
+        self._drop_queued()
         self._stream.close()  # before there is a connection this does nothing, and `_on_connected` will
-
-    def replaced(self) -> None:
-        """Another takes its place; what becomes of this one is nobody's concern any more."""
-        self._on_end = lambda _: None
-        self.close()
 
     def close_when_answered(self) -> None:
         """Close once nothing is due any more: what was forwarded is accounted for to the end."""
         self._closing = True
         if self._connected and not self.busy:
             self._stream.close()
+
+    def replaced(self) -> None:
+        """Another takes its place; what becomes of this one is nobody's concern any more."""
+        self._on_end = lambda _: None
+        self.close_when_answered()
 
     def abort(self) -> None:
         self._stream.abort()
@@ -321,17 +321,23 @@ class Upstream:
         self.ended = True
         if self._renewal is not None:
             self._renewal.cancel()
-        lost, unsent = list(self._pending), list(self._queued)
+        lost = list(self._pending)
         self._pending.clear()
-        self._queued.clear()
         for asked in lost:
             if asked.done is not None:
                 asked.done(Outcome(None, sent=True))
+        self._drop_queued()
+        self._tell(why)
+        self._on_end(why)
+
+    def _drop_queued(self) -> None:
+        """What waits here is never sent, and who asked is told so."""
+        unsent = list(self._queued)
+        self._queued.clear()
+        self._queued_bytes = 0
         for asked in unsent:
             if asked.done is not None:
                 asked.done(Outcome(None, sent=False, refused=self.refused))
-        self._tell(why)
-        self._on_end(why)
 
     def _tell(self, problem: str) -> None:
         then, self.on_ready = self.on_ready, None

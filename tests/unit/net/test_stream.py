@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import struct
 import sys
 from collections.abc import Callable, Sized
 
 import pytest
+import uvloop
 
 from kmigrate.errors import ProtocolViolation, Unreachable
 from kmigrate.net import stream as stream_module
 from kmigrate.net.broker import BrokerConnection
+from kmigrate.net.dial import dial
 from kmigrate.net.stream import FrameStream
 from kmigrate.protocol.frames import SIZE, TakePiece
 
@@ -355,3 +358,29 @@ def test_a_stream_that_is_finished_still_hears_what_the_peer_says() -> None:
     peer = asyncio.run(scenario())
     assert [bytes(frame) for frame in peer.frames] == [framed(b"before"), framed(b"after")]
     assert peer.lost == [None]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other names for it")
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_host_that_vanishes_is_noticed_within_two_minutes(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """One that takes nothing and is there keeps its connection, unless it is a broker that we have written to."""
+
+    async def options() -> list[list[int]]:
+        taken, dialled = Peer(), Peer()
+        found, made = list[list[int]](), list[int]()
+        server = await asyncio.get_running_loop().create_server(lambda: taken.stream, "127.0.0.1", 0)
+        taken.stream.on_made = lambda: made.append(1)
+        await dial(dialled.stream, "127.0.0.1", server.sockets[0].getsockname()[1], None, "it")
+        await filled(made)
+        for peer in (taken, dialled):
+            assert peer.stream._transport is not None
+            raw = peer.stream._transport.get_extra_info("socket")
+            names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            alive = raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            found.append([alive, *(raw.getsockopt(socket.IPPROTO_TCP, name) for name in names)])
+            peer.stream.abort()
+        server.close()
+        return found
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(options()) == [[1, 60, 10, 6, 0], [1, 60, 10, 6, 120_000]]

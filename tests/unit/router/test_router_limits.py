@@ -14,12 +14,16 @@ class Someone:
     idle: float = 0.0
     named: str = "app at h"
     closed: list[str] = field(default_factory=list)
+    reset_for: list[str] = field(default_factory=list)
 
     def idle_for(self, now: float) -> float:
         return self.idle
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
+
+    def reset(self, reason: str) -> None:
+        self.reset_for.append(reason)
 
 
 def limits(connections: int = 10, address: int = 0, size: int = 100 << 20, idle: float = 60.0) -> Limits:
@@ -32,7 +36,7 @@ def test_those_who_hold_most_are_ended_until_the_rest_fits() -> None:
     for each in crowd:
         account.watch(each)
     account.relieve()
-    assert [bool(each.closed) for each in crowd] == [False, True, False, False]
+    assert [bool(each.reset_for) for each in crowd] == [False, True, False, False]
     assert account.buffered == 55 << 20
     assert account.ended == {Ended.MEMORY: 1}
 
@@ -48,7 +52,7 @@ def test_who_holds_nothing_any_more_is_looked_at_no_more_until_it_is_seen_again(
     assert account.buffered == 0
     account.watch(one)
     account.relieve()
-    assert one.closed == ["200 MB are kept for it, and all clients together are beyond the limit"]
+    assert one.reset_for == ["200 MB are kept for it, and all clients together are beyond the limit"]
 
 
 def test_a_host_has_no_more_connections_than_it_may_and_gets_room_when_one_ends() -> None:

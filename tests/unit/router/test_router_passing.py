@@ -16,16 +16,20 @@ import pytest
 import uvloop
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.routes import Serve
 from kmigrate.model.security import Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net import stream
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.router import listeners
 from kmigrate.router.apis.fetch import rewrite_fetch
+from kmigrate.router.apis.produce import PartitionAnswer, ProducePart, ProduceRequest, encode_answer, encode_request
 from kmigrate.router.listeners import ClientConnection
 from kmigrate.sandbox.security import SandboxSecurity
-from tests.unit.router.router_fakes import Stage, batch
+from tests.unit.router.router_fakes import Stage, batch, route
 from tests.unit.router.test_router_passing_fetch import BOOK, answered, cut
 
+Play = Callable[[asyncio.StreamWriter, int], Awaitable[None]]
 VERSION = 12
 PATIENCE_S = 20
 
@@ -33,6 +37,13 @@ PATIENCE_S = 20
 def fetch(correlation: int, version: int = VERSION) -> bytes:
     body = struct.pack(">hhih", 1, version, correlation, 1) + b"c\0" + bytes(20)
     return struct.pack(">i", len(body)) + body
+
+
+def produce(correlation: int, topic: str, acks: int = -1) -> bytes:
+    part = ProducePart(topic, 0, memoryview(batch()))
+    request = ProduceRequest(8, None, acks, 0, 30_000, (part,))
+    frame = encode_request(request, (part,), version=8, acks=acks, correlation=correlation, client_id="c")
+    return b"".join(bytes(each) for each in frame)
 
 
 def big(size: int, correlation: int = 77) -> bytes:
@@ -108,11 +119,12 @@ def test_bytes_that_make_no_sense_do_not_leave() -> None:
 
 
 class Target:
-    """One broker that sends to each Fetch what `play` writes."""
+    """One broker that sends to each request what `play` writes."""
 
-    def __init__(self, play: Callable[[asyncio.StreamWriter, int], Awaitable[None]]) -> None:
+    def __init__(self, play: Play) -> None:
         self._play = play
-        self.sent = 0
+        self.over = asyncio.Event()
+        """Set when a connection has ended."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -124,13 +136,14 @@ class Target:
             pass
         finally:
             writer.transport.abort()
+            self.over.set()
 
 
 class Scene:
     """A client's socket, a connection of the router, and a target."""
 
-    def __init__(self, stage: Stage, made: list[ClientConnection], port: int) -> None:
-        self.stage, self.made, self.port = stage, made, port
+    def __init__(self, stage: Stage, made: list[ClientConnection], port: int, target: Target) -> None:
+        self.stage, self.made, self.port, self.target = stage, made, port, target
         self.client = socket.socket()
         self.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         self.client.setblocking(False)
@@ -138,6 +151,9 @@ class Scene:
 
     async def sends(self, data: bytes) -> None:
         await self._loop.sock_connect(self.client, ("127.0.0.1", self.port))
+        await self.asks(data)
+
+    async def asks(self, data: bytes) -> None:
         await self._loop.sock_sendall(self.client, data)
 
     async def gets(self, size: int) -> bytes:
@@ -148,6 +164,11 @@ class Scene:
                 break
             out += more
         return bytes(out)
+
+    def resets(self) -> None:
+        """The client is gone, with answers unread."""
+        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.client.close()
 
     async def until(self, true: Callable[[], bool]) -> None:
         while not true():  # noqa: ASYNC110 - what it waits for tells nobody
@@ -164,32 +185,35 @@ class _Clusters:
 
 @asynccontextmanager
 async def scene_of(
-    play: Callable[[asyncio.StreamWriter, int], Awaitable[None]],
-    ca: SandboxSecurity | None = None,
-    held: Sequence[str] = (),
+    play: Play, ca: SandboxSecurity | None = None, held: Sequence[str] = (), plays_source: Play | None = None
 ) -> AsyncIterator[Scene]:
-    """Both sides in TLS where there is an authority for it."""
+    """Both sides in TLS where there is an authority for it; the topic "away" is forwarded to a source."""
     shows = None
     if ca is not None:
         shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         shows.load_cert_chain(*ca.issue("both"))
     tls = Tls(str(ca.ca_file)) if ca is not None else None
-    stage, made, failures = Stage(held=held), list[ClientConnection](), list[BaseException]()
-    target = await asyncio.start_server(Target(play).serve, "127.0.0.1", 0, ssl=shows)
-    port = target.sockets[0].getsockname()[1]
+    stage = Stage(route("away", Serve.FORWARD), held=held)
+    made, failures, broker = list[ClientConnection](), list[BaseException](), Target(play)
+    target = await asyncio.start_server(broker.serve, "127.0.0.1", 0, ssl=shows)
+    source = await asyncio.start_server(Target(plays_source or play).serve, "127.0.0.1", 0)
+    port, source_port = (server.sockets[0].getsockname()[1] for server in (target, source))
     tasks = TaskOwner(failures.append)
 
     async def addresses() -> Sequence[tuple[str, int]]:
         return [("127.0.0.1", port)]
 
+    async def source_addresses() -> Sequence[tuple[str, int]]:
+        return [("127.0.0.1", source_port)]
+
     def connection() -> stream.FrameStream:
         core, clusters = stage.core, _Clusters(port, tls)
         return ClientConnection(
-            core, tasks, addresses, lambda *_: addresses, clusters, made.append, lambda _: None, broker=1
+            core, tasks, addresses, lambda *_: source_addresses, clusters, made.append, lambda _: None, broker=1
         ).stream
 
     router = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, ssl=shows)
-    scene = Scene(stage, made, router.sockets[0].getsockname()[1])
+    scene = Scene(stage, made, router.sockets[0].getsockname()[1], broker)
     try:
         async with asyncio.timeout(PATIENCE_S):
             yield scene
@@ -200,8 +224,8 @@ async def scene_of(
         await tasks.close()
         router.close()
         target.close()
+        source.close()
         assert failures == []
-
 
 
 SIZE = 12_000_000
@@ -275,6 +299,136 @@ def test_a_client_that_does_not_read_keeps_the_broker_waiting_and_little_memory(
             wanted = shown(big(5 * SIZE, 1))
             assert await scene.gets(len(wanted)) == wanted
             await scene.until(lambda: scene.made[0].held == 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_does_not_read_keeps_no_promote_waiting() -> None:
+    """What it has written to a source is resolved when the source has answered, not when the client reads."""
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        await asked.wait()
+        writer.write(big(5 * SIZE, correlation))
+        await writer.drain()
+
+    async def store(writer: asyncio.StreamWriter, correlation: int) -> None:
+        asked.set()
+        await answers.wait()
+        writer.write(encode_answer([PartitionAnswer("away", 0, 0, 100)], version=8, correlation=correlation))
+
+    async def scenario() -> None:
+        async with scene_of(answer, plays_source=store) as scene:
+            await scene.sends(fetch(1) + produce(2, "away"))
+            await scene.until(lambda: bool(scene.made) and not scene.made[0].stream.writable)
+            in_flight = scene.stage.core.forwards.in_flight
+            assert in_flight == {"topic/l/away": 1}
+            answers.set()
+            await scene.until(lambda: in_flight == {"topic/l/away": 0})
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_does_not_read_is_read_no_further() -> None:
+    """As a broker has it: otherwise answers to what it asks for without end would wait for it."""
+    stored = 0
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        writer.write(big(5 * SIZE, correlation))
+        await writer.drain()
+
+    async def store(writer: asyncio.StreamWriter, correlation: int) -> None:
+        nonlocal stored
+        stored += 1
+        writer.write(encode_answer([PartitionAnswer("away", 0, 0, 100)], version=8, correlation=correlation))
+
+    async def scenario() -> None:
+        async with scene_of(answer, plays_source=store) as scene:
+            await scene.sends(fetch(1))
+            await scene.until(lambda: bool(scene.made) and not scene.made[0].stream.writable)
+            await scene.asks(produce(2, "away"))
+            await asyncio.sleep(0.1)
+            assert stored == 0
+            await scene.gets(len(shown(big(5 * SIZE, 1))))
+            await scene.until(lambda: stored == 1)
+
+    asyncio.run(scenario())
+
+
+def test_writes_without_an_answer_keep_no_connection_of_a_client_that_has_died_without_reading() -> None:
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        if correlation == 1:
+            writer.write(big(5 * SIZE, correlation))
+            await writer.drain()
+
+    async def scenario() -> None:
+        async with scene_of(answer) as scene:
+            await scene.sends(fetch(1) + produce(2, "free", acks=0))
+            await scene.until(lambda: bool(scene.made) and not scene.made[0].stream.writable)
+            scene.resets()
+            await scene.target.over.wait()
+
+    asyncio.run(scenario())
+
+
+async def nothing(writer: asyncio.StreamWriter, correlation: int) -> None:
+    """What a target says that is not asked."""
+
+
+async def full(scene: Scene) -> tuple[ClientConnection, int]:
+    """A client that does not read what it was told, less of it than would keep its brokers waiting; and how much."""
+    await scene.sends(b"")
+    await scene.until(lambda: bool(scene.made))
+    told = 0
+    while scene.made[0].stream.held < 2 << 20:
+        scene.made[0].reply([bytes(1 << 20)])
+        told += 1 << 20
+        await asyncio.sleep(0)
+    assert scene.made[0].stream.writable
+    return scene.made[0], told
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_connection_that_was_ended_is_reset_when_the_client_does_not_read_to_its_end(
+    loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "_PARTING_S", 0.1)
+
+    async def scenario() -> None:
+        async with scene_of(nothing) as scene:
+            client, told = await full(scene)
+            client.close("")
+            assert not client.stream.lost
+            await scene.until(lambda: client.stream.lost)
+            assert len(await scene.gets(told)) < told
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scenario())
+
+
+def test_a_client_that_reads_gets_what_was_written_before_the_end() -> None:
+    async def scenario() -> None:
+        async with scene_of(nothing) as scene:
+            client, told = await full(scene)
+            client.close("")
+            assert len(await scene.gets(told + 1)) == told
+
+    asyncio.run(scenario())
+
+
+def test_what_is_kept_for_who_is_beyond_the_limit_is_free_at_once() -> None:
+    """A client that is asked to read it first is the one that does not."""
+
+    async def scenario() -> None:
+        async with scene_of(nothing) as scene:
+            client, told = await full(scene)
+            limits = scene.stage.core.limits
+            limits.max_bytes = 1 << 20
+            limits.relieve()
+            assert client.stream.lost
+            [said] = scene.stage.outside.said
+            assert "all clients together are beyond the limit" in said
+            assert len(await scene.gets(told)) < told
 
     asyncio.run(scenario())
 

@@ -70,12 +70,16 @@ class Scene:
     def __init__(self, tasks: TaskOwner, broker: SaslBroker, password: str) -> None:
         self.password = password
         self.broker = broker
+        self.found = asyncio.Event()
+        """Whether anybody says yet where the broker is."""
+        self.found.set()
         self.outcomes: list[Outcome] = []
         self.ended: list[str] = []
         self._changed = asyncio.Event()
         self.upstream = Upstream(tasks, self._addresses, self._security, partial(self._note, self.ended))
 
     async def _addresses(self) -> Sequence[tuple[str, int]]:
+        await self.found.wait()
         return [("127.0.0.1", self.broker.port)]
 
     def _security(self) -> Security:
@@ -160,3 +164,33 @@ def test_a_refused_login_says_why_and_that_nothing_was_sent() -> None:
     assert [outcome.sent for outcome in scene.outcomes] == [False, False]
     assert all("refused the PLAIN login: no" in outcome.refused for outcome in scene.outcomes)
     assert "wrong" not in f"{scene.ended} {scene.outcomes}"
+
+
+def test_who_asked_through_a_connection_that_is_closed_before_it_is_open_is_told_that_nothing_was_sent() -> None:
+    """What is counted until it is answered would be counted for ever."""
+
+    async def act(scene: Scene) -> None:
+        scene.found.clear()
+        scene.send(1)
+        scene.send(2)
+        scene.upstream.close_now()
+        assert scene.outcomes == [Outcome(None, sent=False)] * 2
+        scene.found.set()
+        await scene.until(lambda: bool(scene.ended))
+
+    scene = play(act)
+    assert scene.broker.heard == []
+    assert len(scene.outcomes) == 2
+
+
+def test_a_connection_that_is_closed_when_answered_sends_what_waits_for_it_first() -> None:
+    async def act(scene: Scene) -> None:
+        scene.found.clear()
+        scene.send(1)
+        scene.upstream.close_when_answered()
+        assert scene.outcomes == []
+        scene.found.set()
+        await scene.until(lambda: bool(scene.ended))
+
+    scene = play(act)
+    assert [outcome.frame is not None for outcome in scene.outcomes] == [True]
