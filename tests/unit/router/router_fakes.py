@@ -145,7 +145,7 @@ class FakeOutside:
     produce_version: int = 11
     refreshed: list[str] = field(default_factory=list)
     ids: list[Callable[[int], None]] = field(default_factory=list)
-    asked: list[tuple[str, int, int, Callable[[bool], None]]] = field(default_factory=list)
+    asked: list[tuple[str, int, int, Callable[[bool | None], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
     joins: list[tuple[tuple[str, int, int], str, int, Callable[[int], None]]] = field(default_factory=list)
     stands_at: int = -1
@@ -186,7 +186,7 @@ class FakeOutside:
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         self.ids.append(then)
 
-    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
+    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         self.asked.append((topic, partition, producer_id, then))
 
     def join_at_target(

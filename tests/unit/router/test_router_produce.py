@@ -323,6 +323,17 @@ def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
     assert len(stage.outside.asked) == 1
 
 
+def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_not_after_that() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.outside.asked.pop()[3](None)
+    assert [asked[:3] for asked in stage.outside.asked] == [("t", 0, 5)]
+    stage.edge.clock = stage.edge.wakes[-1]
+    stage.outside.asked.pop()[3](None)
+    assert stage.outside.asked == []
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+
+
 def test_a_producer_that_never_met_the_source_passes() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(producer=6, sequence=123)))

@@ -45,8 +45,8 @@ class Desk:
         self.open: dict[str, tuple[str, ...]] = {}
         """Topics of the open transaction that DescribeTransactions tells, by where."""
         self.lost: set[tuple[str, int]] = set()
-        self.target_knows = True
-        """Whether the target's logs hold something of the producer."""
+        self.target_knows: bool | None = True
+        """Whether the target's logs hold something of the producer; None while they do not tell."""
         self.passed: list[tuple[str, int, Any]] = []
         self._correlation = 0
 
