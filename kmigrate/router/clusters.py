@@ -151,6 +151,10 @@ class Clusters:
         node = source.client.leader(topic, partition)
         return (node if node in source.client.metadata.brokers else -1), source.produce_version
 
+    def source_layout(self, link: str) -> object:
+        source = self._sources.get(link)
+        return source.client.metadata if source is not None else None
+
     def source_node(self, link: str) -> int:
         source = self._sources.get(link)
         if source is None:

@@ -108,6 +108,9 @@ class Outside(Protocol):
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         """Node id of the known leader (−1: unknown) and the highest Produce version the source speaks."""
 
+    def source_layout(self, link: str) -> object:
+        """The same one for as long as no leader of a source is known to have moved."""
+
     def source_node(self, link: str) -> int:
         """Node id of any broker of a source, −1 while none is known."""
 

@@ -156,9 +156,15 @@ class FakeOutside:
     versions: dict[int, int] = field(default_factory=dict)
     awaited: list[tuple[dict[tuple[str, int], int], Callable[[bool], None]]] = field(default_factory=list)
     """Positions that the target's copy must come to before they are told."""
+    _layout: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         return self.leaders.get((topic, partition), 1), self.produce_version
+
+    def source_layout(self, link: str) -> object:
+        if self._layout != self.leaders:
+            self._layout = dict(self.leaders)
+        return self._layout
 
     def source_node(self, link: str) -> int:
         return 7
