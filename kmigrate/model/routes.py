@@ -1,7 +1,8 @@
 """Who serves what, as one immutable table with one epoch, derived from the state and swapped at once.
 
-A request carries the epoch it was routed under; "no request older than epoch n is in flight" is a count, and
-that count is a fence's proof (AL-79).
+A router decides each request by the newest table it has, and counts by topic what has left for a source and is not
+resolved. Once a table says hold, that count only falls, and 0 is a fence's proof (AL-79): nothing that was decided by
+an older table is in flight.
 """
 
 from __future__ import annotations
@@ -69,16 +70,19 @@ def id_shift(target_cluster_id: str, link_uuid: str, generation: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """One mirrored topic's route. `epoch` is the fence epoch while held, `gate` the producers at the barrier."""
+    """The route of a topic that is mirrored, or was until its promote."""
 
     key: str
     link: str
     topic: str
     serve: Serve
     shift: int
+    """Added to producer ids on the way to the source."""
     fence_epoch: int
+    """The epoch of its newest fence, −1 before the first."""
     partitions: int
     gate: Mapping[int, tuple[ProducerMark, ...]]
+    """By partition the producers that the source holds below the barrier, once it is promoted."""
     target_id: str = ""
     """The topic's id at the target, as far as it is made."""
     sealed: bool = False

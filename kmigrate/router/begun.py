@@ -1,8 +1,9 @@
 """Transactions that routed producers have open at a source: forwards that are in flight until they end.
 
-An open transaction counts at each of its topics as one forward that is not resolved (`forwards`), so a fence is
-complete only when all of them have ended. It is entered before its AddPartitionsToTxn leaves, and ends when the
-source has answered its EndTxn, or an InitProducerId that ended it, or says that it is not open any more.
+An open transaction counts at each topic that its id writes as one forward that is not resolved (`forwards`), so a
+fence is complete only when all of them have ended: also at those that it has not reached yet, and may need before it
+can end. It is entered before its AddPartitionsToTxn leaves, and ends when the source has answered its EndTxn, or an
+InitProducerId that ended it, or says that it is not open any more.
 """
 
 from __future__ import annotations

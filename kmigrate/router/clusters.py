@@ -8,18 +8,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.finder import find_batch
 from kmigrate.cluster.transactions import add_partition, open_topics
-from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
+from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
-from kmigrate.net.clock import sleep
+from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.copied import wait_copied
 from kmigrate.router.core import StoredBatch
+from kmigrate.router.gate import GateKey
 
 __all__ = ["Clusters"]
 
@@ -27,6 +28,8 @@ _log = logging.getLogger("kmigrate.router")
 _DESCRIBE_TRANSACTIONS = 65
 _REFRESH_PAUSE_S = 0.05
 """Between two metadata reads of one source: a moved leader makes every client ask at once."""
+_LONGEST_ASKED_S = 5.0
+"""Whether the target knows a producer: no write with an answer is held for longer, and who still waits asks again."""
 
 
 class _Source:
@@ -91,6 +94,8 @@ class Clusters:
         """Links that may still mirror what their sources have."""
         self._refreshing_target = False
         self._target_tells = False
+        self._asking: dict[GateKey, list[Callable[[bool | None], None]]] = {}
+        """Who waits to hear whether the target knows a producer: one task asks for all."""
 
     async def learn_target(self) -> None:
         """What the target can be asked."""
@@ -145,6 +150,10 @@ class Clusters:
             return -1, -1
         node = source.client.leader(topic, partition)
         return (node if node in source.client.metadata.brokers else -1), source.produce_version
+
+    def source_layout(self, link: str) -> object:
+        source = self._sources.get(link)
+        return source.client.metadata if source is not None else None
 
     def source_node(self, link: str) -> int:
         source = self._sources.get(link)
@@ -266,26 +275,37 @@ class Clusters:
 
         self._tasks.start(ask())
 
-    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
+    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
+        key = topic, partition, producer_id
+        waiting = self._asking.get(key)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._asking[key] = [then]
+
         async def ask() -> None:
-            known = False
-            try:
-                code, states = (await self.target.describe_producers([(topic, partition)])).get(
-                    (topic, partition), (-1, ())
-                )
-                if code:
-                    await self.target.refresh([topic])
-                    raise Unreachable("producers-unknown", f"{topic}-{partition}: DescribeProducers answered {code}")
-                known = any(state.producer_id == producer_id for state in states)
-            except KmigrateError as error:
-                # Not knowing is told apart from knowing by the request's deadline: it is asked again until then.
-                _log.warning("gate: %s", error.what)
-                await sleep(_REFRESH_PAUSE_S)
-                self.ask_target(topic, partition, producer_id, then)
-                return
-            then(known)
+            known = await self._knows_producer(*key)
+            for each in self._asking.pop(key):
+                each(known)
 
         self._tasks.start(ask())
+
+    async def _knows_producer(self, topic: str, partition: int, producer_id: int) -> bool | None:
+        """Ask until the target's log tells; None where it has not in time."""
+        key, deadline = (topic, partition), monotonic() + _LONGEST_ASKED_S
+        while True:
+            try:
+                code, states = (await self.target.describe_producers([key])).get(key, (-1, ()))
+                if not code:
+                    return any(state.producer_id == producer_id for state in states)
+                await self.target.refresh([topic])
+                trouble = f"{topic}-{partition}: DescribeProducers answered {code}"
+            except KmigrateError as error:
+                trouble = error.what
+            if monotonic() >= deadline:
+                _log.warning("gate: %s", trouble)
+                return None
+            await sleep(_REFRESH_PAUSE_S)
 
     def join_at_target(
         self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]

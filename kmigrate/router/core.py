@@ -108,6 +108,9 @@ class Outside(Protocol):
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         """Node id of the known leader (−1: unknown) and the highest Produce version the source speaks."""
 
+    def source_layout(self, link: str) -> object:
+        """The same one for as long as no leader of a source is known to have moved."""
+
     def source_node(self, link: str) -> int:
         """Node id of any broker of a source, −1 while none is known."""
 
@@ -136,8 +139,8 @@ class Outside(Protocol):
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         """A fresh id of the target; −1 where none could be had."""
 
-    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
-        """Whether the target's log of a partition knows a producer."""
+    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
+        """Whether the target's log of a partition knows a producer; None where it has not told for some seconds."""
 
     def join_at_target(
         self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
@@ -252,10 +255,10 @@ class Core:
             open_.update(record.groups if record is not None else ())
         return self.followers.words(self.table, open_)
 
-    def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
-        """Ask whether the target's log of a partition knows a producer; one that it knows is never late again."""
+    def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
+        """As `Outside.ask_target`; a producer that the target knows is never late again."""
 
-        def told(known: bool) -> None:
+        def told(known: bool | None) -> None:
             if known:
                 self.late.written.add((topic, partition, producer_id))
             then(known)

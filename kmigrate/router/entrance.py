@@ -44,14 +44,16 @@ class Entrance:
         if not asked:
             self._without((), errand)
             return
-        waiting, unknown = set(asked), set[tuple[str, int]]()
+        answers: dict[tuple[str, int], bool | None] = {}
 
-        def told(key: tuple[str, int], known: bool) -> None:
-            waiting.discard(key)
-            if not known:
-                unknown.add(key)
-            if not waiting:
-                self._without(unknown, errand)
+        def told(key: tuple[str, int], known: bool | None) -> None:
+            answers[key] = known
+            if len(answers) < len(asked):
+                return
+            if None not in answers.values():
+                self._without([key for key, known in answers.items() if not known], errand)
+            elif not self._gone:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
         for key in sorted(asked):
             self._core.ask_written(*key, errand.producer_id, partial(told, key))

@@ -21,6 +21,7 @@ from kmigrate.router.apis.produce import (
     without_hints,
 )
 from kmigrate.router.core import Buffer, Core, Edge, Outcome
+from kmigrate.router.pipeline import Way
 from kmigrate.router.produce_path import Move, Plan, ProduceJudge
 
 __all__ = ["Exchange"]
@@ -161,8 +162,10 @@ class Exchange:
         for key, count in batches.items():
             self._core.forwards.leave(key, count)
         self._core.forwards.bytes += sum(map(len, pieces))
+        way = Way(link, node, version, self._core.outside.source_layout(link), plans)
+        self._judge.pipeline.send(way)
         self._edge.to_source(
-            link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, batches, outcome)
+            link, node, pieces, self._head.correlation_id, lambda outcome: self._source(part, way, batches, outcome)
         )
 
     def _encode(self, plans: Iterable[Plan], version: int, acks: int) -> list[Buffer]:
@@ -175,7 +178,8 @@ class Exchange:
             client_id=self._head.client_id,
         )
 
-    def _source(self, part: _Part, batches: Mapping[str, int], outcome: Outcome) -> None:
+    def _source(self, part: _Part, way: Way[Plan], batches: Mapping[str, int], outcome: Outcome) -> None:
+        self._judge.pipeline.answered(way)
         try:
             self._found(part, outcome)
         finally:

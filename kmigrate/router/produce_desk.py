@@ -144,7 +144,10 @@ class ProduceDesk:
                 held.offsets[plan.key] = offset
                 self._advance()
 
-            def then(known: bool) -> None:
+            def then(known: bool | None) -> None:
+                if known is None:
+                    self._ask_again(plan, held)
+                    return
                 stored = None if known else self._judge.stored(plan)
                 if stored is not None and plan.route is not None:
                     self._core.outside.find_on_source(plan.route.link, *plan.key[:2], stored, located)
@@ -153,6 +156,11 @@ class ProduceDesk:
                 self._advance()
 
             self._core.outside.ask_target(*plan.key, then)
+
+    def _ask_again(self, plan: Plan, held: Held) -> None:
+        """The target has not told whether it knows a producer: ask again if the write still waits."""
+        held.asked.discard(plan.key)
+        self._advance()
 
     def _enter_late(self, plan: Plan, held: Held) -> None:
         """Have a partition in its transaction before its first batch goes to the target (`late`, B)."""
@@ -172,8 +180,10 @@ class ProduceDesk:
                 held.refused[plan.key] = Code.INVALID_PRODUCER_EPOCH if code == Code.PRODUCER_FENCED else code
             self._advance()
 
-        def then(known: bool) -> None:
-            if known:
+        def then(known: bool | None) -> None:
+            if known is None:
+                self._ask_again(plan, held)
+            elif known:
                 held.known[plan.key] = True
                 self._advance()
             else:

@@ -7,7 +7,8 @@ its connection's order (B9).
 
 What one partition can meet:
   not mirrored     → target, as it came
-  forward          → source leader, producer id translated (design of producer identity)
+  forward          → source leader, producer id translated (design of producer identity); error 6 while another
+                     broker has yet to answer a batch of the producer (`pipeline`)
   hold             → wait, at most `hold_limit`, a quarter of the request's timeout and 5 s, then error 6 (B6);
                      a batch of a transaction that is open at the source goes there, so that it can end, and until
                      it has ended so does what is written beside it: the fence has to wait anyway
@@ -30,6 +31,7 @@ from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart,
 from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
 from kmigrate.router.identities import OwnProducer, StopRule
+from kmigrate.router.pipeline import Pipeline
 
 __all__ = ["Held", "Move", "Plan", "ProduceJudge", "read_produce"]
 
@@ -117,12 +119,13 @@ def _only_batch(part: ProducePart) -> Batch | Code:
 
 
 class ProduceJudge:
-    """Judges partitions for one client connection; keeps its own producer id and the stop rule."""
+    """Judges partitions for one client connection; keeps its own producer id, the stop rule and what is under way."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.own: OwnProducer | None = None
         self.stops = StopRule()
+        self.pipeline = Pipeline()
 
     def judge(self, request: ProduceRequest, held: Held | None) -> list[Plan]:
         """A plan for every partition, nothing changed yet."""
@@ -175,10 +178,12 @@ class ProduceJudge:
         return plan
 
     def _forward(self, plan: Plan, batch: Batch, route: TopicRoute) -> None:
-        part = plan.part
-        plan.node, plan.version = self._core.outside.source_leader(route.link, part.topic, part.partition)
+        part, link, outside = plan.part, route.link, self._core.outside
+        plan.node, plan.version = outside.source_leader(link, part.topic, part.partition)
         if plan.node < 0:
-            self._core.outside.refresh_source(route.link, part.topic)
+            outside.refresh_source(link, part.topic)
+            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+        elif not plan.own and self.pipeline.elsewhere(link, outside.source_layout(link), plan.key, plan.node):
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
         elif batch.producer_id >= 0 or self.own is not None:
             plan.move = Move.SOURCE

@@ -2,8 +2,9 @@
 
 Nearly all forwarded writes are such, and what is done for each of their batches is most of what they cost. So this
 knows one case only: idempotent batches, and those without an id, of topics that are forwarded to the same broker, with
-nothing stopped on the connection. Of any other request `look` says None and has changed nothing: `produce_path` judges
-it. And any answer but success is an `Exchange`'s to deal with, as of a request that it had sent itself.
+nothing stopped on the connection and nothing under way since before a leader moved. Of any other request `look` says
+None and has changed nothing: `produce_path` judges it. And any answer but success is an `Exchange`'s to deal with, as
+of a request that it had sent itself.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from kmigrate.records.batch import TRANSACTIONAL, next_sequence, stamp, translat
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, all_stored
 from kmigrate.router.core import Buffer, Core, Edge, Outcome
 from kmigrate.router.exchange import Exchange
+from kmigrate.router.gate import GateKey
+from kmigrate.router.pipeline import Way
 from kmigrate.router.produce_path import Move, Plan, ProduceJudge
 
 __all__ = ["Relay"]
 
 
 class _Written(NamedTuple):
-    """One batch: the producer id that the client knows, epoch and first sequence as the source sees them."""
+    """One batch: id, epoch and first sequence as its client gave them, and the latter two as the source sees them."""
 
     part: ProducePart
     route: TopicRoute
@@ -31,15 +34,12 @@ class _Written(NamedTuple):
     producer_id: int
     epoch: int
     sequence: int
+    source_epoch: int
+    source_sequence: int
 
-
-class _Way(NamedTuple):
-    """Where a request goes, with its batches."""
-
-    link: str
-    node: int
-    version: int
-    batches: list[_Written]
+    @property
+    def key(self) -> GateKey:
+        return self.part.topic, self.part.partition, self.producer_id
 
 
 class Relay:
@@ -50,12 +50,13 @@ class Relay:
         self._edge = edge
         self._judge = judge
 
-    def look(self, request: ProduceRequest) -> _Way | None:
+    def look(self, request: ProduceRequest) -> Way[_Written] | None:
         """The way of a request that is of this kind; nothing is changed yet."""
         own, routes, source_leader = self._judge.own, self._core.table.topics, self._core.outside.source_leader
         if request.acks == 0 or self._judge.stops.any:
             return None
         way: tuple[str, int, int] | None = None
+        layout: object = None
         topic: str | None = None
         route: TopicRoute | None = None
         batches = []
@@ -74,33 +75,42 @@ class Relay:
             node, version = source_leader(route.link, topic, part.partition)
             if way is None:
                 way = (route.link, node, version)
-                if node < 0 or version < request.version:
+                layout = self._core.outside.source_layout(route.link)
+                if node < 0 or version < request.version or self._judge.pipeline.predates(route.link, layout):
                     return None
             elif way != (route.link, node, version):
                 return None
-            batches.append(_Written(part, route, delta, producer_id, epoch, sequence))
-        return _Way(*way, batches) if way is not None else None
+            batches.append(_Written(part, route, delta, producer_id, epoch, sequence, epoch, sequence))
+        return Way(*way, layout, batches) if way is not None else None
 
     def send(
-        self, way: _Way, head: RequestHead, frame: bytearray, request: ProduceRequest, reply: Callable[[Buffer], None]
+        self,
+        way: Way[_Written],
+        head: RequestHead,
+        frame: bytearray,
+        request: ProduceRequest,
+        reply: Callable[[Buffer], None],
     ) -> None:
         """Stamp, count and send it now; `reply` is given its answer."""
         own, account, batches = self._judge.own, self._core.forwards, way.batches
         counts: dict[str, int] = {}
-        for at, (part, route, delta, producer_id, epoch, sequence) in enumerate(batches):
+        for at, written in enumerate(batches):
+            part, route, producer_id = written.part, written.route, written.producer_id
             counts[route.key] = counts.get(route.key, 0) + 1
             if producer_id >= 0:
                 translate(part.records, producer_id, producer_id + route.shift)
             elif own is not None:
-                epoch, sequence = own.stamp_for(part.topic, part.partition, delta + 1)
+                epoch, sequence = own.stamp_for(part.topic, part.partition, written.last_offset_delta + 1)
                 shown = own.producer_id + route.shift
                 stamp(part.records, producer_id=shown, epoch=epoch, sequence=sequence, base_offset=None)
-                batches[at] = _Written(part, route, delta, producer_id, epoch, sequence)
+                batches[at] = written._replace(source_epoch=epoch, source_sequence=sequence)
         for key, count in counts.items():
             account.leave(key, count)
         account.bytes += len(frame)
+        self._judge.pipeline.send(way)
 
         def done(outcome: Outcome) -> None:
+            self._judge.pipeline.answered(way)
             try:
                 if outcome.frame is not None and all_stored(outcome.frame, request.version, len(batches)):
                     self._stored(batches)
@@ -119,17 +129,18 @@ class Relay:
         acknowledged = self._core.forwards.acknowledged
         for batch in batches:
             if batch.producer_id >= 0:
-                acknowledged(batch.route.key, batch.part.partition, batch.producer_id, batch.epoch, _last(batch))
+                acknowledged(batch.route.key, batch.part.partition, batch.producer_id, batch.source_epoch, _last(batch))
 
 
 def _last(batch: _Written) -> int:
-    return next_sequence(batch.sequence, batch.last_offset_delta)
+    return next_sequence(batch.source_sequence, batch.last_offset_delta)
 
 
-def _plan(written: _Written, way: _Way) -> Plan:
-    """The decision for a batch that has left, as the judge would have made it."""
+def _plan(written: _Written, way: Way[_Written]) -> Plan:
+    """The decision for a batch that has left, as the judge made it of the batch that had come."""
     (batch,) = walk(written.part.records)
-    batch.producer_id, batch.producer_epoch, batch.base_sequence = written[3:]
+    batch.producer_id, batch.producer_epoch = written.producer_id, written.epoch
+    batch.base_sequence = written.sequence
     plan = Plan(written.part, Move.SOURCE, batch, written.route, way.node, way.version)
-    plan.epoch, plan.last_sequence = written.epoch, _last(written)
+    plan.epoch, plan.last_sequence = written.source_epoch, _last(written)
     return plan

@@ -9,8 +9,8 @@ A  InitProducerId goes to the target, then to the source of every link that stil
 B  A transaction is where its first topics are, or its first group: one that follows is at its link's source, any other
    at the target. What is elsewhere is refused: an error that ends the transaction and not the producer.
 C  Under a fence a transaction may not begin where any topic of its transactional id is fenced, or any group frozen, and
-   may not reach out to a fenced topic. One that is open there may go on and end: it counts as in flight until then
-   (`begun`).
+   may not reach out to a fenced topic that its id had not written before the fence. One that is open may go on and
+   end: it counts as in flight until then at all topics that its id writes (`begun`).
 D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
 E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
@@ -258,8 +258,7 @@ class TransactionDesk:
         if not wanted.keys() <= set(record.topics):
             self._couple(errand, record, wanted)
             return
-        keys = {self._core.table.topics[topic].key for topic in wanted}
-        entry = self._core.begun.enter(link, errand.name, errand.epoch, keys)
+        entry = self._places.enter(link, errand.name, errand.epoch, wanted)
         entry.ask()
         message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
 
@@ -320,7 +319,7 @@ class TransactionDesk:
         if group not in record.groups:
             self._keep(errand, replace(record, groups=tuple(sorted({*record.groups, group}))))
             return
-        entry = self._core.begun.enter(link, errand.name, errand.epoch, ())
+        entry = self._places.enter(link, errand.name, errand.epoch, ())
         entry.ask()
         message = _OFFSETS(
             transactional_id=errand.name,

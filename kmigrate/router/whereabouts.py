@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.transactions import frame_request, read_answer
+from kmigrate.router.begun import Entry
 from kmigrate.router.core import Core, Edge
 from kmigrate.router.holders import Holders
 
@@ -92,7 +94,9 @@ class Whereabouts:
                 then(code)
                 return
             if not code and state.transaction_state in OPEN_STATES:
-                self._enter(link, name, (topic.topic for topic in state.topics))
+                holder = self.holders.records(name).get(link)
+                epoch = holder.epoch if holder is not None else -1
+                self.enter(link, name, epoch, (topic.topic for topic in state.topics)).known = True
             self._ask_sources(name, head, links, then)
 
         client_id = head.client_id if head is not None else None
@@ -108,8 +112,19 @@ class Whereabouts:
         asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
         self.edge.to_target([asked], head.correlation_id, told)
 
-    def _enter(self, link: str, name: str, topics: Iterable[str]) -> None:
+    def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
+        """Count the id's transaction as open: at these topics, and at the others that it may still reach out to.
+
+        Its record says which: they are promoted together, so were one of them fenced without it, fence and transaction
+        would wait for each other. One that is fenced already may have been said to be drained, and is not reached.
+        """
         routes = self.core.table.topics
-        keys = {routes[topic].key for topic in topics if topic in routes and routes[topic].link == link}
-        holder = self.holders.records(name).get(link)
-        self.core.begun.enter(link, name, holder.epoch if holder is not None else -1, keys).known = True
+        record = self.holders.records(name).get(link)
+        written = {topic for topic in topics if topic in routes}
+        written.update(
+            topic
+            for topic in (record.topics if record is not None else ())
+            if topic in routes and routes[topic].serve is Serve.FORWARD
+        )
+        keys = {routes[topic].key for topic in written if routes[topic].link == link}
+        return self.core.begun.enter(link, name, epoch, keys)

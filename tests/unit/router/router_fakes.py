@@ -145,7 +145,7 @@ class FakeOutside:
     produce_version: int = 11
     refreshed: list[str] = field(default_factory=list)
     ids: list[Callable[[int], None]] = field(default_factory=list)
-    asked: list[tuple[str, int, int, Callable[[bool], None]]] = field(default_factory=list)
+    asked: list[tuple[str, int, int, Callable[[bool | None], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
     joins: list[tuple[tuple[str, int, int], str, int, Callable[[int], None]]] = field(default_factory=list)
     stands_at: int = -1
@@ -156,9 +156,15 @@ class FakeOutside:
     versions: dict[int, int] = field(default_factory=dict)
     awaited: list[tuple[dict[tuple[str, int], int], Callable[[bool], None]]] = field(default_factory=list)
     """Positions that the target's copy must come to before they are told."""
+    _layout: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
         return self.leaders.get((topic, partition), 1), self.produce_version
+
+    def source_layout(self, link: str) -> object:
+        if self._layout != self.leaders:
+            self._layout = dict(self.leaders)
+        return self._layout
 
     def source_node(self, link: str) -> int:
         return 7
@@ -186,7 +192,7 @@ class FakeOutside:
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         self.ids.append(then)
 
-    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool], None]) -> None:
+    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         self.asked.append((topic, partition, producer_id, then))
 
     def join_at_target(

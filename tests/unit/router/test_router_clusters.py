@@ -1,8 +1,9 @@
-"""What the router asks of a source that does not answer: again and again, and it says so once."""
+"""What the router asks of a cluster that does not answer: again and again, not for ever, and it says so once."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +14,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Unreachable
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.router import clusters
 from kmigrate.router.clusters import Clusters
 from tests.unit.router.router_fakes import table
 
@@ -67,3 +69,60 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
         "source of link l: a:1 timed out",
         "source of link l: it answers again",
     ]
+
+
+class _Target:
+    """A cluster whose leaders are away at first; its logs know producer 5."""
+
+    def __init__(self, away: float) -> None:
+        self._away = away
+        """How often it does not tell."""
+        self.asked = 0
+
+    async def describe_producers(self, keys: list[tuple[str, int]]) -> Any:
+        self.asked += 1
+        if self.asked <= self._away:
+            raise Unreachable("leader-unknown", "nobody leads")
+        return {key: (0, (SimpleNamespace(producer_id=5),)) for key in keys}
+
+
+def _told(target: _Target, *producer_ids: int) -> list[bool | None]:
+    """What everybody is told who asks at once of these producers; no task is left behind."""
+
+    async def scenario() -> list[bool | None]:
+        failures: list[BaseException] = []
+        tasks = TaskOwner(failures.append)
+        made = Clusters(
+            cast("ClusterClient", target), lambda _: cast("ClusterClient", None), tasks, lambda: None, lambda: None
+        )
+        answers: list[asyncio.Future[bool | None]] = []
+        for producer_id in producer_ids:
+            answers.append(asyncio.get_running_loop().create_future())
+            made.ask_target("t", 0, producer_id, answers[-1].set_result)
+        async with asyncio.timeout(20):
+            told = [await answer for answer in answers]
+        asked = target.asked
+        await asyncio.sleep(2 * clusters._REFRESH_PAUSE_S)
+        assert target.asked == asked
+        await tasks.close()
+        assert failures == []
+        return told
+
+    return asyncio.run(scenario())
+
+
+def test_a_target_that_does_not_tell_whether_it_knows_a_producer_is_asked_once_for_all_who_wait_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clusters, "_LONGEST_ASKED_S", 0.2)
+    target = _Target(away=math.inf)
+    assert _told(target, *[5] * 50) == [None] * 50
+    assert 2 <= target.asked <= 0.2 / clusters._REFRESH_PAUSE_S + 1
+    assert [record.getMessage() for record in caplog.records] == ["gate: nobody leads"]
+
+
+def test_a_target_that_tells_at_last_has_told_all_who_wait() -> None:
+    target = _Target(away=3)
+    assert _told(target, 5, 6, 5) == [True, False, True]
+    assert target.asked == 5, "who asks of the same producer asks together"
+    assert _told(target, 5) == [True]

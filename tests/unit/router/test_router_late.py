@@ -14,7 +14,7 @@ from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import FakeEdge, route
 from tests.unit.router.test_router_transactions import ADD, END, NAME, OFFSETS, Desk, T
 
-FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH = 90, 51, 48, 47
+FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH, LOADING = 90, 51, 48, 47, 14
 
 
 def promoted(*topics: str, knows: bool = False) -> Desk:
@@ -150,6 +150,24 @@ def test_a_coordinator_that_is_busy_is_asked_again() -> None:
     desk.stage.session.advance()
     desk.hears()
     desk.stage.outside.joins.pop()[3](0)
+    assert len(desk.stage.edge.sent) == 1
+
+
+def test_while_the_target_does_not_tell_whether_a_partition_is_late_nothing_is_said_to_be_in() -> None:
+    desk = promoted("t", "u")
+    desk.target_knows = None
+    assert desk.add("t", "u") == {"t": LOADING, "u": LOADING}
+    assert desk.asked(ADD) == []
+    desk.target_knows = True
+    assert desk.add("t", "u") == {"t": 0, "u": 0}
+
+
+def test_a_first_batch_that_waits_asks_again_where_the_target_does_not_tell() -> None:
+    desk = promoted(knows=True)
+    assert desk.produce("t", sequence=8) is None
+    desk.stage.outside.asked.pop()[3](None)
+    assert desk.stage.edge.sent == []
+    desk.hears()
     assert len(desk.stage.edge.sent) == 1
 
 

@@ -135,6 +135,44 @@ def test_batches_behind_a_failed_one_wait_until_it_comes_again() -> None:
     assert stage.outside.refreshed == ["t"]
 
 
+@pytest.mark.parametrize("version", [9, 8])
+@pytest.mark.parametrize("stored", [False, True])
+def test_no_batch_goes_to_a_new_leader_while_one_of_its_producer_is_unanswered_at_the_old_one(
+    version: int, stored: bool
+) -> None:
+    """The new leader would tell of a gap (45), or not know the producer and take the second batch for its first."""
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.outside.produce_version = version  # the request is relayed as it is, or made anew
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.outside.leaders["t", 0] = 2
+    stage.produce(("t", 0, batch(sequence=1)), ("t", 1, batch(sequence=0)))
+    stage.produce(("t", 0, batch(producer=6)))
+    first, beside, other = stage.edge.sent
+    assert [sent.where for sent in (first, beside, other)] == ["source 1", "source 1", "source 2"]
+    assert [part.partition for part in beside.request.parts] == [1]
+    first.answer(0 if stored else NOT_LEADER)
+    beside.answer()
+    other.answer()
+    told = [[error for _, _, error in answers] for _, answers in stage.told()]
+    assert told == [[0 if stored else NOT_LEADER], [NOT_LEADER, 0], [0]]
+    for sequence in (0, 1, 2)[stored:]:
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    assert [(sent.where, _batch_of(sent).base_sequence) for sent in stage.edge.sent[3:]] == [
+        ("source 2", sequence) for sequence in (0, 1, 2)[stored:]
+    ]
+
+
+def test_what_a_new_leader_may_be_sent_is_known_also_when_the_old_one_could_not_be_reached() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.outside.leaders["t", 0] = 2
+    done = stage.edge.sent.pop().done
+    assert done is not None
+    done(Outcome(None, sent=False))
+    stage.produce(("t", 0, batch(sequence=0)))
+    assert [sent.where for sent in stage.edge.sent] == ["source 2"]
+
+
 @pytest.mark.parametrize("error", [3, 5, 72, 74])
 def test_moved_leaders_look_like_moved_leaders_whatever_the_source_says(error: int) -> None:
     stage = Stage(route("t", Serve.FORWARD))
@@ -321,6 +359,17 @@ def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
     stage.produce(("t", 0, batch(sequence=901)))
     assert [_batch_of(s).base_sequence for s in stage.edge.sent] == [900, 901]
     assert len(stage.outside.asked) == 1
+
+
+def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_not_after_that() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.outside.asked.pop()[3](None)
+    assert [asked[:3] for asked in stage.outside.asked] == [("t", 0, 5)]
+    stage.edge.clock = stage.edge.wakes[-1]
+    stage.outside.asked.pop()[3](None)
+    assert stage.outside.asked == []
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
 
 
 def test_a_producer_that_never_met_the_source_passes() -> None:

@@ -89,6 +89,14 @@ class Swap:
     serve: Serve
 
 
+@dataclass(frozen=True)
+class Lead:
+    """Another leader of partition 0 of topic `a`."""
+
+    node: int
+
+
+Step = Write | Answer | Swap | Lead
 _BATCH = st.tuples(
     st.sampled_from(("a", "a", "b", "free")),
     st.integers(0, 2),
@@ -108,7 +116,8 @@ _STEPS = st.lists(
     _WRITES
     | _WRITES
     | st.builds(Answer, st.integers(0, 3), _ERRORS, st.sampled_from((None, None, None, True, False)))
-    | st.builds(Swap, st.sampled_from((Serve.FORWARD, Serve.HOLD, Serve.LOCAL))),
+    | st.builds(Swap, st.sampled_from((Serve.FORWARD, Serve.HOLD, Serve.LOCAL)))
+    | st.builds(Lead, st.integers(1, 2)),
     max_size=14,
 )
 _OF_B = route("b", Serve.FORWARD)
@@ -124,10 +133,12 @@ class Played:
         self._open: list[Sent] = []
         self._seen = 0
 
-    def step(self, step: Write | Answer | Swap) -> None:
+    def step(self, step: Step) -> None:
         stage = self.stage
         if isinstance(step, Swap):
             stage.swap(route("a", step.serve, fence_epoch=9), _OF_B)
+        elif isinstance(step, Lead):
+            stage.outside.leaders["a", 0] = step.node
         elif isinstance(step, Write):
             made = [(t, p, batch(producer, epoch, sequence)) for t, p, producer, epoch, sequence in step.batches]
             if step.broken >= 0:
@@ -168,7 +179,7 @@ class Played:
 
 @given(_STEPS)
 def test_nobody_can_tell_whether_a_write_was_relayed_or_judged_partition_by_partition(
-    steps: list[Write | Answer | Swap],
+    steps: list[Step],
 ) -> None:
     relayed, judged = Played(), Played()
     judged.stage.session._writes._relay.look = lambda request: None  # type: ignore[method-assign]

@@ -45,8 +45,8 @@ class Desk:
         self.open: dict[str, tuple[str, ...]] = {}
         """Topics of the open transaction that DescribeTransactions tells, by where."""
         self.lost: set[tuple[str, int]] = set()
-        self.target_knows = True
-        """Whether the target's logs hold something of the producer."""
+        self.target_knows: bool | None = True
+        """Whether the target's logs hold something of the producer; None while they do not tell."""
         self.passed: list[tuple[str, int, Any]] = []
         self._correlation = 0
 
@@ -418,13 +418,58 @@ def test_a_fence_holds_what_begins_and_lets_what_is_open_end() -> None:
 
 
 def test_an_open_transaction_does_not_reach_out_to_a_topic_that_was_fenced_without_it() -> None:
-    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD), topics=("u",))
     desk.add("u")
     desk.stage.swap(route("t", Serve.HOLD, fence_epoch=5), route("u", Serve.FORWARD))
     assert desk.add("t") is None
     assert (in_flight(desk, "t"), in_flight(desk, "u")) == (0, 1)
     desk.stage.swap(route("t", Serve.LOCAL), route("u", Serve.FORWARD))
     assert desk.codes_of(desk.read(ADD, 3)) == {"t": 29}
+
+
+def _coupled(*serves: Serve, **values: Any) -> Desk:
+    """A holder that has written both topics before."""
+    return Desk(*map(route, ("t", "u"), serves or (Serve.FORWARD, Serve.FORWARD)), topics=("t", "u"), **values)
+
+
+@pytest.mark.parametrize("begin", [lambda desk: desk.add("t"), lambda desk: desk.offsets("g")])
+def test_a_fence_waits_for_an_open_transaction_at_all_topics_that_its_id_writes(begin: Callable[[Desk], Any]) -> None:
+    """They are promoted together: it could not end before it has written the other, nor the fence before it ends."""
+    desk = _coupled()
+    follows(desk)
+    begin(desk)
+    fenced(desk, "t", "u")
+    fences = desk.stage.core.forwards.fences(desk.stage.core.table)
+    assert (fences["topic/l/t"].in_flight, fences["topic/l/u"].in_flight) == (1, 1)
+    assert desk.add("u") == {"u": 0}
+    assert desk.passed[-1][0] == "source"
+    assert desk.end() == 0
+    assert (in_flight(desk, "t"), in_flight(desk, "u")) == (0, 0)
+    assert desk.add("u") is None
+
+
+def test_a_transaction_that_another_router_has_begun_counts_at_all_topics_that_its_id_writes() -> None:
+    desk = _coupled(tells=True)
+    desk.open["source"] = ("t",)
+    assert desk.add("t") == {"t": 0}
+    fenced(desk, "t", "u")
+    assert in_flight(desk, "u") == 1
+    assert desk.add("u") == {"u": 0}
+
+
+def test_a_topic_that_is_fenced_before_a_transaction_is_heard_of_is_not_reached_by_it() -> None:
+    """The fence may be complete, and the barrier read."""
+    desk = _coupled(Serve.FORWARD, Serve.HOLD, tells=True)
+    desk.open["source"] = ("t",)
+    assert desk.add("t") == {"t": 0}
+    assert in_flight(desk, "u") == 0
+    assert desk.add("u") is None
+
+
+def test_what_is_promoted_already_waits_for_no_open_transaction() -> None:
+    desk = _coupled(Serve.FORWARD, Serve.LOCAL)
+    assert desk.add("t") == {"t": 0}
+    assert in_flight(desk, "u") == 0
 
 
 def test_what_a_fence_holds_too_long_is_told_to_come_again() -> None:
