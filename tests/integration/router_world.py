@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.recent import RecentBatches
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import (
@@ -38,6 +39,7 @@ from kmigrate.model.records import (
 from kmigrate.model.routes import routing_table
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
@@ -151,6 +153,9 @@ class World:
                 seen.setdefault(partition, []).extend(
                     ProducerMark(s.producer_id - shift, s.producer_epoch, s.last_sequence) for s in states
                 )
+            recent = await RecentBatches(client).read_to(await client.log_ends(keys), monotonic() + 15)
+            for (_, partition), marks in recent.items():
+                seen[partition] += [replace(mark, producer_id=mark.producer_id - shift) for mark in marks]
         return {partition: merge_marks(marks) for partition, marks in seen.items()}
 
     def shift(self, topic: str) -> int:
