@@ -65,6 +65,15 @@ class RouterProcess:
         self.process.kill()
         self.process.wait()
 
+    def stop_before_sending(self) -> None:
+        """Have it stand still with a write in its hands that it has looked at and not sent; SIGCONT wakes it."""
+        self.process.send_signal(signal.SIGUSR1)
+        status = Path(f"/proc/{self.process.pid}/status")
+        deadline = time.monotonic() + 20
+        while "State:\tT" not in status.read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline, f"router {self.name} has sent no write"
+            time.sleep(0.005)
+
     def stop(self) -> int:
         self.process.terminate()
         self.process.send_signal(signal.SIGCONT)  # also where a test left it standing still
