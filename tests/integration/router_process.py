@@ -4,9 +4,9 @@
 
 SETTINGS are fields of RouterSettings as JSON.
 
-Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. SIGUSR1 has it stop itself (SIGSTOP) when its next
-write to a source has been looked at and counted, and is about to be sent. STATE_VIA=host:port is where it reaches the
-state log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs.
+Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. SIGUSR1 has it stop itself (SIGSTOP) when its
+next write to a source has been looked at and counted, and is about to be sent. STATE_VIA=host:port is where it reaches
+the state log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs.
 """
 
 from __future__ import annotations

@@ -177,6 +177,15 @@ class World:
             found = await client.describe_producers(keys)
             return {s.producer_id for _, states in found.values() for s in states}
 
+    async def stand_ins(self, home: RouterProcess) -> list[str]:
+        """Where clients of a router are received besides, once another one says that it is."""
+
+        def kept(_: State) -> list[str] | None:
+            heard = self.log.alive(RouterPresence)
+            return [each.stand_ins[home.bootstrap] for each in heard if home.bootstrap in each.stand_ins] or None
+
+        return await self.log.wait(kept, 15, "a stand-in")
+
     async def routers_apply(self, count: int = 1) -> None:
         """Wait until that many routers follow the newest state."""
         epoch = self.log.state.epoch
