@@ -6,7 +6,7 @@ A session answers only for partitions that changed, so an idle estate costs next
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.protocol.codes import Code
@@ -20,7 +20,7 @@ from kmigrate.protocol.hot import (
     encode_fetch,
 )
 
-__all__ = ["FetchSession", "fetch_one"]
+__all__ = ["FetchSession", "fetch_full", "fetch_one"]
 
 _SESSION_ERRORS = frozenset({Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH})
 _MAX_EPOCH = (1 << 31) - 1
@@ -88,6 +88,27 @@ class FetchSession:
         return answer
 
 
+async def fetch_full(
+    client: ClusterClient,
+    node: int,
+    parts: Sequence[FetchPartition],
+    *,
+    purpose: str,
+    read_committed: bool = False,
+    max_wait_ms: int = 100,
+    max_bytes: int = 64 << 20,
+) -> FetchAnswer:
+    """One fetch that belongs to no session."""
+    connection = await client.connection(node, purpose)
+    frame = await connection.call_raw(
+        FETCH,
+        FETCH_VERSION,
+        encode_fetch(parts, max_wait_ms=max_wait_ms, max_bytes=max_bytes, read_committed=read_committed),
+        flexible=True,
+    )
+    return decode_fetch(frame)
+
+
 async def fetch_one(
     client: ClusterClient,
     node: int,
@@ -98,11 +119,7 @@ async def fetch_one(
     max_wait_ms: int = 100,
 ) -> FetchedPartition:
     """One partition's answer to one full fetch."""
-    connection = await client.connection(node, purpose)
-    frame = await connection.call_raw(
-        FETCH,
-        FETCH_VERSION,
-        encode_fetch([part], max_wait_ms=max_wait_ms, read_committed=read_committed),
-        flexible=True,
+    answer = await fetch_full(
+        client, node, [part], purpose=purpose, read_committed=read_committed, max_wait_ms=max_wait_ms
     )
-    return decode_fetch(frame).partitions[0]
+    return answer.partitions[0]

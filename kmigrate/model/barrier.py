@@ -1,8 +1,9 @@
 """What is known of producers at a barrier: marks from several witnesses, merged to the newest of each.
 
 A mark says: of this producer id, in this epoch, this sequence is stored on the source. Witnesses are the routers
-(what they saw acknowledged) and the source broker (DescribeProducers); a broker forgets a producer by its records'
-own timestamps (V6), a router forgets when it dies, so neither is enough alone.
+(what they saw acknowledged), the source broker (DescribeProducers) and the end of the source's log. A broker forgets a
+producer by its records' own timestamps (V6), a router forgets when it dies, and of the log only the end is looked at:
+none is enough alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from kmigrate.model.ids import SEQUENCES
 from kmigrate.model.records import BarrierRecord, ProducerMark
 
-__all__ = ["barrier_chunks", "merge_marks", "sequence_after"]
+__all__ = ["barrier_chunks", "merge_marks", "newest", "sequence_after"]
 
 _CHUNK = 5_000
 """Producers in one record: about 200 kB of JSON, well below max.message.bytes."""
@@ -23,18 +24,23 @@ def sequence_after(one: int, other: int) -> bool:
     return 0 < (one - other) % SEQUENCES < SEQUENCES // 2
 
 
+def newest(known: ProducerMark | None, mark: ProducerMark) -> ProducerMark:
+    """The later of two marks of one producer id."""
+    if (
+        known is None
+        or mark.epoch > known.epoch
+        or (mark.epoch == known.epoch and sequence_after(mark.last_sequence, known.last_sequence))
+    ):
+        return mark
+    return known
+
+
 def merge_marks(marks: Iterable[ProducerMark]) -> tuple[ProducerMark, ...]:
     """The newest mark of each producer id, in order of ids."""
-    newest: dict[int, ProducerMark] = {}
+    found: dict[int, ProducerMark] = {}
     for mark in marks:
-        known = newest.get(mark.producer_id)
-        if (
-            known is None
-            or mark.epoch > known.epoch
-            or (mark.epoch == known.epoch and sequence_after(mark.last_sequence, known.last_sequence))
-        ):
-            newest[mark.producer_id] = mark
-    return tuple(newest[i] for i in sorted(newest))
+        found[mark.producer_id] = newest(found.get(mark.producer_id), mark)
+    return tuple(found[i] for i in sorted(found))
 
 
 def barrier_chunks(

@@ -19,6 +19,9 @@ F  Topics that transactions couple are fenced only when all of them are to be pr
    A group whose positions these transactions commit is handed over before the fence, and opens after the flip.
 G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
    the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
+H  The end of the source's log has a say in the barrier table: the broker may have forgotten producers whose records are
+   old (V6), and who else saw their acknowledgements may be dead. It is read before the fence, and behind the fence only
+   what has come since.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
+from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset, ProducerState
+from kmigrate.cluster.recent import RecentBatches
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
@@ -84,6 +88,11 @@ class TopicPromotion:
     """The same before the fence: topics that only wait until their groups are handed over."""
     waits: dict[str, str] = field(default_factory=dict)
     """What each topic waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
+    recent: RecentBatches = field(init=False)
+    """What the ends of the source's logs say of its producers (H)."""
+
+    def __post_init__(self) -> None:
+        self.recent = RecentBatches(self.source)
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
@@ -176,6 +185,9 @@ class TopicPromotion:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
         questions = together(self._both_ends(record), self.source.describe_producers(self._keys(record)))
         await together(self._refreshed(), questions)
+        ends = await self.source.list_offsets(dict.fromkeys(self._keys(record), LATEST))
+        readable = {key: end for key, end in ends.items() if not end.error}
+        await self.recent.read_to(readable, self._deadline(record))
 
     def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
         progress = self._progress(record)
@@ -272,7 +284,13 @@ class TopicPromotion:
 
     async def _read_marks(self, record: TopicRecord) -> dict[int, tuple[ProducerMark, ...]]:
         """The barrier table, read once the barrier stands (rule B)."""
-        told = await self.source.describe_producers(self._keys(record))
+        ends = {
+            (self.topic, partition): LogOffset(0, barrier.offset, barrier.leader_epoch)
+            for partition, barrier in record.barrier.items()
+        }
+        told, recent = await together(
+            self.source.describe_producers(self._keys(record)), self.recent.read_to(ends, self._deadline(record))
+        )
         for (topic, partition), (error, producers) in told.items():
             if error:
                 raise Refused("no-barrier", f"the producers of {topic}-{partition} cannot be read (error {error})")
@@ -282,7 +300,7 @@ class TopicPromotion:
                         "open-transaction",
                         f"producer id {producer.producer_id} has a transaction open on {topic}-{partition}",
                     )
-        return self._marks(record, {key: producers for key, (_, producers) in told.items()})
+        return self._marks(record, {key: producers for key, (_, producers) in told.items()}, recent)
 
     async def _write_marks(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
         """Put the barrier table into the state log, where every router reads it before the flip.
@@ -297,9 +315,12 @@ class TopicPromotion:
             await self.log.append(decide)
 
     def _marks(
-        self, record: TopicRecord, producers: Mapping[tuple[str, int], tuple[ProducerState, ...]]
+        self,
+        record: TopicRecord,
+        producers: Mapping[tuple[str, int], tuple[ProducerState, ...]],
+        recent: Mapping[tuple[str, int], tuple[ProducerMark, ...]],
     ) -> dict[int, tuple[ProducerMark, ...]]:
-        """Marks by partition from routers and broker, in the ids that clients know."""
+        """Marks by partition from routers, broker and log, in the ids that clients know."""
         link = self.log.state.link(self.link)
         assert link is not None
         shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
@@ -309,6 +330,12 @@ class TopicPromotion:
                 ProducerMark(s.producer_id - shift, s.producer_epoch, s.last_sequence)
                 for s in states
                 if 0 <= s.producer_id - shift < DIRECT_LIMIT and s.last_sequence >= 0
+            ]
+        for (_, partition), found in recent.items():
+            marks[partition] += [
+                replace(mark, producer_id=mark.producer_id - shift)
+                for mark in found
+                if 0 <= mark.producer_id - shift < DIRECT_LIMIT
             ]
         for presence in self.log.alive(RouterPresence):
             ack = presence.fences.get(record.key)

@@ -4,8 +4,9 @@
 
 SETTINGS are fields of RouterSettings as JSON.
 
-Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. STATE_VIA=host:port is where it reaches the state
-log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs.
+Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. SIGUSR1 has it stop itself (SIGSTOP) when its
+next write to a source has been looked at and counted, and is about to be sent. STATE_VIA=host:port is where it reaches
+the state log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import json
 import logging
 import os
 import signal
+import struct
 import sys
 import uuid
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvloop
@@ -25,6 +28,11 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
+from kmigrate.protocol.frames import SIZE
+from kmigrate.protocol.hot import PRODUCE
+from kmigrate.router import server
+from kmigrate.router.core import Buffer, Outcome
+from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.server import Router
 from kmigrate.router.settings import RouterSettings
 from kmigrate.state.log import StateLog
@@ -37,6 +45,24 @@ def cluster_settings(name: str, bootstrap: str) -> ClusterSettings:
 
 def open_source(link: LinkRecord) -> ClusterClient:
     return ClusterClient(cluster_settings(link.source.name, link.source.bootstrap))
+
+
+class StoppingConnection(ClientConnection):
+    """A client's connection that can stop the whole process between a write's check and its sending."""
+
+    asked = False
+
+    def to_source(
+        self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
+    ) -> None:
+        if StoppingConnection.asked and struct.unpack_from(">h", parts[0], len(SIZE.pack(0))) == (PRODUCE,):
+            StoppingConnection.asked = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+        super().to_source(link, node, parts, correlation, done)
+
+
+def stop_at_the_next_write() -> None:
+    StoppingConnection.asked = True
 
 
 class Detour(ClusterClient):
@@ -56,6 +82,7 @@ async def main(name: str, target: str, port: int, more: dict[str, Any]) -> None:
         print("bootstrap", router.bootstrap, flush=True)
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, stop_at_the_next_write)
         running = asyncio.create_task(router.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -69,5 +96,6 @@ async def main(name: str, target: str, port: int, more: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    server.ClientConnection = StoppingConnection  # type: ignore[attr-defined]
     logging.basicConfig(level=os.environ["ROUTER_LOG"], format="%(asctime)s %(name)s %(message)s")
     uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])))

@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.recent import RecentBatches
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import (
@@ -38,6 +39,7 @@ from kmigrate.model.records import (
 from kmigrate.model.routes import routing_table
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
@@ -62,6 +64,15 @@ class RouterProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def stop_before_sending(self) -> None:
+        """Have it stand still with a write in its hands that it has looked at and not sent; SIGCONT wakes it."""
+        self.process.send_signal(signal.SIGUSR1)
+        status = Path(f"/proc/{self.process.pid}/status")
+        deadline = time.monotonic() + 20
+        while "State:\tT" not in status.read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline, f"router {self.name} has sent no write"
+            time.sleep(0.005)
 
     def stop(self) -> int:
         self.process.terminate()
@@ -151,6 +162,9 @@ class World:
                 seen.setdefault(partition, []).extend(
                     ProducerMark(s.producer_id - shift, s.producer_epoch, s.last_sequence) for s in states
                 )
+            recent = await RecentBatches(client).read_to(await client.log_ends(keys), monotonic() + 15)
+            for (_, partition), marks in recent.items():
+                seen[partition] += [replace(mark, producer_id=mark.producer_id - shift) for mark in marks]
         return {partition: merge_marks(marks) for partition, marks in seen.items()}
 
     def shift(self, topic: str) -> int:
@@ -162,6 +176,15 @@ class World:
             keys = [(topic, partition) for partition in client.metadata.topics[topic].partitions]
             found = await client.describe_producers(keys)
             return {s.producer_id for _, states in found.values() for s in states}
+
+    async def stand_ins(self, home: RouterProcess) -> list[str]:
+        """Where clients of a router are received besides, once another one says that it is."""
+
+        def kept(_: State) -> list[str] | None:
+            heard = self.log.alive(RouterPresence)
+            return [each.stand_ins[home.bootstrap] for each in heard if home.bootstrap in each.stand_ins] or None
+
+        return await self.log.wait(kept, 15, "a stand-in")
 
     async def routers_apply(self, count: int = 1) -> None:
         """Wait until that many routers follow the newest state."""

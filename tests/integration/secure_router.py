@@ -26,6 +26,7 @@ class SecureRouter:
     pair: SecurePair
     bootstrap: str
     log: Path
+    process: subprocess.Popen[bytes]
 
     def client(self, user: str = "producers", mechanism: str = "SCRAM-SHA-512", **more: Any) -> dict[str, Any]:
         """librdkafka's settings of a user of the target; the router's certificate is of the target's authority."""
@@ -62,7 +63,7 @@ def secure_router(pair: SecurePair, folder: Path, section: str, clients: str = "
             told = [json.loads(line) for line in log.read_text("utf-8").splitlines() if line.startswith("{")]
             return next((one["bootstrap"] for one in told if one["event"] == "router-listening"), "")
 
-        yield SecureRouter(pair, str(wait_until(listens, 30, "the router to listen")), log)
+        yield SecureRouter(pair, str(wait_until(listens, 30, "the router to listen")), log, process)
     finally:
         process.terminate()
         process.wait(15)

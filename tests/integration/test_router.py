@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
@@ -248,10 +249,13 @@ def _until_stored(bootstrap: str, topic: str, count: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("age_days", [0, 3])
 def test_a_retry_of_what_the_source_stored_is_answered_as_a_duplicate_after_the_flip(
-    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, age_days: int
 ) -> None:
+    """Also where the source has forgotten its producer for the age of the records (V6), and no router has seen it."""
     topic = unique_name("retry")
+    timestamp = int((time.time() - age_days * 86_400) * 1000)
     told: list[Any] = []
 
     def noted(error: Any, message: Any) -> None:
@@ -266,19 +270,24 @@ def test_a_retry_of_what_the_source_stored_is_answered_as_a_duplicate_after_the_
             with router("r1", target) as first:
                 port = int(first.bootstrap.rsplit(":", 1)[1])
                 producer = Producer({"bootstrap.servers": first.bootstrap, "enable.idempotence": True})
-                producer.produce(topic, b"one", partition=0, on_delivery=noted)
+                producer.produce(topic, b"one", partition=0, timestamp=timestamp, on_delivery=noted)
                 await quietly(producer.flush, 10)
                 source.pause(1)
-                producer.produce(topic, b"two", partition=0, on_delivery=noted)
+                producer.produce(topic, b"two", partition=0, timestamp=timestamp, on_delivery=noted)
                 await quietly(producer.poll, 0.5)
                 first.kill()
             source.resume(1)
             await quietly(_until_stored, source.bootstrap, topic, 2)
+            for _ in range(150 if age_days else 0):
+                if not await world.source_producers(topic):
+                    break
+                await asyncio.sleep(0.1)
+            assert bool(await world.source_producers(topic)) is (age_days == 0)
             record = await world.fence(topic)
             await world.flip(topic, record.fence_epoch, [])
             with router("r1", target, port):
                 left = await quietly(producer.flush, 20)
-                producer.produce(topic, b"three", partition=0, on_delivery=noted)
+                producer.produce(topic, b"three", partition=0, timestamp=timestamp, on_delivery=noted)
                 left += await quietly(producer.flush, 20)
 
         assert left == 0

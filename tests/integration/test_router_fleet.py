@@ -16,13 +16,11 @@ from pathlib import Path
 import pytest
 
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import RouterPresence
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
-from kmigrate.state.log import StateLog
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values
 
@@ -99,7 +97,7 @@ def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_the
         async with link_between(source, target, unique_name("link")) as world:
             await world.put(topic, TopicPhase.MIRRORING)
             with router("other", target), router("home", target) as home:
-                await world.log.wait(lambda _: stand_ins(world.log, home.bootstrap) or None, 15, "a stand-in")
+                await world.stand_ins(home)
                 with (
                     java_producer(home.bootstrap, topic, SOURCE_VERSION) as java,
                     Writer(home.bootstrap, topic, "w") as writer,
@@ -120,11 +118,6 @@ def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_the
                 assert all(found == sorted(found) for found in numbers.values())
 
     asyncio.run(scenario())
-
-
-def stand_ins(log: StateLog, home: str) -> list[str]:
-    """Where clients of a router are received besides, once that router says so itself by hearing of it."""
-    return [each.stand_ins[home] for each in log.alive(RouterPresence) if home in each.stand_ins]
 
 
 def java_wrote(source: KafkaCluster, topic: str) -> bool:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka import Producer
 
+from kmigrate.model.records import RouterPresence
+from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.hostile.requests import request
-from tests.integration.router_world import RouterProcess, Writer, beside_a_router
-from tests.integration.test_router_rubbish import CLOSED, Wire, rss_mb, unharmed, versions
+from tests.integration.router_world import (
+    RouterProcess,
+    Writer,
+    beside_a_router,
+    link_between,
+    quietly,
+    router,
+    values,
+)
+from tests.integration.test_router_rubbish import CLOSED, Wire, batch, produce, rss_mb, unharmed, versions
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -57,6 +69,61 @@ def test_consumers_that_never_read_are_ended_before_they_fill_the_memory_of_all(
                 time.sleep(0.1)
 
     beside_a_router(source, target, unique_name("link"), attack, max_buffered=64 * _MB)
+
+
+def test_requests_beyond_their_length_and_connections_beyond_their_number_end_alone(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """Small bounds: the last request and the last connection within them are taken, the first beyond them is closed."""
+    calm, most, connections = unique_name("calm"), 300_000, 12
+    make_topic(target, calm, partitions=3)
+    told: list[str] = []
+    closed: list[int] = []
+
+    def hear(error: Any, _: Any) -> None:
+        told.append(error.name() if error else "")
+
+    def look(running: RouterProcess) -> None:
+        with unharmed(running, calm):
+            around = len(produce((calm, 0, bytes(batch(b"v" * most))))) - 4 - most
+            for length, stored in ((most, True), (most + 1, False)):
+                whole = produce((calm, 0, bytes(batch(b"v" * (length - around)))))
+                assert struct.unpack_from(">i", whole) == (length,)
+                with Wire(running.bootstrap) as wire:
+                    wire.send(whole)
+                    assert (wire.answer() != CLOSED) is stored
+            producer = Producer(
+                {"bootstrap.servers": running.bootstrap, "message.timeout.ms": 2000, "log_level": 0}, logger=None
+            )
+            for size in (most - 1000, most):
+                producer.produce(calm, b"x" * size, partition=1, on_delivery=hear)
+                assert producer.flush(10) == 0
+        with contextlib.ExitStack() as stack:
+            crowd = [stack.enter_context(Wire(running.bootstrap)) for _ in range(2 * connections)]
+            for wire in crowd:
+                wire.send(versions())
+            answered = [wire.answer() != CLOSED for wire in crowd]
+            assert sum(answered) in (connections - 1, connections), "the writer's last connection may still be ending"
+            closed.append(answered.count(False))
+        with Writer(running.bootstrap, calm, "later") as later:
+            later.until(20)
+        assert later.errors == []
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            with router("r1", target, max_frame=most, max_connections=connections) as running:
+                await quietly(look, running)
+
+                def counted(_: State) -> int | None:
+                    (presence,) = world.log.alive(RouterPresence)
+                    ended = presence.limits.ended if presence.limits is not None else {}
+                    return ended["connections"].count if "connections" in ended else None
+
+                assert await world.log.wait(counted, 15, "the router to say whom it closed") == closed[0]
+
+    asyncio.run(scenario())
+    assert told == ["", "_MSG_TIMED_OUT"]
+    assert [len(value) for value in values(target.bootstrap, calm)[1] if value.startswith(b"x")] == [most - 1000]
 
 
 def test_who_says_nothing_or_comes_too_often_is_closed(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +23,13 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.hostile.requests import HARMLESS, Nonsense, framed, request
 from tests.integration.router_world import RouterProcess, Writer, beside_a_router, link_between, quietly, router, values
+from tests.integration.secure_router import SecureRouter
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 
 _PATIENCE_S = 10.0
+_ENDED = (ConnectionError, ssl.SSLEOFError)
 CLOSED = b"closed"
 
 
@@ -43,7 +47,7 @@ class Wire:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(*_ENDED):
             self.socket.sendall(data)
 
     def answer(self) -> bytes:
@@ -53,7 +57,7 @@ class Wire:
 
     def _exactly(self, count: int) -> bytes:
         data = b""
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(*_ENDED):
             while len(data) < count:
                 more = self.socket.recv(count - len(data))
                 if not more:
@@ -62,10 +66,10 @@ class Wire:
         return data
 
 
-def answers(address: str, data: bytes, count: int) -> list[bytes]:
+def answers(address: str, data: bytes, count: int, connect: Callable[[str], Wire] = Wire) -> list[bytes]:
     """The first answers to some bytes, up to the end of the connection."""
     out: list[bytes] = []
-    with Wire(address) as wire:
+    with connect(address) as wire:
         wire.send(data)
         while len(out) < count:
             out.append(wire.answer())
@@ -74,13 +78,13 @@ def answers(address: str, data: bytes, count: int) -> list[bytes]:
     return out
 
 
-def rss_mb(process: RouterProcess) -> float:
-    status = Path(f"/proc/{process.process.pid}/status").read_text(encoding="utf-8")
+def rss_mb(running: RouterProcess | SecureRouter) -> float:
+    status = Path(f"/proc/{running.process.pid}/status").read_text(encoding="utf-8")
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-def descriptors(process: RouterProcess) -> int:
-    return len(list(Path(f"/proc/{process.process.pid}/fd").iterdir()))
+def descriptors(running: RouterProcess | SecureRouter) -> int:
+    return len(list(Path(f"/proc/{running.process.pid}/fd").iterdir()))
 
 
 def versions(correlation: int = 7, client: bytes | None = b"x") -> bytes:
@@ -174,9 +178,16 @@ def told(answer: bytes) -> list[int]:
 
 
 @contextlib.contextmanager
-def unharmed(running: RouterProcess, topic: str, more_mb: int = 100) -> Iterator[None]:
+def unharmed(
+    running: RouterProcess | SecureRouter,
+    topic: str,
+    more_mb: int = 100,
+    *,
+    login: Mapping[str, Any] | None = None,
+    partitions: int = 3,
+) -> Iterator[None]:
     """Another client writes through it, and afterwards memory and descriptors are about what they were."""
-    with Writer(running.bootstrap, topic, "calm") as writer:
+    with Writer(running.bootstrap, topic, "calm", dict(login or {}), partitions=partitions) as writer:
         writer.until(50)
         before, fds = rss_mb(running), descriptors(running)
         yield
@@ -199,24 +210,38 @@ def broker_listener(running: RouterProcess) -> str:
     return f"{host}:{struct.unpack_from('>i', answer, at + 2 + length)[0]}"
 
 
+def answers_as(broker: str, listeners: Iterable[str], connect: Callable[[str], Wire] = Wire) -> None:
+    """Each of a router's listeners answers each piece with the bytes that the broker answers with, or closes."""
+    for what, data in CLOSES.items():
+        for address in (broker, *listeners):
+            assert answers(address, data, 1, connect) == [CLOSED], (what, address)
+    for what, (data, count) in ALIKE.items():
+        direct = answers(broker, data, count, connect)
+        for address in listeners:
+            routed = answers(address, data, count, connect)
+            if what.startswith("ApiVersions"):  # the list itself is the router's own
+                direct, routed = [direct[0][:6]], [routed[0][:6]]
+            assert routed == direct, (what, address)
+
+
 def test_rubbish_is_answered_as_the_target_does_or_ends_its_own_connection(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
+    """Also at the listener that is kept for clients of another router."""
     topic = unique_name("calm")
     make_topic(target, topic, partitions=3)
 
-    def compare(running: RouterProcess) -> None:
+    def compare(running: RouterProcess, stand_in: str) -> None:
         with unharmed(running, topic):
-            for address in (running.bootstrap, broker_listener(running)):
-                for what, data in CLOSES.items():
-                    assert answers(address, data, 1) == answers(target.bootstrap, data, 1) == [CLOSED], what
-                for what, (data, count) in ALIKE.items():
-                    direct, routed = answers(target.bootstrap, data, count), answers(address, data, count)
-                    if what.startswith("ApiVersions"):  # the list itself is the router's own
-                        direct, routed = [direct[0][:6]], [routed[0][:6]]
-                    assert routed == direct, what
+            answers_as(target.bootstrap, (running.bootstrap, broker_listener(running), stand_in))
 
-    beside_a_router(source, target, unique_name("link"), compare)
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            with router("r1", target) as running, router("home", target) as home:
+                (stand_in,) = await world.stand_ins(home)
+                await quietly(compare, running, stand_in)
+
+    asyncio.run(scenario())
 
 
 def test_garbage_for_a_mirrored_topic_is_refused_as_its_source_does(

@@ -60,7 +60,7 @@ def write_directly(bootstrap: str, topic: str) -> str:
 def test_a_sealed_topic_takes_no_write_and_no_client_of_a_router_is_told_so(
     source: KafkaCluster, target: KafkaCluster, make_topic: Callable[..., None], unique_name: Callable[[str], str]
 ) -> None:
-    """One of two routers stands still, with its client's writes in its hands, from before the fence until the seal."""
+    """One of two routers stands still between a write's check and its sending, from before the fence until the seal."""
     topic = unique_name("sealed")
     make_topic(source, topic, partitions=3, config={LIMIT: "2000000"})
     make_topic(target, topic, partitions=3)
@@ -78,7 +78,7 @@ def test_a_sealed_topic_takes_no_write_and_no_client_of_a_router_is_told_so(
             ):
                 for writer in (at_a, at_b):
                     await quietly(writer.until, 100)
-                b.process.send_signal(signal.SIGSTOP)
+                await quietly(b.stop_before_sending)
                 record = await world.fence(topic)
                 acks = await world.drained(topic, record.fence_epoch)
                 await world.log.wait(lambda _: sealer.unheard(record) or None, 20, "b to be silent")

@@ -22,10 +22,12 @@ from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.security import Permit
+from tests.hostile.requests import request
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly
 from tests.integration.secure_router import Calm, SecureRouter, entry, secure_router, written
 from tests.integration.secure_world import MOVER, SESSION_MS, SecurePair, token
+from tests.integration.test_router_rubbish import Wire, answers_as, unharmed
 
 Names = Callable[[str], str]
 
@@ -329,11 +331,11 @@ def test_nonsense_before_a_login_ends_its_own_connection_and_nobody_elses(
     permit(pair.target, "mover", topic)
     section = 'security_protocol = "SASL_SSL"\nlogin_timeout_ms = 2500'
     with secure_router(pair, tmp_path / "rubbish", section) as running:
-        host, port = running.bootstrap.rsplit(":", 1)
         context = ssl.create_default_context(cafile=str(pair.target.security.ca_file))
 
-        def end_of(junk: bytes, *, inside: bool) -> bytes:
+        def end_of(address: str, junk: bytes, *, inside: bool) -> bytes:
             """All that is answered until the router closes; fails if it does not."""
+            host, port = address.rsplit(":", 1)
             with socket.create_connection((host, int(port)), timeout=20) as plain:
                 connection = context.wrap_socket(plain, server_hostname=host) if inside else plain
                 try:
@@ -347,13 +349,40 @@ def test_nonsense_before_a_login_ends_its_own_connection_and_nobody_elses(
                 finally:
                     connection.close()
 
-        with Writer(running.bootstrap, topic, "w", mover(running), partitions=1) as writer:
-            writer.until(20)
-            with ThreadPoolExecutor() as threads:
-                ended = [threads.submit(end_of, junk, inside=True) for junk in INSIDE.values()]
-                ended += [threads.submit(end_of, junk, inside=False) for junk in OUTSIDE.values()]
+        with unharmed(running, topic, login=mover(running), partitions=1), ThreadPoolExecutor(20) as threads:
+            ended = []
+            for address in (running.bootstrap, broker_listener(running)):
+                ended += [threads.submit(end_of, address, junk, inside=True) for junk in INSIDE.values()]
+                ended += [threads.submit(end_of, address, junk, inside=False) for junk in OUTSIDE.values()]
             for each in ended:
                 each.result()
-            writer.until(writer.acked + 20)
-        assert writer.errors == []
         assert "Traceback" not in running.log.read_text("utf-8")
+
+
+def broker_listener(running: SecureRouter) -> str:
+    """The router's listener of the target's only broker, as librdkafka is told."""
+    broker = AdminClient(mover(running)).list_topics(timeout=10).brokers[1_000_001]
+    return f"{broker.host}:{broker.port}"
+
+
+def test_rubbish_after_a_login_is_answered_as_the_target_does_or_ends_its_own_connection(
+    pair: SecurePair, passing: SecureRouter, unique_name: Names
+) -> None:
+    topic = unique_name("calm")
+    made(pair, topic)
+    permit(pair.target, "mover", topic)
+    context = ssl.create_default_context(cafile=str(pair.target.security.ca_file))
+
+    def logged_in(address: str) -> Wire:
+        wire = Wire(address)
+        wire.socket = context.wrap_socket(wire.socket, server_hostname=address.rsplit(":", 1)[0])
+        wire.send(request(17, 1, struct.pack(">h", 5) + b"PLAIN"))
+        assert wire.answer()[4:6] == b"\0\0"
+        words = f"\0mover\0{MOVER}".encode()
+        wire.send(request(36, 0, struct.pack(">i", len(words)) + words))
+        assert wire.answer()[4:6] == b"\0\0"
+        return wire
+
+    with unharmed(passing, topic, login=mover(passing), partitions=1):
+        answers_as(pair.target.bootstrap, (passing.bootstrap, broker_listener(passing)), logged_in)
+    assert "Traceback" not in passing.log.read_text("utf-8")

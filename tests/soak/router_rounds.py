@@ -130,7 +130,7 @@ class Rounds:
             case Fault.CUT_OFF:
                 self._relay.refuse()
             case Fault.STOPPED:
-                b.process.send_signal(signal.SIGSTOP)
+                b.stop_before_sending()
             case Fault.KILLED:
                 self._run.source.pause(1)
                 time.sleep(dice.uniform(0.05, 0.3))

@@ -169,6 +169,32 @@ def test_metadata_shows_the_router_and_hides_topics_that_still_align(version: in
     assert int(answer.topics[1].error_code) == 5 and answer.topics[1].partitions == ()
 
 
+@pytest.mark.parametrize("version", [4, 13])
+def test_each_of_ten_thousand_partitions_keeps_its_own_leader_under_its_name_here(version: int) -> None:
+    kind = entity(3, version, "response")
+    broker_type, topic_type = element(kind, "brokers"), element(kind, "topics")
+    part_type = element(topic_type, "partitions")
+
+    def nodes(index: int) -> list[int]:
+        return [1 + index % 2, 2 - index % 2]
+
+    def topic(name: str, indexes: range) -> Any:
+        parts = (blank(part_type, partition_index=i, leader_id=nodes(i)[0], replica_nodes=nodes(i)) for i in indexes)
+        return blank(topic_type, name=name, topic_id=uuid.uuid4(), partitions=tuple(parts))
+
+    brokers = tuple(blank(broker_type, node_id=n, host="real", port=9) for n in (1, 2))
+    topics = (topic("wide", range(9_000)), topic("other", range(1_000)))
+    frame = bytearray(frame_answer(blank(kind, brokers=brokers, topics=topics), 77))
+    shown, stranger = rewrite_answer(frame, _head(3, version), BOOK, set())
+    assert not stranger
+    for told, asked in zip(_read(3, version, shown).topics, topics, strict=True):
+        seen = [(int(p.partition_index), int(p.leader_id), [int(n) for n in p.replica_nodes]) for p in told.partitions]
+        assert seen == [
+            (index, 1_000_000 + nodes(index)[0], [1_000_000 + node for node in nodes(index)])
+            for index in range(len(asked.partitions))
+        ]
+
+
 def _head(key: int, version: int) -> Any:
     raw = encode_request_head(key, version, 77, b"c", is_flexible(key, version))
     return peek_request(bytearray(len(raw).to_bytes(4, "big") + raw), is_flexible(key, version))

@@ -54,6 +54,22 @@ def test_a_mixed_request_is_split_and_its_answers_merged_in_request_order(versio
     assert stage.told(version) == [(1, [("t", 1, 0), ("t", 0, 0), ("free", 0, 0)])]
 
 
+def test_topics_whose_names_differ_in_a_dot_and_an_underscore_go_their_own_ways() -> None:
+    """Kafka's metrics confuse such names, so that it makes no second one; old clusters have both."""
+    stage = Stage(route("a.b", Serve.FORWARD), route("a_b", Serve.HOLD, fence_epoch=2))
+    stage.produce(("a.b", 0, batch()))
+    stage.produce(("a_b", 0, batch()))
+    assert [(s.where, s.request.parts[0].topic) for s in stage.edge.sent] == [("source 1", "a.b")]
+    assert stage.core.forwards.in_flight == {"topic/l/a.b": 1}
+    stage.swap(route("a.b", Serve.FORWARD), route("a_b", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 0),)}))
+    ((topic, partition, producer, then),) = stage.outside.asked
+    assert (topic, partition, producer) == ("a_b", 0, 5)
+    then(False)
+    stage.edge.sent[0].answer()
+    assert stage.told() == [(1, [("a.b", 0, 0)]), (2, [("a_b", 0, 0)])]
+    assert [s.where for s in stage.edge.sent] == ["source 1"], "the other one is what its own source holds already"
+
+
 def test_answers_leave_in_the_order_of_requests() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     stage.produce(("t", 0, batch()))

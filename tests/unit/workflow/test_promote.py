@@ -68,7 +68,22 @@ class FakeCluster:
     async def describe_producers(self, keys: Any) -> Any:
         return dict.fromkeys(keys, (0, self.producers))
 
+    async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
+        return {key: self.ends[key] for key in wanted}
+
     async def refresh(self, topics: Any = None) -> None: ...
+
+
+@dataclass
+class FakeRecent:
+    """The end of a log that always says the same, and notes to which offsets it was asked to read."""
+
+    marks: tuple[ProducerMark, ...]
+    asked: list[int] = field(default_factory=list)
+
+    async def read_to(self, ends: Any, _: float) -> dict[tuple[str, int], tuple[ProducerMark, ...]]:
+        self.asked += [end.offset for end in ends.values()]
+        return dict.fromkeys(ends, self.marks)
 
 
 @dataclass
@@ -107,10 +122,13 @@ class Stage:
     mapped_to: int = -1
     """Where the mirror says the barrier is on the target, of a mapped topic."""
     marks: dict[int, tuple[ProducerMark, ...]] = field(default_factory=dict)
+    recent: FakeRecent = field(default_factory=lambda: FakeRecent(()))
 
     def promotion(self) -> TopicPromotion:
         sealer = Sealer(self.log, self.source, self.source_admin, self.silent_s)  # type: ignore[arg-type]
-        return TopicPromotion("l", "t", self.log, self.source, self.target, self.admin, sealer)  # type: ignore[arg-type]
+        made = TopicPromotion("l", "t", self.log, self.source, self.target, self.admin, sealer)  # type: ignore[arg-type]
+        made.recent = self.recent  # type: ignore[assignment]
+        return made
 
     @property
     def record(self) -> TopicRecord:
@@ -226,6 +244,16 @@ def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients
     }
     flip = next(i for i, r in enumerate(stage.log.history) if isinstance(r, TopicRecord) and r.promoted_ms)
     assert stage.log.history.index(barrier) < flip, "routers read the table before the flip"
+
+
+def test_what_only_the_end_of_the_sources_log_remembers_is_in_the_barrier_table() -> None:
+    marks = (ProducerMark(SHIFT + 7, 0, 44), ProducerMark(SHIFT + 8, 0, 3), ProducerMark(12, 0, 9))
+    recent = FakeRecent(marks)
+    stage = Stage(source=FakeCluster(producers=(ProducerState(SHIFT + 8, 0, 5, 1, -1),)), recent=recent)
+    promoted(stage)
+    (barrier,) = [r for r in stage.log.history if isinstance(r, BarrierRecord)]
+    assert barrier.producers == dict.fromkeys((0, 1), (ProducerMark(7, 0, 44), ProducerMark(8, 0, 5)))
+    assert recent.asked == [100, 100] * 2, "once before the fence, and to the barrier behind it"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""The newest batches of a log's producers, read from a scripted log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster import recent
+from kmigrate.cluster.client import LogOffset
+from kmigrate.cluster.recent import RecentBatches
+from kmigrate.errors import Unreachable
+from kmigrate.model.records import ProducerMark
+from kmigrate.net.clock import monotonic
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.hot import FetchAnswer, FetchedPartition, FetchPartition
+from kmigrate.records.build import one_record_batch
+
+KEY = ("t", 0)
+
+
+@dataclass
+class ScriptedLog:
+    """One partition; an answer holds the batch at the asked offset, and as many more as it may."""
+
+    batches: dict[int, bytes] = field(default_factory=dict)
+    start: int = 0
+    end: int = 0
+    refuses: list[int] = field(default_factory=list)
+    """Errors of the next answers."""
+    asked: list[int] = field(default_factory=list)
+
+    def append(self, producer: int, sequence: int, size: int = 10) -> None:
+        batch = one_record_batch(b"k", b"v" * size, timestamp=1, producer_id=producer, epoch=0, sequence=sequence)
+        batch[0:8] = self.end.to_bytes(8, "big")
+        self.batches[self.end] = bytes(batch)
+        self.end += 1
+
+    def leader(self, *_: Any) -> int:
+        return 1
+
+    async def refresh(self, _: Any) -> None: ...
+
+    async def list_offsets(self, wanted: Iterable[Any]) -> dict[Any, LogOffset]:
+        return {key: LogOffset(0, self.start, 3) for key in wanted}
+
+    async def fetch(self, _: Any, __: int, parts: Sequence[FetchPartition], **___: Any) -> FetchAnswer:
+        at = parts[0].offset
+        self.asked.append(at)
+        error = self.refuses.pop(0) if self.refuses else 0
+        records = b"".join(self.batches.get(offset, b"") for offset in range(at, min(at + 1000, self.end)))
+        view = memoryview(b"" if error else records)
+        return FetchAnswer(0, 0, 0, [FetchedPartition(*KEY, error, self.end, self.end, self.start, (), -1, view)])
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> ScriptedLog:
+    scripted = ScriptedLog()
+    monkeypatch.setattr(recent, "fetch_full", scripted.fetch)
+    return scripted
+
+
+def read(reader: RecentBatches, end: int, epoch: int = 3, patience_s: float = 5.0) -> set[ProducerMark]:
+    ends = {KEY: LogOffset(0, end, epoch)}
+    return set(asyncio.run(reader.read_to(ends, monotonic() + patience_s))[KEY])
+
+
+def test_the_newest_sequence_of_each_producer_counts_also_where_a_broker_took_an_old_one_again(
+    log: ScriptedLog,
+) -> None:
+    for producer, sequence in ((7, 0), (7, 1), (8, 5), (-1, -1), (7, 0)):
+        log.append(producer, sequence)
+    assert read(RecentBatches(log), log.end) == {ProducerMark(7, 0, 1), ProducerMark(8, 0, 5)}  # type: ignore[arg-type]
+
+
+def test_a_later_look_reads_only_what_has_come_since(log: ScriptedLog) -> None:
+    reader = RecentBatches(log)  # type: ignore[arg-type]
+    log.append(7, 0)
+    read(reader, log.end)
+    log.append(8, 0)
+    assert read(reader, log.end) == {ProducerMark(7, 0, 0), ProducerMark(8, 0, 0)}
+    assert read(reader, log.end) == {ProducerMark(7, 0, 0), ProducerMark(8, 0, 0)}
+    assert log.asked == [0, 1]
+
+
+def test_what_was_read_under_another_leader_epoch_is_read_anew(log: ScriptedLog) -> None:
+    reader = RecentBatches(log)  # type: ignore[arg-type]
+    for sequence in range(3):
+        log.append(7, sequence)
+    read(reader, log.end)
+    log.end = 2  # an unclean election has cut the last batch off
+    assert read(reader, log.end, epoch=4) == {ProducerMark(7, 0, 1)}
+
+
+def test_the_last_mebibyte_is_looked_at_however_small_its_batches_are(log: ScriptedLog) -> None:
+    log.append(6, 0)
+    for sequence in range(12_000):
+        log.append(7 if sequence else 5, sequence)
+    marks = read(RecentBatches(log), log.end)  # type: ignore[arg-type]
+    assert {mark.producer_id for mark in marks} == {5, 6, 7}
+    log.asked.clear()
+    for sequence in range(3):
+        log.append(9, sequence, size=1 << 20)
+    for _ in range(100):
+        log.append(-1, -1)
+    marks = read(RecentBatches(log), log.end)  # type: ignore[arg-type]
+    assert marks >= {ProducerMark(9, 0, 2)}
+    assert min(log.asked) == log.end - 800, "it is enough"
+
+
+def test_an_end_that_a_log_cleaner_has_emptied_is_no_reason_to_wait(log: ScriptedLog) -> None:
+    log.append(7, 0)
+    log.end = 5
+    assert read(RecentBatches(log), log.end) == {ProducerMark(7, 0, 0)}  # type: ignore[arg-type]
+
+
+def test_a_leader_that_moves_is_looked_for_until_there_is_no_time_left(log: ScriptedLog) -> None:
+    log.append(7, 0)
+    log.refuses = [Code.NOT_LEADER_OR_FOLLOWER]
+    assert read(RecentBatches(log), log.end) == {ProducerMark(7, 0, 0)}  # type: ignore[arg-type]
+    log.refuses = [Code.NOT_LEADER_OR_FOLLOWER] * 1000
+    with pytest.raises(Unreachable, match="the end of the log of t-0 cannot be read"):
+        read(RecentBatches(log), log.end, patience_s=0.05)  # type: ignore[arg-type]
+
+
+def test_what_retention_takes_meanwhile_is_gone_on_behind(log: ScriptedLog) -> None:
+    log.append(7, 0)
+    log.append(7, 1)
+    log.refuses = [Code.OFFSET_OUT_OF_RANGE]
+    reader = RecentBatches(log)  # type: ignore[arg-type]
+    fetch = log.fetch
+
+    async def taken(*given: Any, **named: Any) -> FetchAnswer:
+        answer = await fetch(*given, **named)
+        log.start = 1
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recent, "fetch_full", taken)
+        assert read(reader, log.end) == {ProducerMark(7, 0, 1)}
+    assert log.asked == [0, 1]
