@@ -17,6 +17,7 @@ from tests.integration.mirror_world import (
     bounds,
     cut,
     engine_running,
+    interleaved,
     link_between,
     produce,
     produce_at,
@@ -55,8 +56,11 @@ def test_transactions_leave_the_same_offsets_with_markers_and_with_empty_transac
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
     topics = {filler: unique_name(f"txn-{filler}") for filler in HoleFiller}
-    for topic in topics.values():
-        make_topic(source, topic, partitions=2)
+    committed: dict[str, list[int]] = {}
+    for seed, topic in enumerate(topics.values()):
+        make_topic(source, topic, partitions=4)
+        committed[topic] = interleaved(source.bootstrap, topic, 2, name=f"{topic}-among", seed=seed)
+        assert interleaved(source.bootstrap, topic, 3, name=f"{topic}-none", seed=seed, aborted=1) == []
         transactions(source.bootstrap, topic, 20, name=topic, partitions=2)
         produce(source.bootstrap, topic, 500, partitions=2)
 
@@ -70,7 +74,10 @@ def test_transactions_leave_the_same_offsets_with_markers_and_with_empty_transac
             await world.in_phase(topic, TopicPhase.MIRRORING)
             await asyncio.to_thread(transactions, source.bootstrap, topic, 30, name=topic, partitions=2, first=20)
             await world.caught_up(topic)
-            assert_identical(world, topic, at_least=600)
+            found = assert_identical(world, topic, at_least=600)
+            assert [record[0] for record in found[2]] == committed[topic]
+            assert found[3] == []
+            assert bounds(target.bootstrap, topic)[3][1] > 60
 
     for filler, topic in topics.items():
         asyncio.run(scene(filler, topic))
