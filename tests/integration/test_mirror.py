@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PartitionBarrier
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.migration import Migration
 from tests.integration.mirror_world import (
     advance,
     assert_identical,
@@ -76,6 +78,7 @@ def test_transactions_leave_the_same_offsets_with_markers_and_with_empty_transac
             await world.caught_up(topic)
             found = assert_identical(world, topic, at_least=600)
             assert [record[0] for record in found[2]] == committed[topic]
+            assert len(committed[topic]) > 40
             assert found[3] == []
             assert bounds(target.bootstrap, topic)[3][1] > 60
 
@@ -83,8 +86,8 @@ def test_transactions_leave_the_same_offsets_with_markers_and_with_empty_transac
         asyncio.run(scene(filler, topic))
 
 
-def test_the_log_start_is_met_exactly_by_fillers_even_inside_a_batch(
-    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+def test_the_log_start_is_met_exactly_by_fillers_as_planned_even_inside_a_batch(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
     topic = unique_name("far")
     make_topic(source, topic, partitions=3)
@@ -97,10 +100,19 @@ def test_the_log_start_is_met_exactly_by_fillers_even_inside_a_batch(
         )
         await asyncio.to_thread(cut, source.bootstrap, topic, {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17})
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            command_line = Migration(source, target, tmp_path / "run")
+            told = await asyncio.to_thread(command_line.does, "plan", topic, "--link", world.link)
             await world.mirror(topic)
             record = await world.in_phase(topic, TopicPhase.MIRRORING)
             await world.caught_up(topic)
             assert record.starts == {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17}
+            (outlook,) = told["topics"]
+            # A target's log began at 0, and no log starts beyond its end: all offsets below the start were made.
+            made = bounds(target.bootstrap, topic).values()
+            assert outlook["padding"] == sum(start for start, _ in made) == 3_546_930
+            assert outlook["records"] == sum(end - start for start, end in made)
+            assert (outlook["offsets"], outlook["holes"], outlook["holes_exact"]) == ("identical", 0, True)
+            assert outlook["seconds"] == 0.7  # 3.5 M at 5 M a second, and some 100 kB at 50 MB a second
             await asyncio.to_thread(produce, source.bootstrap, topic, 300, partitions=3)
             await world.caught_up(topic)
             assert_identical(world, topic, at_least=8_000)
