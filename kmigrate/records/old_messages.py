@@ -27,12 +27,12 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import zigzag
 from kmigrate.records.batch import CODEC_MASK, LOG_APPEND_TIME, Batch, walk
-from kmigrate.records.rewrite import Record, Run, decompress, pack
+from kmigrate.records.rewrite import MOST_RECORDS, Record, Run, decompress, pack
 
 __all__ = ["OldMessages", "walk_all"]
 
@@ -197,7 +197,11 @@ def _unwrap(wrapper: _Message) -> tuple[_Message, ...]:
     if wrapper.value is None:
         raise ProtocolViolation("bad-compression", f"the compressed message at offset {at} has no value")
     payload = _repaired(wrapper.value) if wrapper.magic == 0 and codec == _LZ4 else wrapper.value
-    inner = list(_messages(memoryview(decompress(codec, payload))))
+    inner = list(islice(_messages(memoryview(decompress(codec, payload))), MOST_RECORDS + 1))
+    if len(inner) > MOST_RECORDS:
+        raise ProtocolViolation(
+            "too-many-records", f"the compressed message at offset {at} holds more than {MOST_RECORDS} messages"
+        )
     if not inner or any(each.magic != wrapper.magic or each.attributes & CODEC_MASK for each in inner):
         raise ProtocolViolation("bad-wrapper", f"the compressed message at offset {at} holds no plain message set")
     # Some releases of librdkafka left 0 in a wrapper of magic 1; Kafka's readers take that as they find it, too.

@@ -7,6 +7,9 @@
 Of a record only its two deltas are read and written; attributes, key, value and headers stay the bytes they were.
 Rewriting is deterministic: the same batch gives the same bytes wherever and whenever it is done, so that two
 copiers that meet the same batch send the same thing.
+
+A batch of 1 MiB can say that it holds 32 GiB, or a hundred million records. Neither is begun: what is beyond
+`MOST_BYTES` or `MOST_RECORDS` stops its partition by name, and the process lives on for all others.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from types import ModuleType
 
 import cramjam
 
@@ -21,8 +26,24 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import zigzag
 from kmigrate.records.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Batch, assemble
 
-__all__ = ["Record", "Run", "contents", "decompress", "needs_rewriting", "pack", "rewrite"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_RECORDS",
+    "Record",
+    "Run",
+    "contents",
+    "decompress",
+    "needs_rewriting",
+    "pack",
+    "rewrite",
+]
 
+MOST_BYTES = 256 << 20
+"""Most that one batch may come to without its codec. Brokers have no such limit; a Java producer's record has at most
+max.request.size, 1 MiB unless raised, and a batch of small ones is filled to batch.size after compression.
+"""
+MOST_RECORDS = 1_000_000
+"""Most records of a batch that is rewritten: 0.6 GB and some seconds. Our own fillers have as many."""
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEAD = _XERIAL + struct.pack(">ii", 1, 1)
@@ -117,6 +138,10 @@ def pack(
 
 
 def _records(batch: Batch) -> Iterator[Record]:
+    if batch.count > MOST_RECORDS:
+        raise ProtocolViolation(
+            "too-many-records", f"the batch at {batch.base_offset} says that it holds {batch.count} records"
+        )
     data = memoryview(decompress(batch.codec, batch.view[HEADER_SIZE:]))
     at = 0
     try:
@@ -157,26 +182,38 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 # codecs, in the framings that Kafka's clients write
 
 
-def decompress(codec: int, payload: memoryview) -> bytes | memoryview:
-    """The records of a batch as they were before its producer compressed them."""
+def decompress(codec: int, payload: memoryview, most: int = MOST_BYTES) -> bytes | bytearray | memoryview:
+    """The records of a batch as they were before its producer compressed them, in no more than `most` bytes."""
     if not codec & CODEC_MASK:
         return payload
     unpack = _UNPACK.get(codec)
     if unpack is None:
         raise ProtocolViolation("unknown-codec", f"a batch names compression codec {codec}")
     try:
-        return unpack(payload)
+        return unpack(payload, most)
     except (cramjam.DecompressionError, ValueError, struct.error) as error:
-        raise ProtocolViolation("bad-compression", f"a batch cannot be decompressed: {error}") from None
+        raise ProtocolViolation(
+            "bad-compression", f"a batch cannot be decompressed into {most} bytes: {error}"
+        ) from None
 
 
 def _compress(codec: int, payload: bytes) -> bytes:
     return _PACK[codec](payload) if codec else payload
 
 
-def _snappy_unpack(payload: memoryview) -> bytes:
+def _unpack_into(codec: ModuleType) -> Callable[[memoryview, int], bytes]:
+    """Unpack into room that costs memory only as far as it is filled: no header need tell the truth about the size."""
+
+    def unpack(payload: memoryview, most: int) -> bytes:
+        with mmap(-1, most, MAP_PRIVATE | MAP_ANONYMOUS) as room:
+            return room[: codec.decompress_into(payload, room)]
+
+    return unpack
+
+
+def _snappy_unpack(payload: memoryview, most: int) -> bytes | bytearray:
     if bytes(payload[:8]) != _XERIAL:
-        return bytes(cramjam.snappy.decompress_raw(bytes(payload)))
+        return _snappy_block(payload, most)
     out = bytearray()
     at = len(_XERIAL_HEAD)
     while at < len(payload):
@@ -184,9 +221,16 @@ def _snappy_unpack(payload: memoryview) -> bytes:
         at += 4
         if size < 0 or at + size > len(payload):
             raise ValueError("a snappy block runs past its batch")
-        out += cramjam.snappy.decompress_raw(bytes(payload[at : at + size]))
+        out += _snappy_block(payload[at : at + size], most - len(out))
         at += size
-    return bytes(out)
+    return out
+
+
+def _snappy_block(block: memoryview, most: int) -> bytes:
+    """The library makes room for what a block says of itself before it looks at the rest."""
+    if (size := cramjam.snappy.decompress_raw_len(block)) > most:
+        raise ValueError(f"a snappy block of {size} bytes is too large")
+    return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _snappy_pack(payload: bytes) -> bytes:
@@ -197,11 +241,11 @@ def _snappy_pack(payload: bytes) -> bytes:
     return bytes(out)
 
 
-_UNPACK: dict[int, Callable[[memoryview], bytes]] = {
-    _GZIP: lambda payload: bytes(cramjam.gzip.decompress(bytes(payload))),
+_UNPACK: dict[int, Callable[[memoryview, int], bytes | bytearray | memoryview]] = {
+    _GZIP: _unpack_into(cramjam.gzip),
     _SNAPPY: _snappy_unpack,
-    _LZ4: lambda payload: bytes(cramjam.lz4.decompress(bytes(payload))),
-    _ZSTD: lambda payload: bytes(cramjam.zstd.decompress(bytes(payload))),
+    _LZ4: _unpack_into(cramjam.lz4),
+    _ZSTD: _unpack_into(cramjam.zstd),
 }
 
 def _lz4_pack(payload: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import signal
 import subprocess
 import sys
@@ -422,3 +423,41 @@ def transactions(
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
+
+
+def interleaved(bootstrap: str, topic: str, partition: int, *, name: str, seed: int, aborted: float = 0.4) -> list[int]:
+    """Transactions of three producers, open at once and ended in any order; the offsets that were committed."""
+    draw = random.Random(seed)
+    producers = [Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{name}-{n}"}) for n in range(3)]
+    for producer in producers:
+        producer.init_transactions(30)
+    is_open: dict[int, list[int]] = {}
+    committed: list[int] = []
+
+    def end(number: int) -> None:
+        offsets = is_open.pop(number)
+        if draw.random() < aborted:
+            producers[number].abort_transaction(30)
+        else:
+            producers[number].commit_transaction(30)
+            committed.extend(offsets)
+
+    for step in range(60):
+        number = draw.randrange(3)
+        if number in is_open and draw.random() < 0.25:
+            end(number)
+            continue
+        if number not in is_open:
+            producers[number].begin_transaction()
+        stored = is_open.setdefault(number, [])
+        for _ in range(draw.randint(1, 3)):
+            producers[number].produce(
+                topic,
+                f"{number}-{step}".encode(),
+                partition=partition,
+                on_delivery=lambda _, message, stored=stored: stored.append(message.offset()),  # type: ignore[misc]
+            )
+        assert producers[number].flush(30) == 0
+    for number in list(is_open):
+        end(number)
+    return sorted(committed)

@@ -6,17 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PartitionBarrier
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.migration import Migration
 from tests.integration.mirror_world import (
     advance,
     assert_identical,
     bounds,
     cut,
     engine_running,
+    interleaved,
     link_between,
     produce,
     produce_at,
@@ -55,8 +58,11 @@ def test_transactions_leave_the_same_offsets_with_markers_and_with_empty_transac
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
     topics = {filler: unique_name(f"txn-{filler}") for filler in HoleFiller}
-    for topic in topics.values():
-        make_topic(source, topic, partitions=2)
+    committed: dict[str, list[int]] = {}
+    for seed, topic in enumerate(topics.values()):
+        make_topic(source, topic, partitions=4)
+        committed[topic] = interleaved(source.bootstrap, topic, 2, name=f"{topic}-among", seed=seed)
+        assert interleaved(source.bootstrap, topic, 3, name=f"{topic}-none", seed=seed, aborted=1) == []
         transactions(source.bootstrap, topic, 20, name=topic, partitions=2)
         produce(source.bootstrap, topic, 500, partitions=2)
 
@@ -70,14 +76,18 @@ def test_transactions_leave_the_same_offsets_with_markers_and_with_empty_transac
             await world.in_phase(topic, TopicPhase.MIRRORING)
             await asyncio.to_thread(transactions, source.bootstrap, topic, 30, name=topic, partitions=2, first=20)
             await world.caught_up(topic)
-            assert_identical(world, topic, at_least=600)
+            found = assert_identical(world, topic, at_least=600)
+            assert [record[0] for record in found[2]] == committed[topic]
+            assert len(committed[topic]) > 40
+            assert found[3] == []
+            assert bounds(target.bootstrap, topic)[3][1] > 60
 
     for filler, topic in topics.items():
         asyncio.run(scene(filler, topic))
 
 
-def test_the_log_start_is_met_exactly_by_fillers_even_inside_a_batch(
-    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+def test_the_log_start_is_met_exactly_by_fillers_as_planned_even_inside_a_batch(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
     topic = unique_name("far")
     make_topic(source, topic, partitions=3)
@@ -90,10 +100,19 @@ def test_the_log_start_is_met_exactly_by_fillers_even_inside_a_batch(
         )
         await asyncio.to_thread(cut, source.bootstrap, topic, {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17})
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            command_line = Migration(source, target, tmp_path / "run")
+            told = await asyncio.to_thread(command_line.does, "plan", topic, "--link", world.link)
             await world.mirror(topic)
             record = await world.in_phase(topic, TopicPhase.MIRRORING)
             await world.caught_up(topic)
             assert record.starts == {0: 1_200_000, 1: 2_345_679 + 1_234, 2: 17}
+            (outlook,) = told["topics"]
+            # A target's log began at 0, and no log starts beyond its end: all offsets below the start were made.
+            made = bounds(target.bootstrap, topic).values()
+            assert outlook["padding"] == sum(start for start, _ in made) == 3_546_930
+            assert outlook["records"] == sum(end - start for start, end in made)
+            assert (outlook["offsets"], outlook["holes"], outlook["holes_exact"]) == ("identical", 0, True)
+            assert outlook["seconds"] == 0.7  # 3.5 M at 5 M a second, and some 100 kB at 50 MB a second
             await asyncio.to_thread(produce, source.bootstrap, topic, 300, partitions=3)
             await world.caught_up(topic)
             assert_identical(world, topic, at_least=8_000)

@@ -44,6 +44,12 @@ def record(delta: int, *, timestamp_delta: int = 0, key: bytes = b"k", value: by
     return bytes((len(body) * 2,)) + body
 
 
+def zstd_of_zeros(blocks: int) -> bytes:
+    """A frame of so many blocks of 128 KiB, each of which says in four bytes that it is one byte repeated."""
+    more, last = ((128 << 10 << 3 | 1 << 1 | end).to_bytes(3, "little") + b"\0" for end in (0, 1))
+    return b"\x28\xb5\x2f\xfd\0\x38" + more * (blocks - 1) + last
+
+
 def fetched(
     data: bytes, *, aborted: tuple[tuple[int, int], ...] = (), high_watermark: int = 1_000, topic: str = "t"
 ) -> FetchedPartition:

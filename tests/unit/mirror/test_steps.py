@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from kmigrate.mirror.steps import Append, Hole, Reading, read_steps
-from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, record
+from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, record, zstd_of_zeros
 
 TXN = TRANSACTIONAL
 MARKER = CONTROL | TRANSACTIONAL
@@ -112,6 +112,14 @@ def test_what_cannot_be_copied_as_it_is_stops_with_its_name(data: bytes, problem
     assert shape(reading) == [("Append", -2, 0)]
     assert reading.problem.startswith(problem)
     assert reading.next_offset == 0
+
+
+def test_a_batch_of_1_mib_that_says_it_holds_32_gib_stops_with_its_name() -> None:
+    bomb = batch(3, 1, attributes=4 | LOG_APPEND_TIME, text=zstd_of_zeros(1 << 18))
+    reading = read(batch(0, 3) + bomb, read_at=0)
+    assert shape(reading) == [("Append", 0, 3)]
+    assert reading.problem.startswith("bad-compression: a batch cannot be decompressed into 268435456 bytes")
+    assert reading.next_offset == 3
 
 
 def test_a_start_inside_a_data_batch_leaves_out_what_was_before_it() -> None:

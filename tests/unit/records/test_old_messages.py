@@ -191,6 +191,14 @@ def test_a_set_that_is_not_what_it_says_is_refused_by_name(data: bytes, name: st
     assert refused.value.ref == name
 
 
+def test_a_wrapper_of_more_messages_than_memory_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kmigrate.records.old_messages.MOST_RECORDS", 3)
+    inner = [message(number, b"k", b"v") for number in range(4)]
+    assert sets(wrapper(2, b"".join(inner[:3]), magic=0))[0].next_offset == 3
+    with pytest.raises(ProtocolViolation, match="too-many-records: the compressed message at offset 3"):
+        sets(wrapper(3, b"".join(inner), magic=0))
+
+
 @given(
     st.integers(0, 1),
     st.lists(

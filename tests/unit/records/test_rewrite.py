@@ -1,0 +1,112 @@
+"""How much a batch may grow when its codec is taken away: to what is allowed, and not one byte beyond, in any codec."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import subprocess
+import sys
+from itertools import repeat
+from pathlib import Path
+
+import cramjam
+import pytest
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.records.batch import walk
+from kmigrate.records.rewrite import MOST_RECORDS, contents, decompress, rewrite
+from tests.unit.mirror.batches import batch, record, zstd_of_zeros
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+MIB = 1 << 20
+ROOM = 32 * MIB
+ROOT = Path(__file__).resolve().parents[3]
+
+MEASURE = """
+import resource, sys
+from kmigrate.errors import ProtocolViolation
+from kmigrate.records.rewrite import decompress
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+payload = memoryview(sys.stdin.buffer.read())
+before = peak()
+try:
+    decompress(int(sys.argv[1]), payload, int(sys.argv[2]))
+except ProtocolViolation as refused:
+    print(refused.ref, peak() - before)
+"""
+
+
+def xerial(*blocks: bytes) -> bytes:
+    """Snappy as Java's producers frame it."""
+    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in blocks)
+
+
+def snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+def lz4(data: bytes) -> bytes:
+    return bytes(cramjam.lz4.compress(data))
+
+
+PLAIN = b"".join(b"a record of many, %d" % number for number in range(9_000))
+PACKED = {
+    "gzip": (GZIP, gzip.compress(PLAIN)),
+    "snappy": (SNAPPY, snappy(PLAIN)),
+    "xerial": (SNAPPY, xerial(snappy(PLAIN[:50_000]), snappy(PLAIN[50_000:]))),
+    "lz4": (LZ4, lz4(PLAIN)),
+    "zstd": (ZSTD, bytes(cramjam.zstd.compress(PLAIN))),
+}
+
+
+@pytest.mark.parametrize("framing", PACKED)
+def test_a_batch_may_grow_to_just_what_is_allowed(framing: str) -> None:
+    codec, packed = PACKED[framing]
+    assert bytes(decompress(codec, memoryview(packed), len(PLAIN))) == PLAIN
+    with pytest.raises(ProtocolViolation, match=f"bad-compression.* into {len(PLAIN) - 1} bytes"):
+        decompress(codec, memoryview(packed), len(PLAIN) - 1)
+
+
+@pytest.mark.parametrize("framing", PACKED)
+def test_room_is_made_for_batches_that_shrink_very_well(framing: str) -> None:
+    codec, _ = PACKED[framing]
+    data = bytes(3 * MIB)
+    packed = {
+        "gzip": lambda: gzip.compress(data),
+        "snappy": lambda: snappy(data),
+        "xerial": lambda: xerial(*repeat(snappy(data[:MIB]), 3)),
+        "lz4": lambda: lz4(data),
+        "zstd": lambda: zstd_of_zeros(24),
+    }[framing]()
+    assert len(packed) < len(data) / 20
+    assert bytes(decompress(codec, memoryview(packed))) == data
+
+
+@pytest.mark.parametrize("framing", [*PACKED, "a lie"])
+def test_a_batch_that_would_grow_without_end_takes_no_more_memory_than_it_may(framing: str) -> None:
+    zeros = bytes(16 * MIB)
+    codec, packed = {
+        "gzip": lambda: (GZIP, gzip.compress(zeros, 6) * 32),
+        "snappy": lambda: (SNAPPY, snappy(zeros * 16)),
+        "xerial": lambda: (SNAPPY, xerial(*repeat(snappy(zeros[:MIB]), 256))),
+        "lz4": lambda: (LZ4, lz4(zeros) * 32),
+        "zstd": lambda: (ZSTD, zstd_of_zeros(MIB // 4)),  # 32 GiB
+        "a lie": lambda: (SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),  # 4 GiB, says its first number
+    }[framing]()
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(codec), str(ROOM)],
+        input=packed, capture_output=True, check=True, timeout=60, cwd=ROOT, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    ref, grown = ran.stdout.split()
+    assert ref == b"bad-compression"
+    assert int(grown) < ROOM + 16 * MIB
+
+
+def test_a_batch_of_more_records_than_memory_is_not_begun() -> None:
+    (found,) = walk(memoryview(batch(7, 5, records=MOST_RECORDS + 1, text=record(0))))
+    for look in (contents, lambda found: rewrite(found, 7)):
+        with pytest.raises(ProtocolViolation, match="too-many-records: the batch at 7 says that it holds 1000001"):
+            look(found)
