@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
 from tests.clusters import running_clusters, source_and_target
-from tests.integration.command_line import Call
+from tests.integration.command_line import Call, program
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Migration:
         """Start engines: mirror, controller, router or router-NAME; waits for what they listen on."""
         for name in names:
             kind, _, label = name.partition("-")
-            command = [sys.executable, "-m", "kmigrate", kind, "run", "--config", str(self.config), "--json"]
+            command = program("kmigrate", kind, "run", "--config", str(self.config), "--json")
             if kind == "router":
                 if name not in self.ports:
                     self.ports[name] = free_ports(1)[0]
