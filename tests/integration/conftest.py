@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.java import find_java
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, keep_classes
 from tests.integration.secure_world import SecurePair, secure_pair
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brokers_start_fast() -> None:
+    """Some eighty brokers are started: each begins with the classes that one of its version has loaded."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(keep_classes, (SOURCE_VERSION, TARGET_VERSION)))
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,15 @@
 """A whole migration for tests: two clusters, engines as processes, live clients, the CLI, and the judge.
 
-Every verb goes through the command line in a process of its own, as a person's would.
+Every verb goes through the command line in a process of its own, as a person's would (`command_line`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +27,7 @@ from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
 from tests.clusters import running_clusters, source_and_target
+from tests.integration.command_line import Call, program
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Migration:
         """Start engines: mirror, controller, router or router-NAME; waits for what they listen on."""
         for name in names:
             kind, _, label = name.partition("-")
-            command = [sys.executable, "-m", "kmigrate", kind, "run", "--config", str(self.config), "--json"]
+            command = program("kmigrate", kind, "run", "--config", str(self.config), "--json")
             if kind == "router":
                 if name not in self.ports:
                     self.ports[name] = free_ports(1)[0]
@@ -114,21 +113,21 @@ class Migration:
     # verbs
 
     def cli(self, *words: str, timeout: float = 90.0) -> Cli:
-        command = [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout, check=False, env=dict(os.environ)
-            )
-        except subprocess.TimeoutExpired:
+        done = self._call(words).end(timeout)
+        if done is None:
             if words == ("status",):
-                raise
+                pytest.fail(f"kmigrate status had not ended after {timeout:g} s\n{self.logs()}")
             found = self.cli("status", timeout=15)
             pytest.fail(f"kmigrate {' '.join(words)} had not ended after {timeout:g} s: {found}\n{self.logs()}")
+        code, out, err = done
         try:
-            told = json.loads(done.stdout)
+            told = json.loads(out)
         except ValueError:
-            told = done.stdout
-        return Cli(done.returncode, told, done.stderr)
+            told = out
+        return Cli(code, told, err)
+
+    def _call(self, words: Sequence[str]) -> Call:
+        return Call([*words, "--config", str(self.config), "--json"])
 
     def does(self, *words: str, timeout: float = 90.0) -> Any:
         """A verb that must succeed."""
@@ -139,29 +138,25 @@ class Migration:
         return result.told
 
     @contextmanager
-    def doing(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def doing(self, *words: str) -> Iterator[None]:
         """A verb that runs while something is done to it; must succeed in the end."""
-        with subprocess.Popen(
-            [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            yield process
-            out, err = process.communicate(timeout=120)
-            assert process.returncode == 0, f"kmigrate {' '.join(words)}: {out} {err}\n{self.logs()}"
+        call = self._call(words)
+        try:
+            yield
+        finally:
+            done = call.end(120)
+        assert done is not None and done[0] == 0, f"kmigrate {' '.join(words)}: {done}\n{self.logs()}"
 
     def again(self, *words: str, during: Callable[[], None]) -> None:
         """A verb that is disturbed; where it was given up with a reason, it must succeed when it is repeated."""
-        with subprocess.Popen(
-            [sys.executable, "-m", "kmigrate", *words, "--config", str(self.config), "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        call = self._call(words)
+        try:
             during()
-            out, err = process.communicate(timeout=120)
-        if process.returncode == 0:
+        finally:
+            done = call.end(120)
+        assert done is not None, f"kmigrate {' '.join(words)} had not ended after 120 s\n{self.logs()}"
+        code, out, err = done
+        if code == 0:
             return
         told = json.loads(out)
         assert told["still_true"], f"kmigrate {' '.join(words)}: {out} {err}\n{self.logs()}"

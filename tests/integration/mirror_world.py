@@ -7,7 +7,6 @@ import contextlib
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -34,6 +33,7 @@ from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
+from tests.integration.command_line import program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -183,15 +183,14 @@ async def copier(
 def start_mirror(world: World, instance: str, lease_s: float = 1.5) -> subprocess.Popen[str]:
     """The engine in a process of its own, which says "running" once it has read the state log; end it yourself."""
     return subprocess.Popen(
-        [
-            sys.executable,
+        program(
             str(ROOT / "tests" / "integration" / "mirror_process.py"),
             world.link,
             world.source.bootstrap,
             world.target.bootstrap,
             f"{world.link}-{instance}",
             str(lease_s),
-        ],
+        ),
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         stdout=subprocess.PIPE,

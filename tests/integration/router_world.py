@@ -11,7 +11,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -43,6 +42,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
+from tests.integration.command_line import program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,7 +84,7 @@ def start_router(
     name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", log_level: str = "INFO", **settings: Any
 ) -> RouterProcess:
     words = [name, target.bootstrap, str(port), json.dumps(settings)]
-    command = [sys.executable, "tests/integration/router_process.py", *words]
+    command = program("tests/integration/router_process.py", *words)
     around = {"PYTHONPATH": ".", "STATE_VIA": state_via, "ROUTER_LOG": log_level}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=around)
     assert process.stdout is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.command_line import program
 from tests.integration.migration import wait_until
 from tests.integration.secure_world import SecurePair
 
@@ -54,7 +54,7 @@ def secure_router(pair: SecurePair, folder: Path, section: str, clients: str = "
     config, log = folder / "kmigrate.toml", folder / "router.log"
     config.write_text("".join(lines), encoding="utf-8")
     with log.open("wb") as sink:
-        command = [sys.executable, "-m", "kmigrate", "router", "run", "--config", str(config), "--json"]
+        command = program("kmigrate", "router", "run", "--config", str(config), "--json")
         process = subprocess.Popen(command, stdout=sink, stderr=sink)
     try:
 

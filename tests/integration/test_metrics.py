@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +22,7 @@ from kmigrate.model.records import TopicRecord
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.workflow.lags import lags_of
+from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, settings_of, transactions
 from tests.prometheus_text import Exposition, parse
@@ -43,7 +43,7 @@ class Watched:
 
 @contextmanager
 def engine(run: Migration, kind: str, *more: str) -> Iterator[Watched]:
-    command = [sys.executable, "-m", "kmigrate", kind, "run", "--metrics", "127.0.0.1:0", *more]
+    command = program("kmigrate", kind, "run", "--metrics", "127.0.0.1:0", *more)
     with subprocess.Popen(
         [*command, "--config", str(run.config), "--json"], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -94,15 +94,15 @@ def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration
         run.start(victim)
 
     with run.doing("topic", "mirror", "orders"):
-        strike(0.8)
+        strike(0.2)
     run.does("group", "mirror", "billing")
     assert run.traffic is not None
     for number, name in enumerate(("p-rd", "p-aio", "c-rd", "c-aio")):
         run.traffic.roll(name, run.routers)
         if number % 2 == 0:
             strike(0.2)
-    run.again("group", "promote", "billing", "--yes", during=lambda: strike(0.7))
-    run.again("promote", "orders", "--yes", during=lambda: strike(1.0))
+    run.again("group", "promote", "billing", "--yes", during=lambda: strike(0.2))
+    run.again("promote", "orders", "--yes", during=lambda: strike(0.3))
     time.sleep(3)
     # While the only router is away no coordinator is there: librdkafka tells of such a commit, and is asked again.
     assert_clean(run, "orders", but_for="commit _WAIT_COORD" if victim == "router" else None)
@@ -186,7 +186,7 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path
 
         clusters3.source.pause(3)
         try:
-            run.again("promote", "ledger", "--yes", during=lambda: resume_after(2.0))
+            run.again("promote", "ledger", "--yes", during=lambda: resume_after(1.3))
         finally:
             clusters3.source.resume(3)
         time.sleep(3)

@@ -10,7 +10,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.sharing import assigned, lease_of
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import (
     World,
@@ -141,7 +141,7 @@ class Workers:
 
     def __init__(self, run: Migration) -> None:
         self.run = run
-        command = [sys.executable, "-m", "kmigrate", "mirror", "run", "--workers", "2"]
+        command = program("kmigrate", "mirror", "run", "--workers", "2")
         self.process = subprocess.Popen(
             [*command, "--config", str(run.config), "--json"], stdout=subprocess.PIPE, text=True
         )

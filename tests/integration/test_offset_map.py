@@ -207,7 +207,7 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
         assert (tmp_path / "copy" / "metadata").read_text() == '{"id":"q"}'
         run.does("group", "mirror", "before", "inside", "end")
         # A target whose groups' coordinator was made a moment ago may still be loading: then it is asked once more.
-        run.again("group", "promote", "before", "inside", "end", "--yes", during=lambda: time.sleep(1))
+        run.again("group", "promote", "before", "inside", "end", "--yes", during=lambda: time.sleep(0.3))
         run.does("promote", topic, "--verify", "--yes")
         after = run.does("offsets", "translate", topic, str(records[-1][0]), str(records[-1][0] + 1))
     finally:

@@ -21,6 +21,7 @@ from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
+from tests.integration.command_line import program
 from tests.integration.migration import wait_until
 from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values
 
@@ -172,7 +173,7 @@ def test_several_processes_of_one_router_share_its_ports_and_one_that_dies_is_st
         f'[clusters.target]\n"bootstrap.servers" = "{target.bootstrap}"\n[defaults]\ntarget = "target"\n',
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "kmigrate", "router", "run", "--config", str(config), "--json"]
+    command = program("kmigrate", "router", "run", "--config", str(config), "--json")
     command += ["--name", name, "--port", str(port), "--workers", "2"]
     log = tmp_path / "router.log"
 

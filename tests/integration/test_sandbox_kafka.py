@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kmigrate.sandbox.class_archives import archive_path
+from kmigrate.sandbox.distribution import Distribution
+from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 
 
@@ -37,6 +42,17 @@ def test_source_and_target_are_two_clusters_of_the_two_promised_versions(
     assert source_id != target_id
     if "KMIGRATE_KAFKA_HOME" not in os.environ:
         assert (source.version, target.version) == (SOURCE_VERSION, TARGET_VERSION)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is told by /proc")
+def test_brokers_begin_with_the_classes_that_an_earlier_one_of_their_version_had_loaded(
+    source: KafkaCluster, target: KafkaCluster
+) -> None:
+    for cluster in (source, target):
+        if not isinstance(cluster.distribution, Distribution):
+            pytest.skip("a container's Java is not ours to tell")
+        mapped = Path(f"/proc/{cluster.brokers[1].pid}/maps").read_text(encoding="utf-8")
+        assert str(archive_path(cluster.distribution.jars, find_java())) in mapped
 
 
 @pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.soak), "target"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 from kmigrate.cli.app import app
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.command_line import program
 from tests.integration.migration import Cli, Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, read_all, transactions
 from tests.integration.spark_cluster import spark_cluster
@@ -31,7 +31,7 @@ def mirror_of(run: Migration, link: str) -> Iterator[None]:
     """A mirror of this link alone, ended when the block ends."""
     with (run.folder / "mirror.log").open("ab") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kmigrate", "mirror", "run", "--link", link, "--config", str(run.config)],
+            program("kmigrate", "mirror", "run", "--link", link, "--config", str(run.config)),
             stdout=sink,
             stderr=sink,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.command_line import program
 from tests.integration.migration import Migration, wait_until
 from tests.integration.mirror_world import bounds, produce, transactions
 from tests.integration.test_verify import mirror_of, topics_of, write_again
@@ -48,7 +48,7 @@ class Following:
 
 @contextmanager
 def following(run: Migration, link: str) -> Iterator[Following]:
-    command = [sys.executable, "-m", "kmigrate", "verify", "--follow", "--interval", "0.2", "--link", link]
+    command = program("kmigrate", "verify", "--follow", "--interval", "0.2", "--link", link)
     command += ["--master", "local[2]", "--config", str(run.config), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
