@@ -424,7 +424,9 @@ def transactions(
             producer.commit_transaction(30)
 
 
-def interleaved(bootstrap: str, topic: str, partition: int, *, name: str, seed: int, aborted: float = 0.4) -> list[int]:
+def interleaved(
+    bootstrap: str, topic: str, partition: int, *, name: str, seed: int, steps: int = 60, aborted: float = 0.4
+) -> list[int]:
     """Transactions of three producers, open at once and ended in any order; the offsets that were committed."""
     draw = random.Random(seed)
     producers = [Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{name}-{n}"}) for n in range(3)]
@@ -441,7 +443,7 @@ def interleaved(bootstrap: str, topic: str, partition: int, *, name: str, seed: 
             producers[number].commit_transaction(30)
             committed.extend(offsets)
 
-    for step in range(60):
+    for step in range(steps):
         number = draw.randrange(3)
         if number in is_open and draw.random() < 0.25:
             end(number)

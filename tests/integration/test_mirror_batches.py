@@ -138,12 +138,12 @@ def test_compacted_topics_in_every_codec_come_out_with_their_holes(
     topics = {codec: unique_name(f"thin-{codec}") for codec in CODECS}
     for codec, topic in topics.items():
         make_topic(source, topic, config=COMPACTED)
-        write_keyed(source.bootstrap, topic, 4_000, codec=codec)
+        write_keyed(source.bootstrap, topic, 3_000, codec=codec)
     topics["emptied"] = emptied = unique_name("thin-emptied")
     make_topic(source, emptied, config=COMPACTED)
     write_what_is_emptied(source.bootstrap, emptied, emptied)
     write_keyed(source.bootstrap, emptied, 400, first=1_200)
-    wait_until_cleaned(source.bootstrap, topics.values(), 3_000)
+    wait_until_cleaned(source.bootstrap, topics.values(), 1_500)
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
@@ -152,7 +152,7 @@ def test_compacted_topics_in_every_codec_come_out_with_their_holes(
             for topic in topics.values():
                 await world.in_phase(topic, TopicPhase.MIRRORING)
                 await world.caught_up(topic)
-                assert_identical(world, topic, at_least=300 if topic == emptied else 800)
+                assert_identical(world, topic, at_least=300 if topic == emptied else 600)
             assert not [p.problem for topic in topics.values() for p in world.progress(topic).values() if p.problem]
 
     asyncio.run(scene())
