@@ -58,6 +58,11 @@ class _Seen:
                     self.marks[mark.producer_id] = newest(self.marks.get(mark.producer_id), mark)
 
 
+def _wider(window: int, size: int) -> int:
+    """How many offsets to look at next, where that many held too few bytes: little more than is enough."""
+    return min(_WIDER * window, window * _ENOUGH * 5 // (4 * max(1, size)))
+
+
 class RecentBatches:
     """Reads the ends of some partitions' logs; producer ids as they stand in the log."""
 
@@ -83,17 +88,18 @@ class RecentBatches:
         """Read from further and further before the end, until it was enough (A)."""
         starts = await self._starts(ends)
         out: dict[Key, _Seen] = {}
-        window = _FIRST_WINDOW
+        windows = dict.fromkeys(ends, _FIRST_WINDOW)
         while len(out) < len(ends):
             begun = {
-                key: _Seen(end.leader_epoch, max(starts[key], end.offset - window))
+                key: _Seen(end.leader_epoch, max(starts[key], end.offset - windows[key]))
                 for key, end in ends.items()
                 if key not in out
             }
             first = {key: seen.position for key, seen in begun.items()}
             await self._read(begun, ends, deadline)
             out |= {key: seen for key, seen in begun.items() if seen.size >= _ENOUGH or first[key] <= starts[key]}
-            window *= _WIDER
+            for key, seen in begun.items():
+                windows[key] = _wider(windows[key], seen.size)
         return out
 
     async def _read(self, seen: Mapping[Key, _Seen], ends: Mapping[Key, LogOffset], deadline: float) -> None:

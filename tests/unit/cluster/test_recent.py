@@ -111,6 +111,13 @@ def test_the_last_mebibyte_is_looked_at_however_small_its_batches_are(log: Scrip
     assert min(log.asked) == log.end - 800, "it is enough"
 
 
+def test_of_a_long_log_little_more_than_the_last_mebibyte_is_read(log: ScriptedLog) -> None:
+    for sequence in range(5000):
+        log.append(7, sequence, size=1000)
+    assert read(RecentBatches(log), log.end) == {ProducerMark(7, 0, 4999)}  # type: ignore[arg-type]
+    assert 1 << 20 <= sum(len(log.batches[at]) for at in range(min(log.asked), log.end)) < 3 << 19
+
+
 def test_an_end_that_a_log_cleaner_has_emptied_is_no_reason_to_wait(log: ScriptedLog) -> None:
     log.append(7, 0)
     log.end = 5
