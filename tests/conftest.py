@@ -53,6 +53,8 @@ def _run_pair(brokers: int) -> Iterator[Pair]:
 # Brokers that live for a minute or stand idle are cheaper without Java's second compiler: a third of the start, half of
 # the rest. Benchmarks run them as they come.
 os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
+# So is Spark where the command line starts it for a check: half of its CPU was the second compiler.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 # Test processes side by side choose their brokers' ports each from a part of its own: no two ever want the same.
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,11 +35,19 @@ def pair() -> Iterator[SecurePair]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark for all tests that look at a check itself; the command line always starts its own."""
+    """One Spark for all tests that look at a check itself; the command line always starts its own.
+
+    It compares millions of records, which is work enough for Java's second compiler.
+    """
     from kmigrate.spark.session import spark_session
 
-    with spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home) as session:
+    with ExitStack() as until_the_end:
+        with pytest.MonkeyPatch.context() as around:
+            around.delenv("SPARK_SUBMIT_OPTS", raising=False)
+            started = spark_session(jars=ensure_spark_kafka_jars(), java_home=find_java().home)
+            session = until_the_end.enter_context(started)
         yield session
+
 
 @pytest.fixture(autouse=True)
 def who_waits_for_what(request: pytest.FixtureRequest) -> Iterator[None]:

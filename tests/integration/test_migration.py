@@ -58,7 +58,7 @@ def test_a_live_migration_ends_clean(migration: Migration) -> None:
     run.does("group", "promote", "billing", "--yes")
     time.sleep(1)
     run.does("promote", "orders", "--yes")
-    time.sleep(3)
+    time.sleep(2)  # the delivery timeout that is given below
     status = run.does("status")
     assert [(t["phase"], t["offsets"]) for t in status["topics"]] == [("promoted", "identical")], status
     (router,) = status["routers"]
@@ -103,7 +103,7 @@ def test_a_kill_in_the_middle_of_every_step_leaves_it_clean(migration: Migration
             strike(0.2)
     run.again("group", "promote", "billing", "--yes", during=lambda: strike(0.2))
     run.again("promote", "orders", "--yes", during=lambda: strike(0.3))
-    time.sleep(3)
+    time.sleep(2)
     # While the only router is away no coordinator is there: librdkafka tells of such a commit, and is asked again.
     assert_clean(run, "orders", but_for="commit _WAIT_COORD" if victim == "router" else None)
 
@@ -160,7 +160,8 @@ def test_two_routers_share_the_clients_and_one_may_die(migration: Migration) -> 
 
 def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path: Path) -> None:
     """RF 2, a follower stopped: acks=1 writes are answered above the high watermark (V1) and must not be lost."""
-    run = Migration(clusters3.source, clusters3.target, tmp_path / "run", "[promote]\nfence_timeout_s = 15.0\n")
+    settings = "[promote]\nfence_timeout_s = 15.0\nstraggler_window_s = 1.0\n"
+    run = Migration(clusters3.source, clusters3.target, tmp_path / "run", settings)
     try:
         run.make_topic("ledger", 3, 2, config={"min.insync.replicas": "1"})
         run.run_clients(
@@ -178,7 +179,7 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path
         run.traffic.roll("producers", run.routers)
         run.traffic.roll("consumers", run.routers)
         run.does("group", "promote", "audit-trail", "--yes")
-        time.sleep(5.5)
+        time.sleep(1.5)  # beyond the window in which a writer at the source would be a straggler
 
         def resume_after(seconds: float) -> None:
             time.sleep(seconds)
@@ -189,7 +190,7 @@ def test_a_slow_follower_hides_nothing_from_the_barrier(clusters3: Any, tmp_path
             run.again("promote", "ledger", "--yes", during=lambda: resume_after(1.3))
         finally:
             clusters3.source.resume(3)
-        time.sleep(3)
+        time.sleep(2)
         (ledger,) = [t for t in run.does("status")["topics"] if t["topic"] == "ledger"]
         assert ledger["phase"] == "promoted"
         assert_clean(run, "ledger")
