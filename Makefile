@@ -23,7 +23,7 @@ demo: $(READY) ## move a live estate between two real clusters [SEED= RATE= RECO
 
 .PHONY: demo-families
 demo-families: $(READY) ## the demo with clients of five families (needs a JDK and Go) -> build/demo/families.json [SEED= RATE= RECORDS=]
-	$(BIN)/python -m kmigrate sandbox demo --families --folder build/demo-families --report build/demo/families.json $(if $(SEED),--seed $(SEED)) --rate $(or $(RATE),600) $(if $(RECORDS),--records $(RECORDS)) $(ARGS)
+	$(BIN)/python -m kmigrate sandbox demo --families --folder build/demo-families --report build/demo/families.json $(if $(SEED),--seed $(SEED)) $(if $(RATE),--rate $(RATE)) $(if $(RECORDS),--records $(RECORDS)) $(ARGS)
 
 .PHONY: test
 test: $(READY) ## all tests, on real brokers too; ends with build/test/summary.json
