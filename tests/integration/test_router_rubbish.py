@@ -101,7 +101,8 @@ def produce(*parts: tuple[str, int, bytes], acks: int = -1, correlation: int = 1
 
 
 def batch(value: bytes = b"v", producer: int = -1) -> bytearray:
-    return one_record_batch(b"k", value, timestamp=1, producer_id=producer, epoch=-1, sequence=-1)
+    # Of today: a broker looks for what is too old every five minutes, and would delete it amid a test.
+    return one_record_batch(b"k", value, timestamp=int(time.time() * 1000), producer_id=producer, epoch=-1, sequence=-1)
 
 
 def changed(at: int, shape: str, value: int, of: bytes | None = None) -> bytes:
