@@ -14,7 +14,7 @@ from kmigrate.cli.call import Call
 from kmigrate.cli.compared import ranges_of
 from kmigrate.cli.output import Waiting
 from kmigrate.errors import KmigrateError, Refused, UsageError
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
@@ -195,7 +195,7 @@ def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None, *, refus
                 next_step="kmigrate topic list",
             )
         records = [known[topic] for topic in dict.fromkeys(topics)]
-    early = [r.topic for r in records if r.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING)]
+    early = [r.topic for r in records if r.phase in NOT_COPIED_YET]
     if not refuse_early:
         return [record for record in records if record.topic not in early]
     if early or not records:

@@ -25,7 +25,7 @@ from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
 from kmigrate.cli.waiting import need_mirror, watched_topics
 from kmigrate.errors import Refused
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord, encode_record
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
@@ -36,7 +36,7 @@ __all__ = ["app", "mirror", "pause", "resume"]
 
 app = typer.Typer(name="topic", help="Mirrored topics.", no_args_is_help=True)
 
-_AT_LEAST_MIRRORING = frozenset(TopicPhase) - {TopicPhase.INITIALISING, TopicPhase.ALIGNING}
+_AT_LEAST_MIRRORING = frozenset(TopicPhase) - NOT_COPIED_YET
 
 
 @command(app, "mirror")

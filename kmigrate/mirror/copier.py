@@ -356,8 +356,7 @@ class Copier:
 
 def _leaderless(asked: Asked, client: ClusterClient, lane: Lane) -> str:
     """That nobody leads the partition there: its broker is down, or the disk that it was on."""
-    info = client.metadata.topics.get(lane.topic)
-    part = info.partitions.get(lane.partition) if info is not None else None
+    part = client.metadata.partition(*lane.key)
     if part is None or part.leader >= 0:
         return ""
     name = f"{lane.topic}-{lane.partition}"

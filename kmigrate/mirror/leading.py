@@ -20,7 +20,7 @@ from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
-from kmigrate.model.lifecycle import COPIED, PROMOTING, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import AssignmentRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
@@ -30,7 +30,6 @@ from kmigrate.state.log import StateLog
 
 __all__ = ["Leader"]
 
-_UNREADY = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 """How often members are looked at where nothing is heard of them."""
@@ -160,7 +159,7 @@ class Leader:
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
         self._claimed = [r for r in state.topics(self._link) if r.claims]
-        self._unready = [r.topic for r in state.topics(self._link) if r.phase in _UNREADY]
+        self._unready = [r.topic for r in state.topics(self._link) if r.phase in NOT_COPIED_YET]
         for record in state.topics(self._link):
             if record.phase is TopicPhase.INITIALISING:
                 self._start(record.topic, self._prepare(record))

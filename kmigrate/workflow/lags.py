@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from kmigrate.cluster.ahead import look_ahead
 from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.records import MirrorPresence, TopicRecord
 from kmigrate.net.clock import now_ms
 
 __all__ = ["Offsets", "lags_of"]
 
 Offsets = Mapping[tuple[str, int], LogOffset]
-
-_NOT_YET_COPIED = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 
 
 async def lags_of(
@@ -41,7 +39,7 @@ async def lags_of(
             at = _place(record, partition, target_ends[key].offset, words)
             behind[key] = _behind(record, source_ends[key].offset, at)
             paces[key] = _last_word(record, partition, at, words)
-            if behind[key] > 0 and not paces[key].fresh_ms and record.phase not in _NOT_YET_COPIED:
+            if behind[key] > 0 and not paces[key].fresh_ms and record.phase not in NOT_COPIED_YET:
                 unheard[key] = at
     if source is not None and unheard:
         paces |= await look_ahead(source, unheard)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, Unreachable
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
 from kmigrate.model.sharing import progress_of
@@ -31,7 +31,7 @@ class Positions:
 
     async def maps(self, record: TopicRecord) -> dict[int, OffsetMap]:
         """The map of each partition; raises Refused where the topic's mirror has not begun."""
-        if record.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING):
+        if record.phase in NOT_COPIED_YET:
             raise Refused(
                 "not-mirroring",
                 f"topic {record.topic} is {record.phase}: it has no offsets on the target yet",

@@ -325,18 +325,20 @@ class TopicPromotion:
         assert link is not None
         shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
         marks: dict[int, list[ProducerMark]] = {p: [] for p in range(record.partitions)}
-        for (_, partition), states in producers.items():
-            marks[partition] += [
-                ProducerMark(s.producer_id - shift, s.producer_epoch, s.last_sequence)
-                for s in states
-                if 0 <= s.producer_id - shift < DIRECT_LIMIT and s.last_sequence >= 0
-            ]
-        for (_, partition), found in recent.items():
-            marks[partition] += [
-                replace(mark, producer_id=mark.producer_id - shift)
-                for mark in found
-                if 0 <= mark.producer_id - shift < DIRECT_LIMIT
-            ]
+        stored = [
+            (partition, state.producer_id, state.producer_epoch, state.last_sequence)
+            for (_, partition), states in producers.items()
+            for state in states
+            if state.last_sequence >= 0
+        ]
+        stored += [
+            (partition, mark.producer_id, mark.epoch, mark.last_sequence)
+            for (_, partition), found in recent.items()
+            for mark in found
+        ]
+        for partition, producer_id, epoch, last_sequence in stored:
+            if 0 <= producer_id - shift < DIRECT_LIMIT:
+                marks[partition].append(ProducerMark(producer_id - shift, epoch, last_sequence))
         for presence in self.log.alive(RouterPresence):
             ack = presence.fences.get(record.key)
             if ack is not None and ack.epoch == record.fence_epoch:

@@ -13,7 +13,7 @@ from kmigrate.cluster.positions import read_positions
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
-from kmigrate.model.lifecycle import COPIED, GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.records import (
     ControllerPresence,
@@ -351,7 +351,7 @@ def _mapped(record: TopicRecord, progress: Mapping[int, PartitionProgress]) -> s
 
 def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
     """Identity as the two logs show it: the target begins where the mirror began and does not pass the source."""
-    if record.phase in (TopicPhase.INITIALISING, TopicPhase.ALIGNING):
+    if record.phase in NOT_COPIED_YET:
         return "not yet"
     for row in rows:
         limit = record.barrier[row.partition].offset if record.phase is TopicPhase.PROMOTED else row.source_end

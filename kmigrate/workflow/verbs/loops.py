@@ -52,4 +52,4 @@ def _is(ref: ClusterRef, cluster: ClusterClient) -> bool:
     """Whether a link's end is that cluster: by its id, or by an address where no broker has told the id yet."""
     if ref.cluster_id:
         return ref.cluster_id == cluster.metadata.cluster_id
-    return bool({f"{host}:{port}" for host, port in cluster.settings.bootstrap} & set(ref.bootstrap.split(",")))
+    return bool(set(cluster.settings.bootstrap_servers.split(",")) & set(ref.bootstrap.split(",")))

@@ -6,7 +6,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import UsageError
-from kmigrate.model.lifecycle import GroupMode, TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupMode, TopicPhase
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.plan import Finding
@@ -15,7 +15,6 @@ __all__ = ["check_mode", "mode_for"]
 
 AUTO = "auto"
 _MODES = (AUTO, *GroupMode)
-_EARLY = (TopicPhase.INITIALISING, TopicPhase.ALIGNING)
 
 
 def check_mode(mode: str) -> None:
@@ -56,7 +55,7 @@ async def _against_following(
         record = state.topic(link.name, topic)
         if record is None:
             return f"it has positions in {topic}, which is not mirrored"
-        if record.phase in _EARLY:
+        if record.phase in NOT_COPIED_YET:
             return f"{topic} is {record.phase}: whether its offsets are identical is not known yet"
         if record.mapped:
             return f"the offsets of {topic} are mapped"
