@@ -26,6 +26,7 @@ def router_settings(settings: Settings) -> RouterSettings:
         max_connections=section.max_connections,
         max_per_address=section.max_connections_per_address,
         max_buffered=section.max_buffered_bytes,
+        read_ahead=section.read_ahead_bytes,
         max_idle_s=section.max_idle_s,
         leave_per_s=section.leave_per_s,
         door=door_of(settings, os.environ),

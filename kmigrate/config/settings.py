@@ -79,6 +79,12 @@ class RouterSection:
     max_buffered_bytes: int = _key(
         1 << 30, "memory that is kept for all clients together at most, bytes", low=1 << 24, high=1 << 40
     )
+    read_ahead_bytes: int = _key(
+        128 << 20,
+        "memory for answers that are asked for before their clients do, bytes; 0: none is",
+        low=0,
+        high=1 << 40,
+    )
     max_idle_s: float = _key(
         600.0, "how long a connection may be without a request before it is closed, s", low=1, high=86_400
     )

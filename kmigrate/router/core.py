@@ -24,6 +24,7 @@ from kmigrate.router.late import Late
 from kmigrate.router.leaving import Farewell
 from kmigrate.router.limits import Limits
 from kmigrate.router.nodeids import AddressBook
+from kmigrate.router.read_ahead import Room
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.stand_ins import StandIns
 
@@ -199,6 +200,7 @@ class Core:
     """Sessions with a held head, in the order in which they were held."""
     farewell: Farewell = field(default_factory=Farewell)
     limits: Limits = field(init=False)
+    room_ahead: Room = field(init=False)
     requests: Counter[int] = field(default_factory=Counter)
     """Clients' requests by API key."""
     closing: bool = False
@@ -210,6 +212,7 @@ class Core:
         self.fenced = _fenced(self.table)
         self.begun = Begun(self.forwards)
         bounds = self.settings
+        self.room_ahead = Room(bounds.read_ahead)
         self.limits = Limits(
             bounds.max_connections, bounds.max_per_address, bounds.max_buffered, bounds.max_idle_s
         )

@@ -8,6 +8,7 @@ from kmigrate.observe.registry import Kind, Metric, Registry, Sample, Value
 from kmigrate.protocol.api import API_NAMES
 from kmigrate.router.core import Core
 from kmigrate.router.limits import Ended
+from kmigrate.router.read_ahead import Fate
 
 __all__ = ["METRICS", "show_router"]
 
@@ -70,6 +71,13 @@ _ROWS: tuple[_Row, ...] = (
         Kind.GAUGE,
         "Memory kept for clients: half requests, requests and answers that wait, answers that are not read.",
         lambda core: [((), core.limits.buffered)],
+    ),
+    _row(
+        "read_ahead_answers_total",
+        Kind.COUNTER,
+        "Answers that were asked for before their clients did: used by them, or dropped.",
+        lambda core: [((fate.value,), core.room_ahead.fates[fate]) for fate in Fate],
+        "fate",
     ),
     _row(
         "ended_connections_total",

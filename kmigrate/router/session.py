@@ -14,7 +14,7 @@ from typing import Any
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import is_flexible
 from kmigrate.protocol.codes import code_of
-from kmigrate.protocol.frames import RequestHead, TakePiece, peek_request, take_all
+from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.apis.addresses import (
     LIST_GROUPS,
     METADATA,
@@ -33,7 +33,7 @@ from kmigrate.router.apis.broker_names import (
     asked_brokers,
     show_names,
 )
-from kmigrate.router.apis.fetch import FETCH, PassingFetch, rewrite_fetch
+from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS
 from kmigrate.router.apis.groups import DESCRIBE_GROUPS, HELD_APIS, JOIN_GROUP, groups_of, wait_answer
 from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
@@ -51,6 +51,7 @@ from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refus
 from kmigrate.router.apis.transactions import TRANSACTION_APIS, read_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
+from kmigrate.router.fetch_desk import FetchDesk
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.login import SASL_APIS, ClientLogin
 from kmigrate.router.nodeids import AddressBook
@@ -89,6 +90,7 @@ class Session:
         self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
+        self._reads = FetchDesk(core, edge, self._order, self._fill, lambda: self._told)
         self._group_deadline: float | None = None
         self._advancing = False
         self.gone = False
@@ -130,6 +132,7 @@ class Session:
         try:
             self._transactions.advance()
             self._follow.advance()
+            self._reads.look()
             while self._inbound:
                 head, frame, arrived = self._inbound[0]
                 if not self._take(head, frame, arrived):
@@ -153,6 +156,7 @@ class Session:
         self._transactions.closed()
         self._follow.closed()
         self._writes.closed()
+        self._reads.closed()
         # A session and its edge know each other, and are freed when the garbage collector comes by: not the megabytes.
         self._order.drop()
         self.advance()
@@ -204,8 +208,8 @@ class Session:
 
     @property
     def waiting_bytes(self) -> int:
-        """Requests that wait or have no answer yet, and answers that wait for one before them."""
-        return self._inbound_bytes + self._order.pending_bytes
+        """Requests that wait or have no answer yet, and answers that wait for one before them, or to be asked for."""
+        return self._inbound_bytes + self._order.pending_bytes + self._reads.held
 
     @property
     def congested(self) -> bool:
@@ -335,36 +339,11 @@ class Session:
 
     def _read(self, head: RequestHead, frame: bytearray) -> None:
         if head.api_key == FETCH:
-            self._fetch(head, frame)
+            self._reads.take(head, frame)
         else:
             self._pass(
                 head, frame, lambda answer: answer if self._told else show_leaders(answer, head, self._core.book)
             )
-
-    def _fetch(self, head: RequestHead, frame: bytearray) -> None:
-        """A large answer whose turn it is passes while it arrives, every other one when it is whole."""
-        slot = self._order.take(len(frame))
-
-        def answered(answer: bytearray) -> None:
-            self._fill(slot, answer if self._told else rewrite_fetch(answer, head.version, self._core.book))
-
-        def begins() -> TakePiece | None:
-            if not self._order.is_next(slot):
-                return None
-            take = take_all if self._told else PassingFetch(head.version, self._core.book).take
-
-            def passes(piece: memoryview, left: int) -> int:
-                taken = take(piece, left)
-                if taken:
-                    self._order.begin(slot)
-                    self._edge.reply([piece[:taken]])
-                if taken == left:
-                    self._fill(slot, None)
-                return taken
-
-            return passes
-
-        self._edge.to_target([frame], head.correlation_id, answered, begins)
 
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
         """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""

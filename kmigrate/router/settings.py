@@ -40,6 +40,8 @@ class RouterSettings:
     """Connections of one host; 0 for any number."""
     max_buffered: int = 1 << 30
     """Bytes that are kept for all clients together (`limits`)."""
+    read_ahead: int = 128 << 20
+    """Bytes of answers that are asked ahead of all clients together (`read_ahead`); less than 8 MiB: none is."""
     max_idle_s: float = 600.0
     """How long a connection may be without a request, as long as brokers let it (`connections.max.idle.ms`)."""
     max_pending: int = 100

@@ -18,12 +18,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from tests.clusters import running_clusters, source_and_target
-from tests.integration.java_clients import JavaReader
-from tests.integration.migration import wait_until
+from tests.integration.java_clients import SOURCES, JavaProgram, JavaReader
+from tests.integration.migration import Migration, wait_until
 from tests.integration.router_world import RouterProcess, beside_a_router, link_between, quietly, router
+from tests.integration.test_metrics import engine
 from tests.integration.test_router_limits import fetch
 from tests.integration.test_router_rubbish import CLOSED, Wire, rss_mb
 
@@ -149,3 +152,32 @@ def test_a_broker_that_dies_within_an_answer_ends_its_readers_connection(tmp_pat
                     await quietly(look, running, target)
 
     asyncio.run(scenario())
+
+
+def test_java_reads_on_and_in_leaps_what_was_asked_ahead_of_it_and_sees_one_session(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+) -> None:
+    if not (find_java().home / "bin" / "javac").is_file():
+        pytest.fail("this test needs a JDK")
+    topic, partitions, each = unique_name("large"), 4, 1500
+    make_topic(target, topic, partitions=partitions)
+    sender = Producer({"bootstrap.servers": target.bootstrap, "enable.idempotence": True})
+    for offset in range(each):
+        for partition in range(partitions):
+            sender.produce(topic, f"{partition}-{offset}:".encode().ljust(8 << 10, b"x"), partition=partition)
+        sender.poll(0)
+    assert sender.flush(60) == 0
+    run = Migration(source, target, tmp_path / "run")
+    port = free_ports(1)[0]
+    with engine(run, "router", "--port", str(port), "--name", unique_name("r")) as watched:
+        for seed, isolation in enumerate(("read_uncommitted", "read_committed")):
+            with JavaProgram(tmp_path, isolation, level="info") as java:
+                words = (f"127.0.0.1:{port}", topic, str(partitions), isolation, str(seed), "20")
+                java.run(SOURCES / "ReadInLeaps.java", *words)
+                assert java.ended(90) == 0, java.said[-2000:]
+                assert f"read {partitions * each} of " in java.said
+                assert java.complaints == []
+                assert "FETCH_SESSION" not in java.said, java.said[-2000:]
+        seen = watched.scrape()
+        assert seen.value("kmigrate_router_read_ahead_answers_total", fate="used") > 10
+        assert seen.value("kmigrate_router_read_ahead_answers_total", fate="dropped") > 0

@@ -1,0 +1,125 @@
+"""What a Fetch answer says of its session, and how far it brings its reader; versions from 12 on.
+
+A reader's next request names the offset behind the last whole batch of each partition, so batches are stepped over by
+the lengths in their headers, and their records stay unread.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.frames import skip_tags
+from kmigrate.protocol.primitives import read_uvarint
+from kmigrate.records.batch import HEADER_SIZE
+from kmigrate.router.apis.fetch_requests import Partition
+
+__all__ = ["AnswerHead", "End", "read_ends", "read_head", "show_session"]
+
+_FIRST_WITH_TOPIC_IDS = 13
+_HEAD = struct.Struct(">ihi")
+_PARTITION = struct.Struct(">ihqqq")
+_BATCH = struct.Struct(">qiib6xi")
+"""Base offset, length, leader epoch, magic, last offset delta."""
+_I32 = struct.Struct(">i")
+_NOBODY = b"\xff\xff\xff\xff"
+_LEAST_BATCH = 4096
+"""Steps over smaller batches than that, on the average, would cost more than reading ahead saves."""
+_SOME_BATCHES = 64
+
+Buffer = bytearray | memoryview
+
+
+class AnswerHead(NamedTuple):
+    """What stands before the topics of an answer; `throttle` in ms."""
+
+    throttle: int
+    error: int
+    session_id: int
+
+
+class End(NamedTuple):
+    """How far an answer brings the reader of one partition, and how many offsets its log has beyond that."""
+
+    offset: int
+    leader_epoch: int
+    read: int
+    """Offsets that the answer holds."""
+    left: int
+
+
+def read_head(frame: Buffer) -> AnswerHead:
+    """Raises ProtocolViolation where there is none."""
+    try:
+        return AnswerHead(*_HEAD.unpack_from(frame, skip_tags(frame, 8)))
+    except (struct.error, IndexError) as short:
+        raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {short}") from None
+
+
+def show_session(frame: Buffer, session_id: int) -> None:
+    """Put another session id into an answer, in place."""
+    _I32.pack_into(frame, skip_tags(frame, 8) + 6, session_id)
+
+
+def read_ends(frame: bytearray, version: int, *, committed: bool) -> dict[Partition, End] | None:
+    """The ends of the partitions that records came of.
+
+    None where anything is told beside records (an error, another leader, a replica to be read from), where batches are
+    small or of an old format, or where the answer cannot be read: then nobody knows what is asked next.
+    """
+    try:
+        return _ends(frame, version, committed)
+    except (struct.error, IndexError, ProtocolViolation):
+        return None
+
+
+def _ends(frame: bytearray, version: int, committed: bool) -> dict[Partition, End] | None:
+    ends: dict[Partition, End] = {}
+    at = skip_tags(frame, 8) + _HEAD.size
+    topics, at = read_uvarint(frame, at)
+    for _ in range(topics - 1):
+        start = at
+        if version >= _FIRST_WITH_TOPIC_IDS:
+            at += 16
+        else:
+            length, at = read_uvarint(frame, at)
+            at += max(0, length - 1)
+        topic = bytes(frame[start:at])
+        parts, at = read_uvarint(frame, at)
+        for _ in range(parts - 1):
+            index, error, high, stable, _ = _PARTITION.unpack_from(frame, at)
+            aborted, at = read_uvarint(frame, at + _PARTITION.size)
+            for _ in range(aborted - 1):
+                at = skip_tags(frame, at + 16)
+            if error or not frame.startswith(_NOBODY, at):
+                return None
+            size, at = read_uvarint(frame, at + 4)
+            stop = at + max(0, size - 1)
+            found = _last(frame, at, stop)
+            if found is None or frame[stop]:
+                return None
+            first, end, epoch = found
+            if end >= 0:
+                ends[(topic, index)] = End(end, epoch, end - first, (stable if committed else high) - end)
+            at = stop + 1
+        at = skip_tags(frame, at)
+    return ends if not frame[at] else None
+
+
+def _last(frame: bytearray, at: int, stop: int) -> tuple[int, int, int] | None:
+    """First offset, end and leader epoch of the batches that are whole; −1 each where there is none."""
+    first = end = epoch = -1
+    most = _SOME_BATCHES + (stop - at) // _LEAST_BATCH
+    while at + HEADER_SIZE <= stop:
+        base, length, leader_epoch, magic, delta = _BATCH.unpack_from(frame, at)
+        most -= 1
+        if magic != 2 or length < HEADER_SIZE - 12 or most < 0:
+            return None
+        at += 12 + length
+        if at > stop:
+            break
+        end, epoch = base + delta + 1, leader_epoch
+        if first < 0:
+            first = base
+    return first, end, epoch

@@ -1,0 +1,613 @@
+"""A consumer behind a router that reads ahead, against a broker with fetch sessions (KIP-227): both are models that
+follow Kafka's own rules, and speak by the codec that is generated from Kafka's schemas.
+
+Whatever the client does (reads on, jumps, pauses, waits for long, begins its session anew) and however answers come, it
+is given what it has asked for, in one session, and never an error that the broker alone would not have given. And when
+it has come to rest it knows where each log ends, as without a router.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import struct
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.frames import peek_request, response_body_offset
+from kmigrate.records.batch import assemble
+from kmigrate.router import fetch_desk, read_ahead
+from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.fetch_requests import Place
+from kmigrate.router.read_ahead import STALE_S, Fate
+from tests.unit.router.router_fakes import Sent, Stage
+from tests.unit.router.test_router_fetch_requests import framed, message
+
+LARGE = 2000
+"""In place of a megabyte."""
+LAST_EPOCH = (1 << 31) - 1
+IDS = {name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in ("one", "two")}
+NAMES = {of: name for name, of in IDS.items()}
+Key = tuple[str, int]
+
+
+@pytest.fixture(autouse=True)
+def small_answers_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "LARGE", LARGE)
+    monkeypatch.setattr(fetch_desk, "LARGE", LARGE)
+
+
+def after(epoch: int) -> int:
+    return epoch + 1 if epoch < LAST_EPOCH else 1
+
+
+@dataclass
+class Log:
+    """Batches of ten offsets each, but for gaps; each of `size` bytes."""
+
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    end: int = 0
+
+    def append(self, size: int = 700, gap: int = 0) -> None:
+        base = self.end + gap
+        payload = struct.pack(">q", base) + bytes(max(0, size - 69))
+        batch = assemble(payload, count=10, attributes=0, base_timestamp=1, max_timestamp=1, leader_epoch=3)
+        struct.pack_into(">q", batch, 0, base)
+        self.batches.append((base, bytes(batch)))
+        self.end = base + 10
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Batches from the one on that holds the offset; the last one may be cut, the first one of all is whole."""
+        out = b"".join(batch for base, batch in self.batches if base + 10 > offset)
+        first = next((batch for base, batch in self.batches if base + 10 > offset), b"")
+        return out[: max(most, len(first))]
+
+
+@dataclass
+class Session:
+    epoch: int = 1
+    offsets: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    """Offset and most bytes by partition, in the order in which they are answered."""
+    told: dict[Key, int] = field(default_factory=dict)
+
+
+class Broker:
+    """What FetchManager and ReplicaManager do of a broker."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.logs: dict[Key, Log] = {}
+        self.sessions: dict[int, Session] = {}
+        self.next_id = 100
+        self.takes_sessions = True
+        self.throttle = 0
+        self.errors: list[int] = []
+        self.fetches = 0
+
+    def answer(self, frame: bytearray) -> bytearray:
+        head = peek_request(frame, flexible=True)
+        said = decode_body(entity(1, self.version, "request"), frame, head.body)
+        self.fetches += 1
+        session_id, epoch = int(said.session_id), int(said.session_epoch)
+        asked = {
+            self._key(topic, part.partition): (int(part.fetch_offset), int(part.partition_max_bytes))
+            for topic in said.topics
+            for part in topic.partitions
+        }
+        if epoch in (0, -1):
+            self.sessions.pop(session_id, None)
+            if epoch == -1 or not asked or not self.takes_sessions:
+                return self._records(head.correlation_id, 0, asked, int(said.max_bytes), None)
+            self.next_id += 1
+            session = self.sessions[self.next_id] = Session(1, dict(asked))
+            return self._records(head.correlation_id, self.next_id, session.offsets, int(said.max_bytes), session)
+        if session_id not in self.sessions:
+            return self._error(head.correlation_id, 70)
+        session = self.sessions[session_id]
+        if epoch != session.epoch:
+            return self._error(head.correlation_id, 71)
+        session.epoch = after(session.epoch)
+        session.offsets.update(asked)
+        for topic in said.forgotten_topics_data:
+            for index in topic.partitions:
+                session.offsets.pop(self._key(topic, index), None)
+                session.told.pop(self._key(topic, index), None)
+        return self._records(head.correlation_id, session_id, session.offsets, int(said.max_bytes), session)
+
+    def _key(self, topic: Any, index: int) -> Key:
+        return (topic.topic if self.version < 13 else NAMES[topic.topic_id], int(index))
+
+    def _error(self, correlation: int, code: int) -> bytearray:
+        self.errors.append(code)
+        return bytearray(frame_answer(blank(entity(1, self.version, "response"), error_code=code), correlation))
+
+    def _records(
+        self, correlation: int, session_id: int, asked: dict[Key, tuple[int, int]], most: int, session: Session | None
+    ) -> bytearray:
+        kind = entity(1, self.version, "response")
+        topic_type = element(kind, "responses")
+        part_type = element(topic_type, "partitions")
+        parts: dict[str, list[Any]] = {}
+        for (name, index), (offset, most_of_it) in list(asked.items()):
+            log = self.logs[(name, index)]
+            records = log.read(offset, min(most, most_of_it)) if most > 0 else b""
+            most -= len(records)
+            known = session.told.get((name, index)) if session is not None else None
+            if session is not None:
+                session.told[(name, index)] = log.end
+                if records:  # whoever got records is answered after the others
+                    session.offsets[(name, index)] = session.offsets.pop((name, index))
+            if records or known != log.end:
+                parts.setdefault(name, []).append(
+                    blank(
+                        part_type,
+                        partition_index=index,
+                        high_watermark=log.end,
+                        last_stable_offset=log.end,
+                        preferred_read_replica=-1,
+                        records=records,
+                    )
+                )
+        topics = tuple(
+            blank(topic_type, **({"topic": name} if self.version < 13 else {"topic_id": IDS[name]}), partitions=of)
+            for name, of in ((name, tuple(of)) for name, of in parts.items())
+        )
+        said = blank(
+            kind, throttle_time=dt.timedelta(milliseconds=self.throttle), session_id=session_id, responses=topics
+        )
+        return bytearray(frame_answer(said, correlation))
+
+
+class Client:
+    """What FetchSessionHandler and the fetcher of a Java consumer do: one fetch at a time, when all is handed out."""
+
+    def __init__(self, version: int, stage: Stage) -> None:
+        self.version = version
+        self.stage = stage
+        self.session_id, self.epoch = 0, 0
+        self.told: dict[Key, int] = {}
+        """The offsets that its session knows."""
+        self.positions: dict[Key, int] = {}
+        self.paused: set[Key] = set()
+        self.ends: dict[Key, int] = {}
+        self.got: dict[Key, list[int]] = {}
+        """Base offsets, since the last jump."""
+        self.correlation = 0
+        self.waits = False
+        self.most = 1 << 25
+        self.sessions: set[int] = set()
+        self.errors: list[int] = []
+        self._seen = 0
+
+    def ask(self) -> None:
+        wanted = {key: at for key, at in self.positions.items() if key not in self.paused}
+        gone: list[Key] = []
+        if self.epoch > 0:
+            gone = [key for key in self.told if key not in wanted]
+            listed = {key: at for key, at in wanted.items() if self.told.get(key) != at}
+        else:
+            listed = dict(wanted)
+        self.told = dict(wanted)
+        self.correlation += 1
+        said = message(
+            self.version,
+            {key: Place(3, at, -1, -1, 4000) for key, at in listed.items()},
+            gone,
+            max_wait=dt.timedelta(milliseconds=500),
+            min_bytes=1,
+            max_bytes=self.most,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+        )
+        self.waits = True
+        self.stage.session.frame(framed(said, self.version, self.correlation))
+
+    def hear(self) -> None:
+        """Take what has come."""
+        come = b"".join(map(bytes, self.stage.edge.replies))[self._seen :]
+        if len(come) < 4 or len(come) < struct.unpack_from(">i", come)[0] + 4:
+            return
+        size = struct.unpack_from(">i", come)[0] + 4
+        assert len(come) == size, "one answer to one request"
+        self._seen += size
+        assert self.waits
+        self.waits = False
+        frame = bytearray(come)
+        assert struct.unpack_from(">i", frame, 4) == (self.correlation,)
+        said = decode_body(entity(1, self.version, "response"), frame, response_body_offset(frame, True))
+        if said.error_code:
+            self.errors.append(int(said.error_code))
+            self.epoch = 0
+            self.session_id = self.session_id if int(said.error_code) == 71 else 0
+            return
+        if self.epoch == 0:
+            self.session_id = int(said.session_id)
+            self.epoch = 1 if self.session_id else 0
+            self.sessions.add(self.session_id)
+        elif not said.session_id:
+            self.session_id = self.epoch = 0
+        else:
+            assert int(said.session_id) == self.session_id
+            self.epoch = after(self.epoch)
+        records = sum(len(part.records or b"") for topic in said.responses for part in topic.partitions)
+        assert records <= self.most + 1000, "more than was asked for"
+        for topic in said.responses:
+            name = topic.topic if self.version < 13 else NAMES[topic.topic_id]
+            for part in topic.partitions:
+                self._take((name, int(part.partition_index)), part)
+
+    def _take(self, key: Key, part: Any) -> None:
+        assert key in self.told, "a partition that the session does not read"
+        assert not part.error_code
+        self.ends[key] = int(part.high_watermark)
+        records, at = bytes(part.records or b""), 0
+        while at + 12 <= len(records):
+            base, length = struct.unpack_from(">qi", records, at)
+            at += 12 + length
+            if at > len(records):
+                break
+            (named,) = struct.unpack_from(">q", records, at - length - 12 + 61)
+            assert named == base, "a batch is whole"
+            assert base + 10 > self.positions[key]
+            self.got.setdefault(key, []).append(base)
+            self.positions[key] = base + 10
+
+
+class World:
+    def __init__(self, version: int, seed: int, partitions: int = 3) -> None:
+        self.dice = random.Random(seed)
+        self.stage = Stage()
+        self.broker = Broker(version)
+        self.client = Client(version, self.stage)
+        self.keys = [(name, index) for index in range(partitions) for name in IDS][:partitions]
+        for key in self.keys:
+            self.broker.logs[key] = Log()
+            self.client.positions[key] = 0
+        self._asked = 0
+
+    @property
+    def fates(self) -> tuple[int, int]:
+        fates = self.stage.core.room_ahead.fates
+        return fates[Fate.USED], fates[Fate.DROPPED]
+
+    def answer_next(self) -> bool:
+        """The broker answers what it was asked first; False where nothing is asked."""
+        sent = self.stage.edge.sent
+        if self._asked == len(sent):
+            return False
+        one = sent[self._asked]
+        self._asked += 1
+        self._deliver(one, self.broker.answer(one.frame))
+        return True
+
+    def _deliver(self, sent: Sent, frame: bytearray) -> None:
+        take = sent.begins() if sent.begins is not None and len(frame) >= LARGE else None
+        if take is None:
+            sent.answered_with(frame)
+            return
+        left, at = len(frame), 0
+        for piece in self._pieces(frame):
+            come = memoryview(bytearray(frame[at : piece]))
+            taken = take(come, left)
+            at += taken
+            left -= taken
+            frame[at:piece] = come[taken:]
+        assert not left
+
+    def _pieces(self, frame: bytearray) -> Iterator[int]:
+        at = 0
+        while at < len(frame):
+            at = min(len(frame), at + self.dice.randrange(100, 3000))
+            yield at
+
+    def settle(self) -> None:
+        """Until the client has its answer and nothing is under way."""
+        while self.answer_next():
+            pass
+        self.client.hear()
+        assert not self.client.waits
+
+    def poll(self) -> None:
+        self.client.ask()
+        self.settle()
+
+    def read_on(self, most: int = 200) -> None:
+        """Poll until two polls in a row bring nothing new."""
+        quiet = 0
+        for _ in range(most):
+            before = dict(self.client.positions)
+            self.poll()
+            quiet = quiet + 1 if before == self.client.positions else 0
+            if quiet == 2:
+                return
+        pytest.fail("it never came to the end")
+
+    def check_whole(self) -> None:
+        """What was read since the last jump is what the log holds there, once and in order."""
+        for key, got in self.client.got.items():
+            bases = [base for base, _ in self.broker.logs[key].batches]
+            if got:
+                first = bases.index(got[0])
+                assert got == bases[first : first + len(got)], key
+
+
+@pytest.mark.parametrize("version", [12, 13, 15, 17])
+def test_who_is_behind_gets_most_answers_before_asking_and_reads_everything_once(version: int) -> None:
+    world = World(version, 1)
+    for log in world.broker.logs.values():
+        for _ in range(400):
+            log.append()
+    world.read_on()
+    used, dropped = world.fates
+    assert used > 60
+    assert dropped <= 1, "at the end"
+    assert world.client.errors == world.broker.errors == []
+    assert len(world.client.sessions) == 1
+    for key, log in world.broker.logs.items():
+        assert world.client.got[key] == [base for base, _ in log.batches]
+        assert world.client.ends[key] == log.end
+    assert world.stage.core.room_ahead.taken == 0
+
+
+def test_what_is_asked_ahead_is_what_the_client_would_have_asked_but_for_its_size() -> None:
+    world = World(17, 1)
+    for log in world.broker.logs.values():
+        for _ in range(100):
+            log.append()
+    for _ in range(4):
+        world.poll()
+    *_, before, ahead = [one.frame for one in world.stage.edge.sent]
+    world.client.ask()
+    assert world.stage.edge.sent[-2].frame == ahead, "its answer is there: the next one is asked at once"
+    kind = entity(1, 17, "request")
+    one, two = (decode_body(kind, frame, peek_request(frame, True).body) for frame in (before, ahead))
+    assert (int(two.session_epoch), two.session_id) == (int(one.session_epoch) + 1, one.session_id)
+    assert (two.max_wait, two.min_bytes, two.rack_id) == (one.max_wait, one.min_bytes, one.rack_id)
+    assert int(two.max_bytes) == 8 << 20
+    assert world.client.most > 8 << 20
+
+
+def far_behind(seed: int = 1, version: int = 17, batches: int = 300) -> World:
+    """A client for which something was asked ahead, and has come."""
+    world = World(version, seed)
+    for log in world.broker.logs.values():
+        for _ in range(batches):
+            log.append()
+    while not world.stage.core.room_ahead.taken:
+        world.poll()
+    return world
+
+
+def test_an_answer_that_waits_for_too_long_is_dropped_and_the_session_goes_on() -> None:
+    world = far_behind()
+    world.stage.edge.clock += STALE_S + 0.1
+    world.stage.session.advance()
+    assert world.stage.core.room_ahead.taken == 0
+    assert world.stage.session.waiting_bytes == 0
+    assert world.fates == (0, 1)
+    session = world.client.session_id
+    world.read_on()
+    world.check_whole()
+    assert world.client.session_id == session
+    assert session not in world.broker.sessions, "the broker's is another one by now"
+    assert world.client.errors == world.broker.errors == []
+    world.client.epoch, before = -1, len(world.broker.sessions)
+    world.poll()
+    assert len(world.broker.sessions) == before - 1, "and the client can end it"
+
+
+def test_a_jump_drops_what_was_asked_ahead_whether_it_has_come_or_not() -> None:
+    for come in (True, False):
+        world = far_behind()
+        key = world.keys[0]
+        if not come:
+            world.client.ask()
+            world.client.hear()
+        else:
+            while world.answer_next():
+                pass
+        assert not world.client.waits
+        world.client.positions[key] = 500
+        world.client.got[key] = []
+        world.poll()
+        assert world.client.got[key][0] == 500
+        assert world.fates[1] == 1
+        world.read_on()
+        world.check_whole()
+        assert world.client.errors == world.broker.errors == []
+
+
+def test_nothing_is_asked_ahead_where_little_is_left_or_answers_are_small() -> None:
+    world = World(17, 1)
+    for log in world.broker.logs.values():
+        log.append(400)
+    for _ in range(50):
+        world.poll()
+        for log in world.broker.logs.values():
+            log.append(200)
+    assert len(world.stage.edge.sent) == 50
+    assert world.fates == (0, 0)
+
+
+def test_nothing_is_asked_ahead_beyond_the_room() -> None:
+    world = World(17, 1)
+    world.stage.core.room_ahead.limit = read_ahead.MOST_BYTES - 1
+    for log in world.broker.logs.values():
+        for _ in range(100):
+            log.append()
+    world.read_on()
+    assert world.fates == (0, 0)
+    assert len(world.stage.edge.sent) == world.client.correlation
+    world.check_whole()
+
+
+def test_nothing_is_asked_ahead_of_a_throttled_client_nor_once_clients_are_to_leave() -> None:
+    world = World(17, 1)
+    for log in world.broker.logs.values():
+        for _ in range(100):
+            log.append()
+    world.broker.throttle = 5
+    for _ in range(5):
+        world.poll()
+    assert world.fates == (0, 0)
+    assert world.stage.core.room_ahead.taken == 0
+    world.broker.throttle = 0
+    world.stage.core.closing = True
+    for _ in range(5):
+        world.poll()
+    assert world.stage.core.room_ahead.taken == 0
+
+
+def test_a_client_that_is_gone_gives_its_room_back() -> None:
+    for come in (True, False):
+        world = far_behind()
+        if come:
+            while world.answer_next():
+                pass
+        world.stage.session.closed()
+        assert world.stage.core.room_ahead.taken == 0
+        while world.answer_next():
+            pass
+        assert world.stage.core.room_ahead.taken == 0
+        assert world.stage.session.waiting_bytes == 0
+
+
+def test_a_broker_that_forgets_a_session_tells_its_client_so() -> None:
+    for forgets_before in (True, False):
+        world = far_behind()
+        if forgets_before:
+            world.broker.sessions.clear()
+        while world.answer_next():
+            pass
+        world.broker.sessions.clear()
+        world.read_on()
+        assert world.client.errors == [70]
+        world.check_whole()
+
+
+def test_a_broker_without_room_for_a_session_is_read_all_the_same() -> None:
+    world = far_behind()
+    world.broker.takes_sessions = False
+    world.stage.edge.clock += 60
+    world.read_on()
+    world.check_whole()
+    assert world.client.errors == []
+    assert world.client.session_id == 0
+
+
+def test_wrong_guesses_become_rare() -> None:
+    world = World(17, 1)
+    for log in world.broker.logs.values():
+        for _ in range(3000):
+            log.append()
+    for _ in range(600):
+        world.client.positions[world.keys[0]] = 0
+        world.poll()
+    assert world.fates[0] == 0
+    assert 2 < world.fates[1] < 8
+
+
+def test_the_last_epoch_is_followed_by_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "_LAST_EPOCH", 7)
+    monkeypatch.setattr(sys.modules[__name__], "LAST_EPOCH", 7)
+    world = far_behind()
+    for _ in range(3):
+        world.client.positions[world.keys[0]] = 0
+        world.client.got[world.keys[0]] = []
+        for _ in range(20):
+            world.poll()
+    world.read_on()
+    world.check_whole()
+    assert world.client.errors == world.broker.errors == []
+    assert world.fates[0] > 10
+
+
+class Restless:
+    """A client that changes its mind, and a cluster that does not stand still."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.evicted = 0
+
+    @property
+    def key(self) -> Key:
+        return self.world.dice.choice(self.world.keys)
+
+    def poll(self) -> None:
+        for _ in range(self.world.dice.randrange(1, 8)):
+            self.world.poll()
+
+    def jump(self) -> None:
+        key, client = self.key, self.world.client
+        client.positions[key] = self.world.dice.randrange(self.world.broker.logs[key].end + 1)
+        client.got[key] = []
+
+    def pause(self) -> None:
+        self.world.client.paused.add(self.key)
+
+    def resume(self) -> None:
+        self.world.client.paused.discard(self.key)
+
+    def less(self) -> None:
+        self.world.client.most = self.world.dice.choice([1 << 25, 5000])
+
+    def wait(self) -> None:
+        self.world.stage.edge.clock += self.world.dice.choice([0.1, 1.0])
+        if self.world.dice.random() < 0.5:
+            self.world.stage.session.advance()
+
+    def begin(self) -> None:
+        self.world.client.epoch = 0
+
+    def end(self) -> None:
+        self.world.client.epoch = -1
+        self.world.poll()
+        self.world.client.session_id = self.world.client.epoch = 0
+
+    def append(self) -> None:
+        key = self.key
+        for _ in range(self.world.dice.randrange(1, 80)):
+            self.world.broker.logs[key].append(self.world.dice.randrange(80, 900))
+
+    def evict(self) -> None:
+        if self.world.broker.sessions:
+            self.world.broker.sessions.clear()
+            self.evicted += 1
+
+    def answer(self) -> None:
+        while self.world.dice.random() < 0.5 and self.world.answer_next():
+            pass
+
+
+MOVES = [name for name in vars(Restless) if not name.startswith("_") and name != "key"]
+moves = st.lists(st.sampled_from([*MOVES, *["poll"] * 6]), min_size=5, max_size=60)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 1 << 30), moves, st.sampled_from([12, 13, 16, 18]))
+def test_whatever_a_client_does_it_is_given_what_it_asks_for(seed: int, made: list[str], version: int) -> None:
+    world = World(version, seed, partitions=4)
+    restless = Restless(world)
+    for log in world.broker.logs.values():
+        for _ in range(world.dice.randrange(300)):
+            log.append(world.dice.randrange(80, 900), gap=world.dice.choice([0, 0, 0, 5]))
+    for move in made:
+        getattr(restless, move)()
+    world.client.paused.clear()
+    world.read_on(most=2000)
+    world.check_whole()
+    assert len(world.client.errors) <= restless.evicted
+    assert set(world.client.errors) <= {70}
+    assert 71 not in world.broker.errors, "of the router's own making"
+    for key, log in world.broker.logs.items():
+        assert world.client.positions[key] == log.end
+        assert world.client.ends[key] == log.end
+    assert world.stage.edge.closed == []
