@@ -34,6 +34,8 @@ _HEAD = struct.Struct(">hhi")
 _I16 = struct.Struct(">h")
 
 _LONGEST_ID = (1 << 15) - 1
+_MOST_TAGS = 1000
+"""Kafka has a handful in one place; megabytes of them would take seconds to step over."""
 MAX_FRAME = 128 * 1024 * 1024
 """Upper bound of one frame, bytes: above Kafka's own socket.request.max.bytes (100 MiB)."""
 
@@ -80,6 +82,8 @@ def skip_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
     if at < len(frame) and not frame[at]:
         return at + 1
     count, at = read_uvarint(frame, at)
+    if count > _MOST_TAGS:
+        raise ProtocolViolation("bad-tags", f"{count} tagged fields in one place")
     for _ in range(count):
         _, at = read_uvarint(frame, at)
         size, at = read_uvarint(frame, at)

@@ -212,7 +212,7 @@ class Core:
         self.fenced = _fenced(self.table)
         self.begun = Begun(self.forwards)
         bounds = self.settings
-        self.room_ahead = Room(bounds.read_ahead)
+        self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
         self.limits = Limits(
             bounds.max_connections, bounds.max_per_address, bounds.max_buffered, bounds.max_idle_s
         )

@@ -1,22 +1,31 @@
 """A client's Fetch requests: passed, or answered by what was asked ahead of them (`read_ahead`); answers shown its way.
 
-A large answer whose turn it is passes while it arrives, every other one when it is whole.
+A large answer whose turn it is passes while it arrives, every other one when it is whole. Requests of a fetch session
+are passed one at a time, each when the one before is answered: so does a broker.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from kmigrate.protocol.frames import RequestHead, TakePiece, set_correlation_id, take_all
 from kmigrate.router.apis.fetch import PassingFetch, rewrite_fetch
 from kmigrate.router.apis.fetch_ends import read_ends, read_head, show_session
-from kmigrate.router.apis.fetch_requests import FIRST_READ, FetchRequest, encode, put_session, read_request
+from kmigrate.router.apis.fetch_requests import (
+    FIRST_WITH_TOPIC_IDS,
+    FetchRequest,
+    encode,
+    put_session,
+    read_request,
+)
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.read_ahead import LARGE, MOST_BYTES, STALE_S, Ahead, Pass, ReadAhead
 from kmigrate.router.sequencer import Sequencer, Slot
 
 __all__ = ["FetchDesk"]
 
+_A_MOMENT_S = 0.01
 _NO_CLIENTS = -1
 """Correlation id of what was asked ahead; answers come in order, whatever their ids."""
 
@@ -38,29 +47,40 @@ class FetchDesk:
         self._fill = fill
         self._told = told
         self._session = ReadAhead(core.room_ahead)
-        self._waiting: dict[Ahead, Callable[[bytearray], None]] = {}
-        """Whose client has asked by now, and has no answer yet."""
+        self._queue: deque[tuple[Slot, RequestHead, bytearray]] = deque()
+        self._under_way = False
+        """Whether a request of the client's session is not answered yet."""
+        self._use: tuple[Ahead, Callable[[bytearray, bool], None]] | None = None
+        """What was asked ahead and has no answer yet, though its client has asked by now."""
 
     def take(self, head: RequestHead, frame: bytearray) -> None:
         """A client's request."""
-        slot = self._order.take(len(frame))
-        request = read_request(frame, head.version, head.body) if head.version >= FIRST_READ else None
-        if request is None:
-            self._send(slot, head, frame, None)
-            return
-        word = self._session.asked(request)
-        if isinstance(word, Ahead):
-            self._use(slot, head, frame, word)
-        else:
-            self._pass(slot, head, frame, request, word)
+        self._queue.append((self._order.take(len(frame)), head, frame))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._queue and not self._under_way:
+            slot, head, frame = self._queue.popleft()
+            request = read_request(frame, head.version, head.body) if self._core.room_ahead.exists else None
+            if request is None:
+                self._send(slot, head, frame, frame)
+                continue
+            self._under_way = True
+            word = self._session.asked(request, by_ids=head.version >= FIRST_WITH_TOPIC_IDS)
+            if isinstance(word, Ahead):
+                self._await(slot, head, frame, word)
+            else:
+                self._pass(slot, head, frame, request, word)
+
+    def _is_over(self) -> None:
+        """A request of the session is answered."""
+        self._under_way = False
+        self._go_on()
 
     # passed
 
-    def _pass(
-        self, slot: Slot, head: RequestHead, frame: bytearray, request: FetchRequest, word: Pass
-    ) -> None:
-        whole = word.whole and self._guesses
-        most = min(request.max_bytes, MOST_BYTES) if whole else request.max_bytes
+    def _pass(self, slot: Slot, head: RequestHead, frame: bytearray, request: FetchRequest, word: Pass) -> None:
+        most = min(request.max_bytes, MOST_BYTES) if word.whole else request.max_bytes
         named = (word.session_id, word.epoch, most)
         if word.full is not None:
             sent = encode(frame, head.version, head.body, word.full, head.correlation_id)
@@ -70,26 +90,28 @@ class FetchDesk:
             put_session(sent, head.version, head.body, session_id=session_id, epoch=epoch, max_bytes=max_bytes)
         else:
             sent = frame
-        self._send(slot, head, sent, frame, whole=whole)
-
-    @property
-    def _guesses(self) -> bool:
-        return not self._core.table.finished and not self._core.closing
+        self._send(slot, head, frame, sent, followed=True, whole=word.whole)
 
     def _send(
-        self, slot: Slot, head: RequestHead, sent: bytearray, asked: bytearray | None, *, whole: bool = False
+        self,
+        slot: Slot,
+        head: RequestHead,
+        frame: bytearray,
+        sent: bytearray,
+        *,
+        followed: bool = False,
+        whole: bool = False,
     ) -> None:
-        """To the target; `asked`, the client's own request, where its session is followed here."""
+        """To the target, `sent` in place of the client's `frame`; `followed`: as a word of its session."""
 
         def answered(answer: bytearray) -> None:
-            if asked is not None:
-                self._answered(answer, head, asked if whole else None)
-            self._fill(slot, self._shown(answer, head))
+            if followed:
+                self._answered(slot, head, frame, answer, whole=whole)
+            else:
+                self._fill(slot, self._shown(answer, head))
 
         def begins() -> TakePiece | None:
-            if whole or not self._order.is_next(slot):
-                return None
-            return self._passing(slot, head, followed=asked is not None)
+            return None if whole or not self._order.is_next(slot) else self._passing(slot, head, followed=followed)
 
         self._edge.to_target([sent], head.correlation_id, answered, begins)
 
@@ -109,55 +131,68 @@ class FetchDesk:
                 self._edge.reply([piece[:taken]])
             if taken == left:
                 self._fill(slot, None)
+                if followed:
+                    self._is_over()
             return taken
 
         return passes
 
-    def _shown(self, answer: bytearray, head: RequestHead) -> Buffer:
-        return answer if self._told() else rewrite_fetch(answer, head.version, self._core.book)
-
-    # asked ahead
-
-    def _answered(self, answer: bytearray, head: RequestHead, asked: bytearray | None) -> None:
-        """An answer is there whole; where the client's request is given, it may be asked behind it."""
+    def _answered(self, slot: Slot, head: RequestHead, frame: bytearray, answer: bytearray, *, whole: bool) -> None:
+        """An answer to a word of the session is there; what comes next may be asked behind a `whole` one."""
         told = read_head(answer)
         shown = self._session.answered(told)
-        if asked is None or len(answer) < LARGE or not self._guesses:
-            self._session.passed(len(answer))
-        else:
+        if whole and len(answer) >= LARGE and not self._queue and not self._parts:
             committed = self._session.committed
             ahead = self._session.guess(told, read_ends(answer, head.version, committed=committed))
             if ahead is not None:
-                self._ask(ahead, head, asked)
+                self._ask(ahead, head, frame)
+        else:
+            self._session.passed(len(answer))
         show_session(answer, shown)
+        self._fill(slot, self._shown(answer, head))
+        self._is_over()
 
-    def _ask(self, ahead: Ahead, head: RequestHead, asked: bytearray) -> None:
+    def _shown(self, answer: bytearray, head: RequestHead) -> Buffer:
+        return answer if self._told() else rewrite_fetch(answer, head.version, self._core.book)
+
+    @property
+    def _parts(self) -> bool:
+        """Whether clients are leaving: nothing is begun that they have not asked for."""
+        return self._core.table.finished or self._core.closing
+
+    # asked ahead
+
+    def _ask(self, ahead: Ahead, head: RequestHead, frame: bytearray) -> None:
         def answered(answer: bytearray) -> None:
-            wanted = self._session.came(ahead, answer, self._edge.now())
-            waiting = self._waiting.pop(ahead, None)
-            if waiting is not None:
-                waiting(answer)
-            elif wanted:
-                self._edge.wake_at(self._edge.now() + STALE_S + 0.01)
+            usable = self._session.came(ahead, answer, self._edge.now())
+            if self._use is not None and self._use[0] is ahead:
+                (_, use), self._use = self._use, None
+                use(answer, usable)
+            elif usable:
+                self._edge.wake_at(self._edge.now() + STALE_S + _A_MOMENT_S)
 
         def begins() -> TakePiece | None:
             return take_all if ahead.dropped else None
 
-        sent = encode(asked, head.version, head.body, ahead.request, _NO_CLIENTS)
+        sent = encode(frame, head.version, head.body, ahead.request, _NO_CLIENTS)
         self._edge.to_target([sent], _NO_CLIENTS, answered, begins)
 
-    def _use(self, slot: Slot, head: RequestHead, frame: bytearray, ahead: Ahead) -> None:
+    def _await(self, slot: Slot, head: RequestHead, frame: bytearray, ahead: Ahead) -> None:
         """The client asks for what was asked ahead: it gets the answer, at once or when it is there."""
 
-        def answer_it(answer: bytearray) -> None:
-            set_correlation_id(answer, head.correlation_id)
-            self._answered(answer, head, frame)
-            self._fill(slot, self._shown(answer, head))
+        def use(answer: bytearray, usable: bool) -> None:
+            if usable:
+                self._session.used()
+                set_correlation_id(answer, head.correlation_id)
+                self._answered(slot, head, frame, answer, whole=True)
+            else:
+                full = encode(frame, head.version, head.body, self._session.instead(), head.correlation_id)
+                self._send(slot, head, frame, full, followed=True)
 
         if ahead.answer is not None:
-            answer_it(ahead.answer)
+            use(ahead.answer, True)
         else:
-            self._waiting[ahead] = answer_it
+            self._use = ahead, use
 
     def look(self) -> None:
         """Time has passed: an answer that nobody has asked for may have become too old."""
@@ -169,5 +204,6 @@ class FetchDesk:
         return self._session.held
 
     def closed(self) -> None:
-        self._waiting.clear()
+        self._queue.clear()
+        self._use = None
         self._session.close()

@@ -14,8 +14,9 @@ older than `STALE_S`, as long as a broker may take for any answer. Where a guess
 (KIP-227) has gone on without the client: a full request opens another one, and from then on ids and epochs are
 translated. The client sees one session throughout. Each wrong guess makes the next one rarer.
 
-Memory: an answer that is asked ahead has at most `MOST_BYTES`, or one batch, and all of a router's together no more
-than `Room` has. Pure.
+Memory: an answer that is asked ahead, or awaited whole to see what comes next, has at most `MOST_BYTES`, or one batch,
+and all of a router's together no more than `Room` has. Requests of one connection are looked at one at a time, as a
+broker does it. Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kmigrate.router.apis.fetch_requests import FetchRequest, Partition, Place
 __all__ = ["LARGE", "MOST_BYTES", "STALE_S", "Ahead", "Fate", "Pass", "ReadAhead", "Room"]
 
 LARGE = 1 << 20
-"""Bytes of an answer from which on a reader counts as being behind."""
+"""Bytes of an answer from which on a reader counts as being behind. Nothing less is used of what was asked ahead."""
 MOST_BYTES = 8 << 20
 STALE_S = 0.5
 """Consumers let a broker wait as long for records (`fetch.max.wait.ms`)."""
@@ -40,7 +41,12 @@ _SURE_AFTER = 16
 _FIRST_REST = 4
 _LONGEST_REST = 4096
 """Large answers without a guess after wrong ones."""
-_NO_SESSION, _LAST_EPOCH = -1, (1 << 31) - 1
+_MOST_PARTITIONS = 500
+"""Of a session that is followed: what it reads is kept for as long as its connection lives."""
+_MANY = 50
+_PARTITION_BYTES = 300
+"""What one of these takes; few of them are not worth being counted."""
+_LAST_EPOCH = (1 << 31) - 1
 
 
 class Fate(Enum):
@@ -52,11 +58,16 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Room:
-    """Memory for all answers of a router that are asked ahead."""
+    """Memory for all answers of a router that are asked ahead; what becomes of them is counted."""
 
     limit: int
     taken: int = 0
     fates: Counter[Fate] = field(default_factory=Counter)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is any room at all."""
+        return self.limit >= MOST_BYTES
 
     def take(self) -> bool:
         """Room for one more, if there is."""
@@ -65,9 +76,8 @@ class Room:
         self.taken += MOST_BYTES
         return True
 
-    def give_back(self, fate: Fate) -> None:
+    def give_back(self) -> None:
         self.taken -= MOST_BYTES
-        self.fates[fate] += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -97,10 +107,14 @@ class ReadAhead:
 
     def __init__(self, room: Room) -> None:
         self._room = room
+        self._has_room = False
+        """For an answer that is awaited whole, or asked ahead."""
+        self._by_ids = False
+        """Whether the session's topics are named by their ids: a broker refuses to go on with it otherwise."""
         self._reads: dict[Partition, Place] | None = None
         """What the client's session reads; None where that is not known."""
-        self._asked: FetchRequest | None = None
-        """The client's last request."""
+        self._manner: FetchRequest | None = None
+        """The client's last request without its partitions."""
         self._shown = self._own = 0
         """The session's id as the client knows it, and the broker's."""
         self._next_shown = self._next_own = 0
@@ -113,70 +127,73 @@ class ReadAhead:
 
     # requests
 
-    def asked(self, request: FetchRequest) -> Pass | Ahead:
-        """A client's request: how to pass it, or the one that was asked ahead and has its answer."""
+    def asked(self, request: FetchRequest, *, by_ids: bool) -> Pass | Ahead:
+        """A client's request: how to pass it, or the one that was asked ahead in its place."""
         ahead, self._ahead = self._ahead, None
-        if not self._is_next(request):
-            if ahead is not None:
-                self._drop(ahead)
-            return self._begin(request)
-        fits = ahead is not None and self._fits(request, ahead)
-        self._follow(request)
-        if ahead is None:
-            own, self._next_own = self._next_own, _after(self._next_own)
-            return Pass(self._own, own, whole=self._may_guess())
-        if fits:
-            self._room.give_back(Fate.USED)
-            self._right += 1
-            if self._right >= _SURE_AFTER:
-                self._penalty = 0
-            return ahead
-        if not ahead.dropped:
+        if self._reads is None or (request.session_id, request.epoch) != (self._shown, self._next_shown):
             self._drop(ahead)
-        self._next_own, self._opening = 1, True
-        full = replace(request, session_id=self._own, epoch=0, places=dict(self._reads or {}), forgotten=())
-        return Pass(self._own, 0, full)
+            return self._begin(request, by_ids=by_ids)
+        if ahead is not None and by_ids == self._by_ids:
+            fits = self._fits(request, ahead)
+            self._follow(request)
+            if fits:
+                return ahead
+            self._drop(ahead)
+            return Pass(self._own, 0, self.instead())
+        self._drop(ahead)
+        self._follow(request)
+        own, self._next_own = self._next_own, _after(self._next_own)
+        plain = (self._own, own) == (request.session_id, request.epoch)
+        if by_ids != self._by_ids or (plain and len(self._reads) > _MOST_PARTITIONS):
+            self._reads = None
+        return Pass(self._own, own, whole=self._awaits_whole(request))
 
-    def _is_next(self, request: FetchRequest) -> bool:
-        """Whether it goes on with the session that is known here."""
-        known = self._reads is not None and not self._opening
-        return known and (request.session_id, request.epoch) == (self._shown, self._next_shown)
-
-    def _begin(self, request: FetchRequest) -> Pass:
+    def _begin(self, request: FetchRequest, *, by_ids: bool) -> Pass:
         """A session begins anew, ends, or is one that began elsewhere."""
         ours = self._shown != 0 and request.session_id == self._shown
         passed = Pass(self._own if ours else request.session_id, request.epoch)
         self._reads = None
         self._behind = False
-        if request.epoch == 0:
-            self._reads, self._asked, self._opening = dict(request.places), request, True
+        if request.epoch == 0 and len(request.places) <= _MOST_PARTITIONS:
+            self._by_ids, self._reads, self._opening = by_ids, dict(request.places), True
+            self._manner = replace(request, places={})
             self._next_shown = self._next_own = 1
             self._shown = 0
         return passed
 
     def _follow(self, request: FetchRequest) -> None:
+        """The client's session goes on."""
         assert self._reads is not None
-        self._asked = request
+        self._manner = replace(request, places={}, forgotten=())
         self._next_shown = _after(self._next_shown)
-        for gone in request.forgotten:
-            self._reads.pop(gone, None)
         for partition, place in request.places.items():
             self._reads.pop(partition, None)  # who was read last comes last
             self._reads[partition] = place
+        for gone in request.forgotten:
+            self._reads.pop(gone, None)
 
     def _fits(self, request: FetchRequest, ahead: Ahead) -> bool:
-        assert self._asked is not None
-        return (
-            not ahead.dropped
-            and not request.forgotten
-            and request.manner == self._asked.manner
-            and request.places == ahead.request.places
-        )
+        assert self._manner is not None
+        same = not request.forgotten and request.manner == self._manner.manner
+        return same and not ahead.dropped and request.places == ahead.request.places
+
+    def _awaits_whole(self, request: FetchRequest) -> bool:
+        """Whether the answer may be guessed behind, and has room."""
+        may = self._reads is not None and self._behind and not self._rest and request.min_bytes <= LARGE
+        self._has_room = self._has_room or (may and self._room.take())
+        return may and self._has_room
+
+    def instead(self) -> FetchRequest:
+        """All that the client's session reads, to be asked in place of the client's request: the broker's session has
+        gone on without it."""
+        assert self._manner is not None
+        self._next_own, self._opening = 1, True
+        return replace(self._manner, session_id=self._own, epoch=0, places=dict(self._reads or {}))
 
     # answers
 
     def answered(self, head: AnswerHead) -> int:
-        """The broker has answered a request that was passed: the session id that the client shall see."""
+        """The broker has answered the client's request: the session id that the client shall see."""
         opening, self._opening = self._opening, False
         if self._reads is None:
             return head.session_id
@@ -189,43 +206,50 @@ class ReadAhead:
         return self._shown
 
     def passed(self, size: int) -> None:
-        """An answer of that size has gone to the client; nothing was asked ahead behind it."""
+        """An answer of that size goes to the client, and nothing is asked behind it."""
+        self._leave_room()
         self._behind = size >= LARGE
         if self._behind and self._rest:
             self._rest -= 1
 
-    def _may_guess(self) -> bool:
-        return self._behind and not self._rest and self._room.taken + MOST_BYTES <= self._room.limit
-
     def guess(self, head: AnswerHead, ends: Mapping[Partition, End] | None) -> Ahead | None:
         """What the client will ask when it has had this answer, to be asked now; None where nobody can tell."""
-        if ends is None:
+        reads, manner = self._reads, self._manner
+        if reads is None or manner is None:
+            self._leave_room()
+        elif not ends or head.throttle or not ends.keys() <= reads.keys():
+            self._leave_room()
             self._punish()
-            return None
-        reads, asked = self._reads, self._asked
-        if reads is None or asked is None or not ends or head.throttle or not ends.keys() <= reads.keys():
-            return None
-        if sum(min(end.left, end.read) for end in ends.values()) * 2 < sum(end.read for end in ends.values()):
-            self._behind = False  # little is left: a broker might wait for more before it answers
-            return None
-        if not self._room.take():
-            return None
-        own, self._next_own = self._next_own, _after(self._next_own)
-        request = replace(
-            asked,
-            session_id=self._own,
-            epoch=own,
-            max_bytes=min(asked.max_bytes, MOST_BYTES),
-            places={partition: _behind(reads[partition], end) for partition, end in ends.items()},
-            forgotten=(),
-        )
-        self._ahead = Ahead(request)
+        elif sum(min(end.left, end.read) for end in ends.values()) * 2 < sum(end.read for end in ends.values()):
+            self._leave_room()
+            self._behind = False  # little is left: perhaps not even what is used of such an answer
+        elif self._has_room:
+            own, self._next_own = self._next_own, _after(self._next_own)
+            request = replace(
+                manner,
+                session_id=self._own,
+                epoch=own,
+                max_wait_ms=0,  # nothing else of this connection shall wait behind it
+                max_bytes=min(manner.max_bytes, MOST_BYTES),
+                places={partition: _behind(reads[partition], end) for partition, end in ends.items()},
+            )
+            self._ahead = Ahead(request)
         return self._ahead
 
     def came(self, ahead: Ahead, answer: bytearray, now: float) -> bool:
-        """The answer that was asked ahead is there; False where nobody wants it any more."""
-        ahead.answer, ahead.came_at = answer, now
+        """The answer that was asked ahead is there; False where it is not to be used."""
+        if len(answer) < LARGE:
+            self._drop(ahead)
+        if not ahead.dropped:
+            ahead.answer, ahead.came_at = answer, now
         return not ahead.dropped
+
+    def used(self) -> None:
+        """What was asked ahead goes to the client: the next guess has its room."""
+        self._room.fates[Fate.USED] += 1
+        self._right += 1
+        if self._right >= _SURE_AFTER:
+            self._penalty = 0
 
     def look(self, now: float) -> None:
         """Drop an answer that has grown too old; to be called before each request."""
@@ -235,24 +259,34 @@ class ReadAhead:
 
     def close(self) -> None:
         """The client is gone."""
-        if self._ahead is not None and not self._ahead.dropped:
-            self._drop(self._ahead)
+        self._drop(self._ahead)
+        self._leave_room()
         self._ahead = self._reads = None
 
     @property
     def committed(self) -> bool:
         """Whether the client reads committed records only."""
-        return self._asked is not None and self._asked.isolation == 1
+        return self._manner is not None and self._manner.isolation == 1
 
     @property
     def held(self) -> int:
-        """Bytes that wait for the client to ask for them."""
-        return len(self._ahead.answer) if self._ahead is not None and self._ahead.answer is not None else 0
+        """Bytes that wait for the client to ask for them, and what a large session takes."""
+        waiting = self._ahead.answer if self._ahead is not None else None
+        reads = len(self._reads) if self._reads is not None else 0
+        return (len(waiting) if waiting is not None else 0) + (reads * _PARTITION_BYTES if reads > _MANY else 0)
 
-    def _drop(self, ahead: Ahead) -> None:
+    def _drop(self, ahead: Ahead | None) -> None:
+        if ahead is None or ahead.dropped:
+            return
         ahead.dropped, ahead.answer = True, None
-        self._room.give_back(Fate.DROPPED)
+        self._room.fates[Fate.DROPPED] += 1
+        self._leave_room()
         self._punish()
+
+    def _leave_room(self) -> None:
+        if self._has_room:
+            self._has_room = False
+            self._room.give_back()
 
     def _punish(self) -> None:
         self._right = 0

@@ -13,15 +13,15 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import skip_tags
 from kmigrate.protocol.primitives import read_uvarint
 from kmigrate.records.batch import HEADER_SIZE
-from kmigrate.router.apis.fetch_requests import Partition
+from kmigrate.router.apis.fetch_requests import FIRST_WITH_TOPIC_IDS, Partition
 
 __all__ = ["AnswerHead", "End", "read_ends", "read_head", "show_session"]
 
-_FIRST_WITH_TOPIC_IDS = 13
 _HEAD = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqqq")
 _BATCH = struct.Struct(">qiib6xi")
 """Base offset, length, leader epoch, magic, last offset delta."""
+_LAST_OFFSET = (1 << 63) - 1
 _I32 = struct.Struct(">i")
 _NOBODY = b"\xff\xff\xff\xff"
 _LEAST_BATCH = 4096
@@ -80,7 +80,7 @@ def _ends(frame: bytearray, version: int, committed: bool) -> dict[Partition, En
     topics, at = read_uvarint(frame, at)
     for _ in range(topics - 1):
         start = at
-        if version >= _FIRST_WITH_TOPIC_IDS:
+        if version >= FIRST_WITH_TOPIC_IDS:
             at += 16
         else:
             length, at = read_uvarint(frame, at)
@@ -114,7 +114,7 @@ def _last(frame: bytearray, at: int, stop: int) -> tuple[int, int, int] | None:
     while at + HEADER_SIZE <= stop:
         base, length, leader_epoch, magic, delta = _BATCH.unpack_from(frame, at)
         most -= 1
-        if magic != 2 or length < HEADER_SIZE - 12 or most < 0:
+        if magic != 2 or length < HEADER_SIZE - 12 or most < 0 or not 0 <= base <= base + delta < _LAST_OFFSET:
             return None
         at += 12 + length
         if at > stop:

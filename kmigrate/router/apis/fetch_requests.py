@@ -19,10 +19,21 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import SIZE, skip_tags
 from kmigrate.protocol.primitives import read_uvarint, write_uvarint
 
-__all__ = ["FIRST_READ", "FetchRequest", "Partition", "Place", "encode", "put_session", "read_request"]
+__all__ = [
+    "FIRST_READ",
+    "FIRST_WITH_TOPIC_IDS",
+    "FetchRequest",
+    "Partition",
+    "Place",
+    "encode",
+    "put_session",
+    "read_request",
+]
 
-FIRST_READ = 12
-_FIRST_WITH_TOPIC_IDS, _FIRST_WITHOUT_REPLICA = 13, 15
+FIRST_READ, FIRST_WITH_TOPIC_IDS, _FIRST_WITHOUT_REPLICA = 12, 13, 15
+_LONGEST = 64 << 10
+"""Bytes of a request that is read: more than a thousand partitions."""
+_NO_SESSION = (0, -1)
 _FIXED = struct.Struct(">iiibii")
 _PLACE = struct.Struct(">iiqiqi")
 _I32 = struct.Struct(">i")
@@ -65,7 +76,9 @@ class FetchRequest:
 
 
 def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None:
-    """The request whose header's tags begin at `at`; None where it is no consumer's, or cannot be read."""
+    """The request whose header's tags begin at `at`; None where it is no word of a consumer's session."""
+    if version < FIRST_READ or len(frame) > _LONGEST:
+        return None
     try:
         at = skip_tags(frame, at)
         if version < _FIRST_WITHOUT_REPLICA:
@@ -73,6 +86,8 @@ def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None
                 return None
             at += len(_NO_REPLICA)
         max_wait, least, most, isolation, session_id, epoch = _FIXED.unpack_from(frame, at)
+        if (session_id, epoch) == _NO_SESSION:
+            return None
         at += _FIXED.size
         places: dict[Partition, Place] = {}
         topics, at = _count(frame, at)
@@ -115,7 +130,7 @@ def _count(frame: bytearray, at: int) -> tuple[int, int]:
 
 def _topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
     start = at
-    if version >= _FIRST_WITH_TOPIC_IDS:
+    if version >= FIRST_WITH_TOPIC_IDS:
         at += 16
     else:
         length, at = read_uvarint(frame, at)

@@ -77,3 +77,10 @@ def test_a_string_longer_than_its_frame_is_refused() -> None:
         read_string(struct.pack(">h", 50) + b"x", 0)
     with pytest.raises(ProtocolViolation):
         read_compact_string(write_uvarint(50) + b"x", 0)
+
+
+def test_more_tagged_fields_than_anybody_has_are_refused_before_they_are_stepped_over() -> None:
+    few = write_uvarint(1000) + b"\5\0" * 1000
+    assert response_body_offset(bytearray(8) + few, flexible=True) == 8 + len(few)
+    with pytest.raises(ProtocolViolation, match="1001 tagged fields"):
+        response_body_offset(bytearray(8) + write_uvarint(1001) + b"\5\0" * 1001, flexible=True)

@@ -4,6 +4,7 @@ own schemas."""
 from __future__ import annotations
 
 import datetime as dt
+import struct
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -108,6 +109,9 @@ def test_a_request_is_read_and_written_as_the_schemas_have_it(
     said = message(version, wanted, gone, max_wait=dt.timedelta(milliseconds=wait), isolation_level=1, **values)
     frame = framed(said, version)
     read = understood(frame)
+    if (session, epoch) == (0, -1):
+        assert read is None, "it belongs to no session"
+        return
     assert read is not None
     assert (read.max_wait_ms, read.min_bytes, read.max_bytes, read.isolation) == (wait, least, most, 1)
     assert (read.session_id, read.epoch) == (session, epoch)
@@ -123,12 +127,22 @@ def test_a_request_is_read_and_written_as_the_schemas_have_it(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_cut_short_or_has_more_behind_it_is_not_read(version: int) -> None:
-    said = message(version, {("orders", 1): Place(1, 2, 3, 4, 5)}, [("orders", 2)], rack_id="abc")
+    said = message(version, {("orders", 1): Place(1, 2, 3, 4, 5)}, [("orders", 2)], rack_id="abc", session_epoch=1)
     frame = framed(said, version)
     assert understood(frame) is not None
     for size in range(15, len(frame)):
         assert understood(frame[:size]) is None, size
     assert understood(frame + b"\0") is None
+
+
+def test_what_is_of_no_session_too_long_or_of_an_older_version_is_not_read() -> None:
+    many = {("orders", index): Place(1, 2, 3, 4, 5) for index in range(3000)}
+    assert understood(framed(message(17, many, []), 17)) is None
+    assert understood(framed(message(17, {}, [], session_id=0, session_epoch=-1), 17)) is None
+    assert understood(framed(message(17, {}, [], session_id=1, session_epoch=-1), 17)) is not None
+    frame = framed(message(12, {}, []), 12)
+    struct.pack_into(">h", frame, 6, 11)
+    assert understood(frame) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
