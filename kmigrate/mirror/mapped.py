@@ -51,6 +51,7 @@ class MappedLane(Lane):
         self.ledger: MapLedger | None = None
         self.target_position = -1
         """Next offset of the target: everything below is acknowledged there. Moves together with `position`."""
+        self._mapped_said: tuple[tuple[object, ...], PartitionProgress] | None = None
         self._passed: deque[Hole] = deque()
         """Holes behind batches that are on their way."""
 
@@ -197,5 +198,8 @@ class MappedLane(Lane):
         return barrier if barrier >= 0 and self._target_of(barrier) == self.target_position else -1
 
     def progress(self) -> PartitionProgress:
-        runs = len(self.ledger.map) if self.ledger is not None else 0
-        return replace(super().progress(), target_position=self.target_position, runs=runs)
+        said, runs = super().progress(), len(self.ledger.map) if self.ledger is not None else 0
+        known = (said, self.target_position, runs)
+        if self._mapped_said is None or self._mapped_said[0] != known:
+            self._mapped_said = known, replace(said, target_position=self.target_position, runs=runs)
+        return self._mapped_said[1]

@@ -15,6 +15,8 @@ from kmigrate.observe.distributions import Recent
 
 __all__ = ["Tally"]
 
+_QUIET_MS = 10_000
+_COARSE_MS = 5_000
 _REMEMBERED_BYTES = 16 << 20
 """How far back the bytes per offset reach: a partition's records change their size now and then."""
 
@@ -69,10 +71,17 @@ class Tally:
             self._level_ms = self.heard_ms
 
     def pace(self, position: int, source_end: int) -> Pace:
-        """What is known of the copy's lag beside the offsets."""
+        """What is known of the copy's lag beside the offsets.
+
+        At the end of a partition that nobody writes now, the moment is told to within some seconds: so it is the same
+        one for some seconds, and thousands of such partitions need not be told anew each time.
+        """
         self.stands_at(position, source_end)
         known = self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0
-        return Pace(max(self._level_ms, self.copied_ms), round(known, 1))
+        fresh = max(self._level_ms, self.copied_ms)
+        if 0 <= source_end <= position and fresh - self.copied_ms > _QUIET_MS:
+            fresh -= fresh % _COARSE_MS
+        return Pace(fresh, round(known, 1))
 
     def read(self, steps: list[Step], size: int, offsets: int, now_ms: int) -> None:
         """An answer of `size` bytes has brought the reading on by so many offsets."""

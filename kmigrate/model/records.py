@@ -73,6 +73,7 @@ __all__ = [
     "encode_record",
     "group_key",
     "link_key",
+    "plain",
     "topic_key",
     "transaction_key",
     "verified_key",
@@ -680,7 +681,7 @@ _R = TypeVar("_R")
 
 def encode_record(record: Record) -> dict[str, Any]:
     """JSON shape of a record, with its kind."""
-    return {"kind": type(record).__name__, **_plain(record)}
+    return {"kind": type(record).__name__, **plain(record)}
 
 
 _SCALARS = frozenset({int, str, float, bool, type(None)})
@@ -697,22 +698,23 @@ def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((f.name, f.default if sparse else nothing) for f in dataclasses.fields(kind))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """JSON shape of a part of a record."""
     kind = type(value)
     if kind in _SCALARS:  # nearly everything there is, and a mirror says it of each partition twice a second
         return value
     if dataclasses.is_dataclass(kind):
         return {
-            name: given if type(given) in _SCALARS else _plain(given)
+            name: given if type(given) in _SCALARS else plain(given)
             for name, default in _named_defaults(kind)
             if (given := getattr(value, name)) != default
         }
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
 
 

@@ -11,13 +11,27 @@ than it says is void.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.records import LEAST_READER, SCHEMA, Record, decode_record, encode_record
+from kmigrate.model.records import (
+    LEAST_READER,
+    SCHEMA,
+    ControllerPresence,
+    MirrorPresence,
+    PartitionProgress,
+    Record,
+    RouterPresence,
+    decode_record,
+    encode_record,
+    plain,
+)
 
-__all__ = ["Envelope", "decode_envelope", "encode_envelope"]
+__all__ = ["Envelope", "Presence", "PresenceWriter", "decode_envelope", "encode_envelope"]
+
+Presence = MirrorPresence | RouterPresence | ControllerPresence
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,41 @@ def encode_envelope(envelope: Envelope) -> bytes:
         "nonce": envelope.nonce,
         "record": None if envelope.record is None else encode_record(envelope.record),
     }
-    return json.dumps(body, separators=(",", ":")).encode()
+    return _text(body).encode()
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+class PresenceWriter:
+    """One process's words as JSON, over and over.
+
+    A mirror tells of each of its partitions each time, of thousands at times, and most of them stand still: the words
+    for a partition are kept for as long as it is the very same value that is to be said.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[int, tuple[PartitionProgress, str]]] = {}
+
+    def write(self, record: Presence) -> bytes:
+        if not isinstance(record, MirrorPresence):
+            return _text(encode_record(record)).encode()
+        rest = encode_record(replace(record, topics={}))
+        del rest["topics"]
+        topics = ",".join(f"{json.dumps(topic)}:{self._partitions(topic, of)}" for topic, of in record.topics.items())
+        self._kept = {topic: self._kept[topic] for topic in record.topics}
+        return f'{_text(rest)[:-1]},"topics":{{{topics}}}}}'.encode()
+
+    def _partitions(self, topic: str, partitions: Mapping[int, PartitionProgress]) -> str:
+        before = self._kept.get(topic, {})
+        now = self._kept[topic] = {
+            partition: kept
+            if (kept := before.get(partition)) is not None and kept[0] is progress
+            else (progress, f'"{partition}":{_text(plain(progress))}')
+            for partition, progress in partitions.items()
+        }
+        return f"{{{','.join([words for _, words in now.values()])}}}"
 
 
 def decode_envelope(value: bytes) -> Envelope:

@@ -28,7 +28,6 @@ from kmigrate.model.records import (
     Record,
     RouterPresence,
     decode_record,
-    encode_record,
 )
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -37,7 +36,7 @@ from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
-from kmigrate.state.codec import Envelope, encode_envelope
+from kmigrate.state.codec import Envelope, Presence, PresenceWriter, encode_envelope
 from kmigrate.state.fold import Fold
 
 __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_producer_id"]
@@ -46,7 +45,6 @@ STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"
 _PRESENCE_MS = 60_000
 
-Presence = MirrorPresence | RouterPresence | ControllerPresence
 Decide = Callable[[State], Record | tuple[str, None] | None]
 """Given the state: the record to write, (key, None) to delete a key, or None where nothing is to be done.
 May raise Refused."""
@@ -69,6 +67,7 @@ class StateLog:
         self._producer_id = state_producer_id(topic)
         self._fold = Fold()
         self._presence: dict[str, tuple[Presence, float]] = {}
+        self._writer = PresenceWriter()
         self._said: dict[tuple[str, bytes], Presence] = {}
         """Our own last word, by its key and value as they were written: read back, it need not be decoded."""
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
@@ -336,7 +335,7 @@ class StateLog:
 
     async def announce(self, record: Presence) -> None:
         """Say something of this process; lost words are said again, so errors only show as Unreachable."""
-        value = json.dumps(encode_record(record), separators=(",", ":")).encode()
+        value = self._writer.write(record)
         self._said = {(record.key, value): record}
         batch = one_record_batch(
             record.key.encode(),

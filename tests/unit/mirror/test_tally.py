@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.metrics import METRICS, LinkMeter, MirrorMetrics
 from kmigrate.mirror.reactions import Asked, Found
@@ -67,11 +69,38 @@ def test_a_batch_that_was_rewritten_is_told_apart() -> None:
 def test_a_copy_at_the_end_is_fresh_as_of_the_sources_last_word_and_ages_once_it_is_behind() -> None:
     it = lane(5)
     it.take(5, fetched(b"", high_watermark=5), 10_000)
-    it.tally.heard_ms = 10_500
-    assert it.progress().pace.fresh_ms == 10_500
+    it.tally.heard_ms = 14_900
+    assert it.progress().pace.fresh_ms == 10_000, "where nobody writes, to within some seconds"
     it.take(5, fetched(batch(5, 1), high_watermark=900), 11_000)
     it.tally.heard_ms = 99_000
-    assert it.progress().pace.fresh_ms == 10_500, "the source's word of a new end makes the old end no fresher"
+    assert it.progress().pace.fresh_ms == 14_900, "the source's word of a new end makes the old end no fresher"
+
+
+def test_of_a_partition_that_is_written_the_moment_is_told_exactly() -> None:
+    it = lane(5)
+    it.tally.copied_ms = 10_000
+    it.take(5, fetched(b"", high_watermark=5), 14_321)
+    it.tally.heard_ms = 14_321
+    assert it.progress().pace.fresh_ms == 14_321
+
+
+def test_a_lane_says_the_very_same_value_while_nothing_changes() -> None:
+    it = lane(5)
+    it.take(5, fetched(b"", high_watermark=5), 10_000)
+    said = it.progress()
+    it.tally.heard_ms = 14_999
+    assert it.progress() is said
+    it.tally.heard_ms = 15_001
+    assert it.progress() is not said
+    it.urgent = it.paused = True
+    it.barrier = 9
+    told = it.progress()
+    it.trouble = "why"
+    assert it.progress() == replace(told, trouble="why")
+    it.problem = "p"
+    assert it.progress() == replace(told, trouble="why", problem="p")
+    it.source_end = 7
+    assert it.progress().source_end == 7
 
 
 def test_a_copy_that_was_never_at_the_end_is_as_old_as_what_it_copied_last() -> None:
