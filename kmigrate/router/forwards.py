@@ -76,7 +76,10 @@ class Forwards:
         holds[partition] = max(holds.get(partition, 0.0), round(ms, 3))
 
     def follow(self, table: RoutingTable) -> None:
-        """Forget the holds of a topic whose next fence begins, and what nobody asks for after a flip or an end."""
+        """Forget the holds of a topic whose next fence begins, and what nobody asks for after a flip or an end.
+
+        What is in flight stays until its fate is known, whatever becomes of its topic.
+        """
         alive = {route.key: route for route in table.topics.values()}
         for key, route in alive.items():
             if route.serve is Serve.HOLD and self._epochs.get(key) != route.fence_epoch:
@@ -85,7 +88,11 @@ class Forwards:
         for key in list(self._acked):
             if key not in alive or alive[key].serve is Serve.LOCAL:
                 del self._acked[key]
-        self._drained = {key: epoch for key, epoch in self._drained.items() if key in alive}
+        for known in (self._drained, self._epochs, self._holds):
+            for key in known.keys() - alive.keys():
+                del known[key]
+        for key in [key for key, count in self.in_flight.items() if not count and key not in alive]:
+            del self.in_flight[key]
 
     def drained(self, key: str, fence_epoch: int) -> bool:
         """Whether this router has said of a fence that nothing is in flight."""

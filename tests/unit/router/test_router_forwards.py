@@ -66,3 +66,23 @@ def test_what_was_acknowledged_is_told_until_the_flip_and_forgotten_then() -> No
     assert account.fences(stage.core.table)[KEY].producers == {0: (ProducerMark(5, 0, 0),)}, "a fence was lifted"
     stage.swap(route("t", Serve.LOCAL))
     assert kept(account) == 0
+
+
+def test_of_a_topic_whose_link_has_ended_nothing_is_kept_but_what_is_in_flight() -> None:
+    account = Forwards()
+    for topic in ("t", "u"):
+        account.leave(f"topic/l/{topic}")
+        account.held(f"topic/l/{topic}", 0, 5)
+        account.acknowledged(f"topic/l/{topic}", 0, 7, 0, 0)
+    account.resolved("topic/l/u")
+    fenced = table(*(route(topic, Serve.HOLD, fence_epoch=2) for topic in ("t", "u")))
+    account.follow(fenced)
+    account.fences(fenced)
+    account.held("topic/l/u", 0, 5)
+    account.follow(table())
+    assert account.in_flight == {KEY: 1}
+    assert account.holds_ms() == {}
+    assert not (account._acked or account._epochs or account._drained)
+    assert account.resolved(KEY)
+    account.follow(table())
+    assert account.in_flight == {}
