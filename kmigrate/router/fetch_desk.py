@@ -1,12 +1,12 @@
 """A client's Fetch requests: passed, or answered by what was asked ahead of them (`read_ahead`); answers shown its way.
 
 A large answer whose turn it is passes while it arrives, every other one when it is whole. Requests of a fetch session
-are passed one at a time, each when the one before is answered: so does a broker.
+are passed one at a time, each when the one before is answered: so does a broker. And what follows on the connection
+never overtakes one that may have to be sent yet.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from kmigrate.protocol.frames import RequestHead, TakePiece, set_correlation_id, take_all
@@ -20,7 +20,7 @@ from kmigrate.router.apis.fetch_requests import (
     read_request,
 )
 from kmigrate.router.core import Buffer, Core, Edge
-from kmigrate.router.read_ahead import LARGE, MOST_BYTES, STALE_S, Ahead, Pass, ReadAhead
+from kmigrate.router.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
 from kmigrate.router.sequencer import Sequencer, Slot
 
 __all__ = ["FetchDesk"]
@@ -31,7 +31,10 @@ _NO_CLIENTS = -1
 
 
 class FetchDesk:
-    """Deals with one client's Fetch requests; `told`: whether its client knows the brokers' own addresses."""
+    """Deals with one client's Fetch requests; `advance` is called when one that had to wait may go on.
+
+    `told`: whether its client knows the brokers' own addresses; `may_ask`: whether its login lasts.
+    """
 
     def __init__(
         self,
@@ -40,42 +43,48 @@ class FetchDesk:
         order: Sequencer,
         fill: Callable[[Slot, Buffer | None], None],
         told: Callable[[], bool],
+        may_ask: Callable[[], bool],
+        advance: Callable[[], None],
     ) -> None:
         self._core = core
         self._edge = edge
         self._order = order
         self._fill = fill
         self._told = told
+        self._may_ask = may_ask
+        self._advance = advance
         self._session = ReadAhead(core.room_ahead)
-        self._queue: deque[tuple[Slot, RequestHead, bytearray]] = deque()
         self._under_way = False
         """Whether a request of the client's session is not answered yet."""
         self._use: tuple[Ahead, Callable[[bytearray, bool], None]] | None = None
         """What was asked ahead and has no answer yet, though its client has asked by now."""
 
-    def take(self, head: RequestHead, frame: bytearray) -> None:
-        """A client's request."""
-        self._queue.append((self._order.take(len(frame)), head, frame))
-        self._go_on()
+    def take(self, head: RequestHead, frame: bytearray) -> bool:
+        """A client's request; False where it has to wait."""
+        request = read_request(frame, head.version, head.body) if self._core.room_ahead.exists else None
+        if (request is not None and self._under_way) or self.may_send:
+            return False
+        slot = self._order.take(len(frame))
+        if request is None:
+            self._send(slot, head, frame, frame)
+            return True
+        self._under_way = True
+        word = self._session.asked(request, by_ids=head.version >= FIRST_WITH_TOPIC_IDS)
+        if isinstance(word, Ahead):
+            self._await(slot, head, frame, word)
+        else:
+            self._pass(slot, head, frame, request, word)
+        return True
 
-    def _go_on(self) -> None:
-        while self._queue and not self._under_way:
-            slot, head, frame = self._queue.popleft()
-            request = read_request(frame, head.version, head.body) if self._core.room_ahead.exists else None
-            if request is None:
-                self._send(slot, head, frame, frame)
-                continue
-            self._under_way = True
-            word = self._session.asked(request, by_ids=head.version >= FIRST_WITH_TOPIC_IDS)
-            if isinstance(word, Ahead):
-                self._await(slot, head, frame, word)
-            else:
-                self._pass(slot, head, frame, request, word)
+    @property
+    def may_send(self) -> bool:
+        """Whether a request that was taken may have to be sent yet: nothing behind it may go before."""
+        return self._use is not None
 
     def _is_over(self) -> None:
         """A request of the session is answered."""
         self._under_way = False
-        self._go_on()
+        self._advance()
 
     # passed
 
@@ -141,9 +150,9 @@ class FetchDesk:
         """An answer to a word of the session is there; what comes next may be asked behind a `whole` one."""
         told = read_head(answer)
         shown = self._session.answered(told)
-        if whole and len(answer) >= LARGE and not self._queue and not self._parts:
-            committed = self._session.committed
-            ahead = self._session.guess(told, read_ends(answer, head.version, committed=committed))
+        if whole and len(answer) >= LARGE and self._is_last(slot) and self._may_ask() and not self._parting:
+            ends = read_ends(answer, head.version, committed=self._session.committed)
+            ahead = self._session.guess(told, ends, self._edge.now())
             if ahead is not None:
                 self._ask(ahead, head, frame)
         else:
@@ -155,8 +164,12 @@ class FetchDesk:
     def _shown(self, answer: bytearray, head: RequestHead) -> Buffer:
         return answer if self._told() else rewrite_fetch(answer, head.version, self._core.book)
 
+    def _is_last(self, slot: Slot) -> bool:
+        """Whether nothing else of the connection is under way: within a login, say, nothing else may be sent."""
+        return len(self._order.slots) == 1 and self._order.is_next(slot)
+
     @property
-    def _parts(self) -> bool:
+    def _parting(self) -> bool:
         """Whether clients are leaving: nothing is begun that they have not asked for."""
         return self._core.table.finished or self._core.closing
 
@@ -168,14 +181,17 @@ class FetchDesk:
             if self._use is not None and self._use[0] is ahead:
                 (_, use), self._use = self._use, None
                 use(answer, usable)
+                self._advance()
             elif usable:
-                self._edge.wake_at(self._edge.now() + STALE_S + _A_MOMENT_S)
+                self._edge.wake_at(ahead.until + _A_MOMENT_S)
 
         def begins() -> TakePiece | None:
+            ahead.begun = not ahead.dropped
             return take_all if ahead.dropped else None
 
         sent = encode(frame, head.version, head.body, ahead.request, _NO_CLIENTS)
         self._edge.to_target([sent], _NO_CLIENTS, answered, begins)
+        self._edge.wake_at(ahead.until + _A_MOMENT_S)
 
     def _await(self, slot: Slot, head: RequestHead, frame: bytearray, ahead: Ahead) -> None:
         """The client asks for what was asked ahead: it gets the answer, at once or when it is there."""
@@ -204,6 +220,5 @@ class FetchDesk:
         return self._session.held
 
     def closed(self) -> None:
-        self._queue.clear()
         self._use = None
         self._session.close()

@@ -33,6 +33,7 @@ _HANDSHAKE, _AUTHENTICATE = 17, 36
 SASL_APIS = frozenset({_HANDSHAKE, _AUTHENTICATE})
 _BEFORE = SASL_APIS | {API_VERSIONS}
 _SALT_SEED = secrets.token_bytes(32)
+_A_MOMENT_S = 1.0
 _REFUSED = "Authentication failed: Invalid username or password"
 """Kafka's own sentence: clients and people know it."""
 
@@ -62,6 +63,11 @@ class ClientLogin:
                 raise ProtocolViolation("not-logged-in", "a client did not wait for the answers of its login")
         elif key not in SASL_APIS and self._edge.now() > self._ends:
             raise ProtocolViolation("session-ended", "a client did not renew its session in time")
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the client's session goes on for a moment at least."""
+        return self._edge.now() + _A_MOMENT_S < self._ends
 
     # relayed
 

@@ -9,8 +9,8 @@ So the router asks for it at once, holds the answer, and has it when the client 
          │
          └── it asks otherwise, or too late ──▶ dropped: the router asks for all that the client's session reads
 
-An answer is used only for the request that the client sends, so nobody reads what was not asked for, and it is no
-older than `STALE_S`, as long as a broker may take for any answer. Where a guess was wrong the broker's session
+An answer is used only for the request that the client sends, so nobody reads what was not asked for, and within
+`STALE_S`, as long as a broker may take for any answer. Where a guess was wrong the broker's session
 (KIP-227) has gone on without the client: a full request opens another one, and from then on ids and epochs are
 translated. The client sees one session throughout. Each wrong guess makes the next one rarer.
 
@@ -35,7 +35,9 @@ LARGE = 1 << 20
 """Bytes of an answer from which on a reader counts as being behind. Nothing less is used of what was asked ahead."""
 MOST_BYTES = 8 << 20
 STALE_S = 0.5
-"""Consumers let a broker wait as long for records (`fetch.max.wait.ms`)."""
+"""After it has come. Consumers let a broker wait as long for records (`fetch.max.wait.ms`)."""
+LATE_S = 5.0
+"""After it was asked for: a client that does not read keeps it from coming."""
 _SURE_AFTER = 16
 """As many right guesses in a row, and wrong ones are forgotten."""
 _FIRST_REST = 4
@@ -85,8 +87,11 @@ class Ahead:
     """One request asked ahead, and its answer once that is there."""
 
     request: FetchRequest
+    until: float
+    """When it is too old."""
     answer: bytearray | None = None
-    came_at: float = 0.0
+    begun: bool = False
+    """Whether memory is kept for it already."""
     dropped: bool = False
 
 
@@ -123,6 +128,8 @@ class ReadAhead:
         """A full request is on its way: its answer names the broker's session."""
         self._behind = False
         self._ahead: Ahead | None = None
+        self._unwanted: Ahead | None = None
+        """Dropped while it was coming: until it has come it has its room."""
         self._rest = self._penalty = self._right = 0
 
     # requests
@@ -180,6 +187,7 @@ class ReadAhead:
     def _awaits_whole(self, request: FetchRequest) -> bool:
         """Whether the answer may be guessed behind, and has room."""
         may = self._reads is not None and self._behind and not self._rest and request.min_bytes <= LARGE
+        may = may and self._unwanted is None
         self._has_room = self._has_room or (may and self._room.take())
         return may and self._has_room
 
@@ -212,7 +220,7 @@ class ReadAhead:
         if self._behind and self._rest:
             self._rest -= 1
 
-    def guess(self, head: AnswerHead, ends: Mapping[Partition, End] | None) -> Ahead | None:
+    def guess(self, head: AnswerHead, ends: Mapping[Partition, End] | None, now: float) -> Ahead | None:
         """What the client will ask when it has had this answer, to be asked now; None where nobody can tell."""
         reads, manner = self._reads, self._manner
         if reads is None or manner is None:
@@ -233,15 +241,18 @@ class ReadAhead:
                 max_bytes=min(manner.max_bytes, MOST_BYTES),
                 places={partition: _behind(reads[partition], end) for partition, end in ends.items()},
             )
-            self._ahead = Ahead(request)
+            self._ahead = Ahead(request, now + LATE_S)
         return self._ahead
 
     def came(self, ahead: Ahead, answer: bytearray, now: float) -> bool:
         """The answer that was asked ahead is there; False where it is not to be used."""
-        if len(answer) < LARGE:
+        if len(answer) < LARGE or now > ahead.until:
             self._drop(ahead)
         if not ahead.dropped:
-            ahead.answer, ahead.came_at = answer, now
+            ahead.answer, ahead.until = answer, min(ahead.until, now + STALE_S)
+        elif self._unwanted is ahead:
+            self._unwanted = None
+            self._leave_room()
         return not ahead.dropped
 
     def used(self) -> None:
@@ -253,15 +264,14 @@ class ReadAhead:
 
     def look(self, now: float) -> None:
         """Drop an answer that has grown too old; to be called before each request."""
-        ahead = self._ahead
-        if ahead is not None and ahead.answer is not None and now - ahead.came_at > STALE_S:
-            self._drop(ahead)
+        if self._ahead is not None and now > self._ahead.until:
+            self._drop(self._ahead)
 
     def close(self) -> None:
         """The client is gone."""
         self._drop(self._ahead)
         self._leave_room()
-        self._ahead = self._reads = None
+        self._ahead = self._unwanted = self._reads = None
 
     @property
     def committed(self) -> bool:
@@ -278,10 +288,14 @@ class ReadAhead:
     def _drop(self, ahead: Ahead | None) -> None:
         if ahead is None or ahead.dropped:
             return
-        ahead.dropped, ahead.answer = True, None
         self._room.fates[Fate.DROPPED] += 1
-        self._leave_room()
         self._punish()
+        ahead.dropped = True
+        if ahead.begun and ahead.answer is None:
+            self._unwanted = ahead
+        else:
+            ahead.answer = None
+            self._leave_room()
 
     def _leave_room(self) -> None:
         if self._has_room:

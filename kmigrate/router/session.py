@@ -63,7 +63,6 @@ from kmigrate.router.transactions import TransactionDesk
 __all__ = ["Session"]
 
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
-_READS = SHARE_READS | {FETCH}
 _ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
 _NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
 """Administrative answers that name brokers also where the request named none."""
@@ -90,7 +89,9 @@ class Session:
         self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
-        self._reads = FetchDesk(core, edge, self._order, self._fill, lambda: self._told)
+        self._reads = FetchDesk(
+            core, edge, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
+        )
         self._group_deadline: float | None = None
         self._advancing = False
         self.gone = False
@@ -228,12 +229,21 @@ class Session:
             return self._writes.take(head, frame, arrived, parting=parting)
         if self.gone:
             return True
+        if key == FETCH:
+            return self._reads.take(head, frame)
+        return not self._reads.may_send and self._take_other(head, frame)
+
+    def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
+        """The same, of what neither writes nor reads."""
+        key = head.api_key
         if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
             return self._group(head, frame)
         if key in REWRITTEN:
             return self._rewritten(head, frame)
-        if key in _READS:
-            self._read(head, frame)
+        if key in SHARE_READS:
+            self._pass(
+                head, frame, lambda answer: answer if self._told else show_leaders(answer, head, self._core.book)
+            )
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
@@ -336,14 +346,6 @@ class Session:
         if stranger:
             self._core.outside.refresh_target()
         self._fill(slot, shown)
-
-    def _read(self, head: RequestHead, frame: bytearray) -> None:
-        if head.api_key == FETCH:
-            self._reads.take(head, frame)
-        else:
-            self._pass(
-                head, frame, lambda answer: answer if self._told else show_leaders(answer, head, self._core.book)
-            )
 
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
         """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""

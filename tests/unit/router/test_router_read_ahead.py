@@ -21,13 +21,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmigrate.protocol.api import decode_body, entity
-from kmigrate.protocol.frames import peek_request, response_body_offset
+from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.frames import SIZE, encode_request_head, peek_request, response_body_offset
 from kmigrate.records.batch import assemble
 from kmigrate.router import fetch_desk, read_ahead
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.fetch_requests import Place
-from kmigrate.router.read_ahead import STALE_S, Fate
+from kmigrate.router.read_ahead import LATE_S, STALE_S, Fate
 from kmigrate.router.session import Session as RouterSession
 from tests.unit.router.router_fakes import FakeEdge, Sent, Stage
 from tests.unit.router.test_router_fetch_requests import framed, message
@@ -772,6 +772,112 @@ def test_offsets_that_cannot_be_are_not_guessed_behind(base: int) -> None:
     assert client.told()[0].error == 0
     assert len(world.stage.edge.sent) == 2
     assert world.stage.edge.closed == []
+
+
+# a client that logs in again meanwhile (KIP-368), by words that are passed on
+
+
+def handshake(correlation: int) -> bytearray:
+    whole = encode_request_head(17, 1, correlation, b"c", False) + encode_body(
+        entity(17, 1, "request")(mechanism="PLAIN")
+    )
+    return bytearray(SIZE.pack(len(whole)) + whole)
+
+
+def keys_sent(world: World) -> list[int]:
+    return [struct.unpack_from(">h", one.frame, 4)[0] for one in world.stage.edge.sent]
+
+
+def relayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = world.stage.session._login
+    monkeypatch.setattr(login, "relays", lambda head, request: True)
+    monkeypatch.setattr(login, "told", lambda head, answer: answer)
+
+
+def test_nothing_is_asked_ahead_within_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(17, 1)
+    relayed(world, monkeypatch)
+    for log in world.broker.logs.values():
+        for _ in range(300):
+            log.append()
+    world.poll()
+    world.client.ask()
+    world.stage.session.frame(handshake(9999))
+    world.answer_next()
+    assert keys_sent(world) == [1, 1, 17]
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_a_login_does_not_overtake_what_may_be_asked_in_place_of_what_was_asked_ahead(
+    usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, _ = asked_ahead()
+    relayed(world, monkeypatch)
+    world.client.ask()
+    world.client.hear()
+    world.client.ask()
+    if not usable:
+        world.broker.sessions.clear()
+    world.stage.session.frame(handshake(9999))
+    assert keys_sent(world)[-1] == 1
+    world.answer_next()
+    assert keys_sent(world)[-2:] == [1, 17]
+
+
+def test_nothing_is_asked_ahead_once_a_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(17, 1)
+    for log in world.broker.logs.values():
+        for _ in range(300):
+            log.append()
+    world.poll()
+    world.client.ask()
+    monkeypatch.setattr(world.stage.session._login, "_ends", world.stage.edge.clock + 0.5)
+    world.answer_next()
+    assert len(world.stage.edge.sent) == 2
+
+
+# answers that do not come
+
+
+def test_an_answer_that_was_on_its_way_for_long_is_not_used() -> None:
+    for clock in (LATE_S + 1, LATE_S - 1):
+        world, _ = asked_ahead()
+        world.client.ask()
+        world.client.hear()
+        one = world.stage.edge.sent[world._asked]
+        world._asked += 1
+        old = world.broker.answer(one.frame)
+        for log in world.broker.logs.values():
+            log.append()
+        world.stage.edge.clock += clock
+        world.client.ask()
+        one.answered_with(old)
+        world.settle()
+        fresh = {key: log.end for key, log in world.broker.logs.items()}
+        assert (world.client.ends == fresh) is (clock > LATE_S)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_answer_that_does_not_come_has_its_room_while_memory_is_kept_for_it(begun: bool) -> None:
+    world, _ = asked_ahead()
+    world.client.ask()
+    world.client.hear()
+    one = world.stage.edge.sent[-1]
+    assert one.begins is not None
+    if begun:
+        assert one.begins() is None
+    world.stage.edge.clock += LATE_S + 1
+    world.stage.session.advance()
+    assert world.fates == (1, 1)
+    assert world.stage.core.room_ahead.taken == (read_ahead.MOST_BYTES if begun else 0)
+    if begun:
+        world._asked += 1
+        one.answered_with(world.broker.answer(one.frame))
+    else:
+        assert one.begins() is not None, "it is taken as it comes, and kept nowhere"
+    assert world.stage.core.room_ahead.taken == 0
+    world.read_on()
+    world.check_whole()
 
 
 # whatever happens
