@@ -187,7 +187,6 @@ class ReadAhead:
     def _awaits_whole(self, request: FetchRequest) -> bool:
         """Whether the answer may be guessed behind, and has room."""
         may = self._reads is not None and self._behind and not self._rest and request.min_bytes <= LARGE
-        may = may and self._unwanted is None
         self._has_room = self._has_room or (may and self._room.take())
         return may and self._has_room
 
@@ -246,10 +245,10 @@ class ReadAhead:
 
     def came(self, ahead: Ahead, answer: bytearray, now: float) -> bool:
         """The answer that was asked ahead is there; False where it is not to be used."""
-        if len(answer) < LARGE or now > ahead.until:
+        if len(answer) < LARGE:
             self._drop(ahead)
         if not ahead.dropped:
-            ahead.answer, ahead.until = answer, min(ahead.until, now + STALE_S)
+            ahead.answer, ahead.until = answer, now + STALE_S
         elif self._unwanted is ahead:
             self._unwanted = None
             self._leave_room()

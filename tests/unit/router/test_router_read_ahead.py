@@ -622,6 +622,7 @@ def test_a_session_that_ends_after_an_answer_grew_too_old_gives_its_room_back_on
     world.client.ask()
     world.stage.session.closed()
     assert world.stage.core.room_ahead.taken == 0
+    assert world.fates == (0, 1)
 
 
 def test_a_client_may_send_on_before_it_is_answered_while_its_session_is_opened_anew() -> None:
@@ -743,6 +744,33 @@ def test_a_session_of_too_many_partitions_is_passed_as_it_is() -> None:
     world.check_whole()
     assert world.fates == (0, 0)
     assert world.client.errors == []
+
+
+def test_a_session_that_grows_too_large_is_followed_no_further() -> None:
+    world = World(17, 1, partitions=1)
+    world.poll()
+    for index in range(600):
+        world.broker.logs[("two", index)] = Log()
+        world.client.positions[("two", index)] = 0
+    world.poll()
+    assert world.stage.session.waiting_bytes == 0
+    world.read_on()
+    assert world.client.errors == []
+
+
+def test_a_request_that_reads_less_is_another_one() -> None:
+    world = World(17, 1)
+    for key in world.keys[:2]:
+        for _ in range(100):
+            world.broker.logs[key].append()
+    while not world.stage.core.room_ahead.taken:
+        world.poll()
+    world.client.paused.add(world.keys[2])
+    world.poll()
+    assert world.fates[1] == 1
+    world.broker.logs[world.keys[2]].append()
+    world.read_on()
+    assert world.keys[2] not in world.client.got
 
 
 def test_what_a_session_of_many_partitions_takes_is_counted() -> None:
