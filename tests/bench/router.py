@@ -1,12 +1,13 @@
 """The router against no router: Kafka's own performance tools, direct and routed in turn, in one run.
 
     python -m tests.bench.router [--pairs 5] [--megabytes 2000] [--small-records 3000000]
-                                 [--skip pass,forwarded,latency,connections]
+                                 [--skip pass,forwarded,latency,connections,ahead]
 
 pass_through  ProducerPerformance and ConsumerPerformance on a topic of the target that is not mirrored.
 forwarded     ProducerPerformance on a mirrored topic: the router forwards to the source. The mirror itself stands
               still meanwhile, for it would take its share of the machine from both sides.
 latency_ms    What 2,000 records a second wait longer for their acknowledgement, with linger 0, as librdkafka sees it.
+read_ahead    ConsumerPerformance through the router and, in turn, through one beside it that reads nothing ahead.
 connections   The router's memory with so many clients, each of which has asked for metadata and stays.
 
 Each pair is one direct and one routed run, alternating who goes first. Producers write with acks=all and
@@ -125,9 +126,9 @@ class Bench:
             raise RuntimeError(f"{read} of {records} records were read: {told[-500:]}")
         return Run(read * size / 1e6 / fetch_s, spent / (read * size / 1e9))
 
-    def ratio(self, what: str, direct: str, work: Callable[[str], Run]) -> dict[str, Any]:
+    def ratio(self, what: str, direct: str, work: Callable[[str], Run], routed: str = "") -> dict[str, Any]:
         """Runs in pairs; the first of each side warms the brokers up and does not count."""
-        routed = self.run.routers
+        routed = routed or self.run.routers
         work(direct), work(routed)
         runs: dict[str, list[Run]] = {direct: [], routed: []}
         for pair in range(self.pairs):
@@ -163,6 +164,28 @@ class Bench:
             "records": records,
             "produce": produced,
             "consume": consumed,
+        }
+
+    def read_ahead(self, records: int, size: int) -> dict[str, Any]:
+        """Consuming through this router and, in turn, through one beside it that reads nothing ahead."""
+        topic = "read-ahead"
+        self.topic(self.run.target, topic, {"retention.ms": "-1"})
+        self.produce(self.run.target.bootstrap, topic, records, size)
+        with self.run.config.open("a", encoding="utf-8") as config:
+            config.write("\n[router]\nread_ahead_bytes = 0\n")
+        self.run.start("router-plain")
+        without = f"127.0.0.1:{self.run.ports['router-plain']}"
+        read = self.ratio(
+            f"read ahead {size} B",
+            without,
+            lambda bootstrap: self.consume(bootstrap, topic, records, size),
+            routed=f"127.0.0.1:{self.run.ports['router']}",
+        )
+        return {
+            "gain": read["ratio"],
+            "spread": read["spread"],
+            "without_mb_per_s": read["direct_mb_per_s"],
+            "with_mb_per_s": read["routed_mb_per_s"],
         }
 
     def forwarded(self, topic: str, records: int, size: int) -> dict[str, Any]:
@@ -291,6 +314,8 @@ def main() -> None:
                     found["latency_ms"] = bench.latency()
                 if "connections" not in skip:
                     found["connections"] = bench.connections()
+                if "ahead" not in skip:
+                    found["read_ahead"] = bench.read_ahead(*sizes["1kB"])
             finally:
                 run.stop()
     found["seconds"] = round(time.monotonic() - began)
