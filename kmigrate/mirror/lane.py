@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
 from kmigrate.mirror.steps import Append, Hole, Step, damaged, read_steps
@@ -128,7 +128,7 @@ class Lane:
         self._connection: object = None
         self._live_from = -1
         self._direct = (-2, -1, 0)
-        self._said: tuple[tuple[object, ...], PartitionProgress] | None = None
+        self._said: tuple[dict[str, Any], PartitionProgress] | None = None
 
     # reading from the source
 
@@ -542,26 +542,28 @@ class Lane:
 
     def progress(self) -> PartitionProgress:
         """What this lane says of itself in the presence log; the very same value while that is the same."""
+        words = self._words()
+        if self._said is None or self._said[0] != words:
+            self._said = words, PartitionProgress(**words)
+        return self._said[1]
+
+    def _words(self) -> dict[str, Any]:
+        """Fields of the lane's progress."""
         problem = self.problem
         if not problem and self.barrier is not None and max(self.position, self._next) > self.barrier:
             problem = f"beyond-barrier: the copy stands at {self.position}, beyond the barrier {self.barrier}"
-        trouble = "" if self.stopped else self._troubles()
-        pace = self.tally.pace(self.position, self.source_end)
-        known = (self.position, self.source_end, self.stable_end, problem, self.at_barrier, self._direct, trouble, pace)
-        if self._said is None or self._said[0] != known:
-            self._said = known, PartitionProgress(
-                position=self.position,
-                source_end=self.source_end,
-                stable_end=self.stable_end,
-                problem=problem,
-                at_barrier=self.at_barrier,
-                direct_id=self._direct[0],
-                direct_offset=self._direct[1],
-                direct_ms=self._direct[2],
-                trouble=trouble,
-                pace=pace,
-            )
-        return self._said[1]
+        return {
+            "position": self.position,
+            "source_end": self.source_end,
+            "stable_end": self.stable_end,
+            "problem": problem,
+            "at_barrier": self.at_barrier,
+            "direct_id": self._direct[0],
+            "direct_offset": self._direct[1],
+            "direct_ms": self._direct[2],
+            "trouble": "" if self.stopped else self._troubles(),
+            "pace": self.tally.pace(self.position, self.source_end),
+        }
 
 
 def _why(found: Found) -> str:

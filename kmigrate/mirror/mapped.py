@@ -11,14 +11,13 @@ K  After a stop the position is the source end of what the map says is on the ta
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from typing import Any
 
 from kmigrate.errors import Diverged
 from kmigrate.mirror.lane import Lane, LaneState, Sent
 from kmigrate.mirror.steps import Append, Hole, Step
 from kmigrate.model.mapledger import MapLedger
 from kmigrate.model.offsetmap import OffsetMap
-from kmigrate.model.records import PartitionProgress
 from kmigrate.protocol.hot import FetchedPartition
 
 __all__ = ["MappedLane"]
@@ -51,7 +50,6 @@ class MappedLane(Lane):
         self.ledger: MapLedger | None = None
         self.target_position = -1
         """Next offset of the target: everything below is acknowledged there. Moves together with `position`."""
-        self._mapped_said: tuple[tuple[object, ...], PartitionProgress] | None = None
         self._passed: deque[Hole] = deque()
         """Holes behind batches that are on their way."""
 
@@ -197,9 +195,6 @@ class MappedLane(Lane):
         barrier = super().at_barrier
         return barrier if barrier >= 0 and self._target_of(barrier) == self.target_position else -1
 
-    def progress(self) -> PartitionProgress:
-        said, runs = super().progress(), len(self.ledger.map) if self.ledger is not None else 0
-        known = (said, self.target_position, runs)
-        if self._mapped_said is None or self._mapped_said[0] != known:
-            self._mapped_said = known, replace(said, target_position=self.target_position, runs=runs)
-        return self._mapped_said[1]
+    def _words(self) -> dict[str, Any]:
+        runs = len(self.ledger.map) if self.ledger is not None else 0
+        return {**super()._words(), "target_position": self.target_position, "runs": runs}

@@ -104,7 +104,7 @@ def set_correlation_id(frame: bytearray, value: int) -> None:
     SIZE.pack_into(frame, 4, value)
 
 
-def response_body_offset(frame: bytearray, flexible: bool) -> int:
+def response_body_offset(frame: bytearray | memoryview, flexible: bool) -> int:
     """Where the body of a response starts (ApiVersions never has tags in its header: D8)."""
     return skip_tags(frame, 8) if flexible else 8
 

@@ -43,6 +43,7 @@ __all__ = [
     "Batch",
     "assemble",
     "check_crc",
+    "extent",
     "next_sequence",
     "stamp",
     "translate",
@@ -60,6 +61,8 @@ DELETE_HORIZON = 0x40
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PLACE = struct.Struct(">qii")
 """Base offset, length and leader epoch."""
+_EXTENT = struct.Struct(">qiib6xi")
+"""Base offset, length, leader epoch, magic, last offset delta."""
 _HEAD = struct.Struct(">qiibI")
 _TAIL = struct.Struct(">hiqqqhii")
 """The header up to the CRC, and what of it stands under the CRC."""
@@ -170,6 +173,26 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
             data[at:stop],
         )
         at = stop
+
+
+def extent(data: bytearray, at: int, stop: int, most: int) -> tuple[int, int, int] | None:
+    """First offset, end and leader epoch of the whole batches between two places; −1 each where there is none.
+
+    None where they are more than `most`, of an old format, or cannot be stepped over. Much less work than a `walk`.
+    """
+    first = end = epoch = -1
+    while at + HEADER_SIZE <= stop:
+        base, length, leader_epoch, magic, delta = _EXTENT.unpack_from(data, at)
+        most -= 1
+        if magic != 2 or length < HEADER_SIZE - 12 or most < 0:
+            return None
+        at += 12 + length
+        if at > stop:
+            break
+        end, epoch = base + delta + 1, leader_epoch
+        if first < 0:
+            first = base
+    return first, end, epoch
 
 
 def whole_batch(data: memoryview) -> tuple[int, int, int, int, int] | None:

@@ -61,8 +61,10 @@ class FetchDesk:
 
     def take(self, head: RequestHead, frame: bytearray) -> bool:
         """A client's request; False where it has to wait."""
+        if self.may_send:
+            return False
         request = read_request(frame, head.version, head.body) if self._core.room_ahead.exists else None
-        if (request is not None and self._under_way) or self.may_send:
+        if request is not None and self._under_way:
             return False
         slot = self._order.take(len(frame))
         if request is None:

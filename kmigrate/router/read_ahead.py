@@ -29,7 +29,7 @@ from enum import Enum
 from kmigrate.router.apis.fetch_ends import AnswerHead, End
 from kmigrate.router.apis.fetch_requests import FetchRequest, Partition, Place
 
-__all__ = ["LARGE", "MOST_BYTES", "STALE_S", "Ahead", "Fate", "Pass", "ReadAhead", "Room"]
+__all__ = ["LARGE", "LATE_S", "MOST_BYTES", "STALE_S", "Ahead", "Fate", "Pass", "ReadAhead", "Room"]
 
 LARGE = 1 << 20
 """Bytes of an answer from which on a reader counts as being behind. Nothing less is used of what was asked ahead."""
@@ -163,7 +163,7 @@ class ReadAhead:
         self._behind = False
         if request.epoch == 0 and len(request.places) <= _MOST_PARTITIONS:
             self._by_ids, self._reads, self._opening = by_ids, dict(request.places), True
-            self._manner = replace(request, places={})
+            self._manner = request.of({}, 0, 0)
             self._next_shown = self._next_own = 1
             self._shown = 0
         return passed
@@ -171,7 +171,7 @@ class ReadAhead:
     def _follow(self, request: FetchRequest) -> None:
         """The client's session goes on."""
         assert self._reads is not None
-        self._manner = replace(request, places={}, forgotten=())
+        self._manner = request.of({}, 0, 0)
         self._next_shown = _after(self._next_shown)
         for partition, place in request.places.items():
             self._reads.pop(partition, None)  # who was read last comes last
@@ -195,7 +195,7 @@ class ReadAhead:
         gone on without it."""
         assert self._manner is not None
         self._next_own, self._opening = 1, True
-        return replace(self._manner, session_id=self._own, epoch=0, places=dict(self._reads or {}))
+        return self._manner.of(dict(self._reads or {}), self._own, 0)
 
     # answers
 
@@ -232,13 +232,11 @@ class ReadAhead:
             self._behind = False  # little is left: perhaps not even what is used of such an answer
         elif self._has_room:
             own, self._next_own = self._next_own, _after(self._next_own)
+            places = {partition: _behind(reads[partition], end) for partition, end in ends.items()}
             request = replace(
-                manner,
-                session_id=self._own,
-                epoch=own,
+                manner.of(places, self._own, own),
                 max_wait_ms=0,  # nothing else of this connection shall wait behind it
                 max_bytes=min(manner.max_bytes, MOST_BYTES),
-                places={partition: _behind(reads[partition], end) for partition, end in ends.items()},
             )
             self._ahead = Ahead(request, now + LATE_S)
         return self._ahead

@@ -10,17 +10,15 @@ import struct
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.frames import skip_tags
+from kmigrate.protocol.frames import response_body_offset, skip_tags
 from kmigrate.protocol.primitives import read_uvarint
-from kmigrate.records.batch import HEADER_SIZE
-from kmigrate.router.apis.fetch_requests import FIRST_WITH_TOPIC_IDS, Partition
+from kmigrate.records.batch import extent
+from kmigrate.router.apis.fetch_requests import Partition, read_topic
 
 __all__ = ["AnswerHead", "End", "read_ends", "read_head", "show_session"]
 
 _HEAD = struct.Struct(">ihi")
 _PARTITION = struct.Struct(">ihqqq")
-_BATCH = struct.Struct(">qiib6xi")
-"""Base offset, length, leader epoch, magic, last offset delta."""
 _I32 = struct.Struct(">i")
 _NOBODY = b"\xff\xff\xff\xff"
 _LEAST_BATCH = 4096
@@ -51,14 +49,14 @@ class End(NamedTuple):
 def read_head(frame: Buffer) -> AnswerHead:
     """Raises ProtocolViolation where there is none."""
     try:
-        return AnswerHead(*_HEAD.unpack_from(frame, skip_tags(frame, 8)))
+        return AnswerHead(*_HEAD.unpack_from(frame, response_body_offset(frame, flexible=True)))
     except (struct.error, IndexError) as short:
         raise ProtocolViolation("broken-fetch-answer", f"a Fetch answer cannot be read: {short}") from None
 
 
 def show_session(frame: Buffer, session_id: int) -> None:
     """Put another session id into an answer, in place."""
-    _I32.pack_into(frame, skip_tags(frame, 8) + 6, session_id)
+    _I32.pack_into(frame, response_body_offset(frame, flexible=True) + 6, session_id)
 
 
 def read_ends(frame: bytearray, version: int, *, committed: bool) -> dict[Partition, End] | None:
@@ -75,16 +73,10 @@ def read_ends(frame: bytearray, version: int, *, committed: bool) -> dict[Partit
 
 def _ends(frame: bytearray, version: int, committed: bool) -> dict[Partition, End] | None:
     ends: dict[Partition, End] = {}
-    at = skip_tags(frame, 8) + _HEAD.size
+    at = response_body_offset(frame, flexible=True) + _HEAD.size
     topics, at = read_uvarint(frame, at)
     for _ in range(topics - 1):
-        start = at
-        if version >= FIRST_WITH_TOPIC_IDS:
-            at += 16
-        else:
-            length, at = read_uvarint(frame, at)
-            at += max(0, length - 1)
-        topic = bytes(frame[start:at])
+        topic, at = read_topic(frame, version, at)
         parts, at = read_uvarint(frame, at)
         for _ in range(parts - 1):
             index, error, high, stable, _ = _PARTITION.unpack_from(frame, at)
@@ -95,7 +87,7 @@ def _ends(frame: bytearray, version: int, committed: bool) -> dict[Partition, En
                 return None
             size, at = read_uvarint(frame, at + 4)
             stop = at + max(0, size - 1)
-            found = _last(frame, at, stop)
+            found = extent(frame, at, stop, _SOME_BATCHES + (stop - at) // _LEAST_BATCH)
             if found is None or frame[stop]:
                 return None
             first, end, epoch = found
@@ -104,21 +96,3 @@ def _ends(frame: bytearray, version: int, committed: bool) -> dict[Partition, En
             at = stop + 1
         at = skip_tags(frame, at)
     return ends if not frame[at] else None
-
-
-def _last(frame: bytearray, at: int, stop: int) -> tuple[int, int, int] | None:
-    """First offset, end and leader epoch of the batches that are whole; −1 each where there is none."""
-    first = end = epoch = -1
-    most = _SOME_BATCHES + (stop - at) // _LEAST_BATCH
-    while at + HEADER_SIZE <= stop:
-        base, length, leader_epoch, magic, delta = _BATCH.unpack_from(frame, at)
-        most -= 1
-        if magic != 2 or length < HEADER_SIZE - 12 or most < 0:
-            return None
-        at += 12 + length
-        if at > stop:
-            break
-        end, epoch = base + delta + 1, leader_epoch
-        if first < 0:
-            first = base
-    return first, end, epoch

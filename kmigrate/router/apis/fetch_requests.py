@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
@@ -28,6 +28,7 @@ __all__ = [
     "encode",
     "put_session",
     "read_request",
+    "read_topic",
 ]
 
 FIRST_READ, FIRST_WITH_TOPIC_IDS, _FIRST_WITHOUT_REPLICA = 12, 13, 15
@@ -74,6 +75,10 @@ class FetchRequest:
         """How is read, whatever is read."""
         return self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, self.rack
 
+    def of(self, places: Mapping[Partition, Place], session_id: int, epoch: int) -> FetchRequest:
+        """Another word of a session, in the same manner."""
+        return replace(self, places=places, forgotten=(), session_id=session_id, epoch=epoch)
+
 
 def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None:
     """The request whose header's tags begin at `at`; None where it is no word of a consumer's session."""
@@ -92,7 +97,7 @@ def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None
         places: dict[Partition, Place] = {}
         topics, at = _count(frame, at)
         for _ in range(topics):
-            topic, at = _topic(frame, version, at)
+            topic, at = read_topic(frame, version, at)
             parts, at = _count(frame, at)
             for _ in range(parts):
                 index, *place = _PLACE.unpack_from(frame, at)
@@ -102,7 +107,7 @@ def read_request(frame: bytearray, version: int, at: int) -> FetchRequest | None
         forgotten: list[Partition] = []
         topics, at = _count(frame, at)
         for _ in range(topics):
-            topic, at = _topic(frame, version, at)
+            topic, at = read_topic(frame, version, at)
             parts, at = _count(frame, at)
             forgotten += [(topic, index) for (index,) in _I32.iter_unpack(frame[at : at + 4 * parts])]
             at = _no_tags(frame, at + 4 * parts)
@@ -128,7 +133,8 @@ def _count(frame: bytearray, at: int) -> tuple[int, int]:
     return max(0, value - 1), at
 
 
-def _topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
+def read_topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
+    """A topic as requests and answers name it, and the offset after it; raises IndexError where it is cut short."""
     start = at
     if version >= FIRST_WITH_TOPIC_IDS:
         at += 16
@@ -136,7 +142,7 @@ def _topic(frame: bytearray, version: int, at: int) -> tuple[bytes, int]:
         length, at = read_uvarint(frame, at)
         at += max(0, length - 1)
     if at > len(frame):
-        raise IndexError("a topic runs past the request")
+        raise IndexError("a topic runs past its frame")
     return bytes(frame[start:at]), at
 
 

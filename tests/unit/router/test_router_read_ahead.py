@@ -263,7 +263,7 @@ class Client:
 
 
 class World:
-    def __init__(self, version: int, seed: int, partitions: int = 3) -> None:
+    def __init__(self, version: int, seed: int, partitions: int = 3, batches: int = 0) -> None:
         self.dice = random.Random(seed)
         self.stage = Stage()
         self.broker = Broker(version)
@@ -272,6 +272,8 @@ class World:
         for key in self.keys:
             self.broker.logs[key] = Log()
             self.client.positions[key] = 0
+            for _ in range(batches):
+                self.broker.logs[key].append()
         self._asked = 0
 
     @property
@@ -342,10 +344,7 @@ class World:
 
 @pytest.mark.parametrize("version", [12, 13, 15, 17])
 def test_who_is_behind_gets_most_answers_before_asking_and_reads_everything_once(version: int) -> None:
-    world = World(version, 1)
-    for log in world.broker.logs.values():
-        for _ in range(400):
-            log.append()
+    world = World(version, 1, batches=400)
     world.read_on()
     used, dropped = world.fates
     assert used > 60
@@ -359,10 +358,7 @@ def test_who_is_behind_gets_most_answers_before_asking_and_reads_everything_once
 
 
 def test_what_is_asked_ahead_is_what_the_client_would_have_asked_but_for_its_size() -> None:
-    world = World(17, 1)
-    for log in world.broker.logs.values():
-        for _ in range(100):
-            log.append()
+    world = World(17, 1, batches=100)
     for _ in range(4):
         world.poll()
     *_, before, ahead = [one.frame for one in world.stage.edge.sent]
@@ -378,10 +374,7 @@ def test_what_is_asked_ahead_is_what_the_client_would_have_asked_but_for_its_siz
 
 def far_behind(seed: int = 1, version: int = 17, batches: int = 300) -> World:
     """A client for which something was asked ahead, and has come."""
-    world = World(version, seed)
-    for log in world.broker.logs.values():
-        for _ in range(batches):
-            log.append()
+    world = World(version, seed, batches=batches)
     while not world.stage.core.room_ahead.taken:
         world.poll()
     return world
@@ -439,11 +432,8 @@ def test_nothing_is_asked_ahead_where_little_is_left_or_answers_are_small() -> N
 
 
 def test_nothing_is_asked_ahead_beyond_the_room() -> None:
-    world = World(17, 1)
+    world = World(17, 1, batches=100)
     world.stage.core.room_ahead.limit = read_ahead.MOST_BYTES - 1
-    for log in world.broker.logs.values():
-        for _ in range(100):
-            log.append()
     world.read_on()
     assert world.fates == (0, 0)
     assert len(world.stage.edge.sent) == world.client.correlation
@@ -451,10 +441,7 @@ def test_nothing_is_asked_ahead_beyond_the_room() -> None:
 
 
 def test_nothing_is_asked_ahead_of_a_throttled_client_nor_once_clients_are_to_leave() -> None:
-    world = World(17, 1)
-    for log in world.broker.logs.values():
-        for _ in range(100):
-            log.append()
+    world = World(17, 1, batches=100)
     world.broker.throttle = 5
     for _ in range(5):
         world.poll()
@@ -506,10 +493,7 @@ def test_a_broker_without_room_for_a_session_is_read_all_the_same() -> None:
 
 
 def test_wrong_guesses_become_rare() -> None:
-    world = World(17, 1)
-    for log in world.broker.logs.values():
-        for _ in range(3000):
-            log.append()
+    world = World(17, 1, batches=3000)
     for _ in range(600):
         world.client.positions[world.keys[0]] = 0
         world.poll()
@@ -652,11 +636,8 @@ def test_a_client_may_end_its_session_or_begin_another_behind_a_request_under_wa
 
 
 def test_two_requests_at_once_are_guessed_behind_once_and_get_what_they_ask() -> None:
-    world = World(17, 1, partitions=2)
+    world = World(17, 1, partitions=2, batches=60)
     one, two = world.keys
-    for log in world.broker.logs.values():
-        for _ in range(60):
-            log.append()
     client, end = ByHand(world), world.broker.logs[one].end
     client.send({one: 0, two: 0})
     session = client.told()[0].session
@@ -692,10 +673,7 @@ def test_only_as_many_answers_are_awaited_whole_as_there_is_room() -> None:
 
 
 def test_a_broker_waits_for_as_many_bytes_as_the_client_wants() -> None:
-    world = World(17, 1)
-    for log in world.broker.logs.values():
-        for _ in range(100):
-            log.append()
+    world = World(17, 1, batches=100)
     client = ByHand(world)
     client.send(dict.fromkeys(world.keys, 0), min_bytes=20 << 20)
     session = client.told()[0].session
@@ -704,10 +682,7 @@ def test_a_broker_waits_for_as_many_bytes_as_the_client_wants() -> None:
 
 
 def test_who_is_throttled_is_soon_passed_as_everybody_else() -> None:
-    world = World(17, 1)
-    for log in world.broker.logs.values():
-        for _ in range(400):
-            log.append()
+    world = World(17, 1, batches=400)
     world.broker.throttle = 5
     cut = 0
     for _ in range(50):
@@ -823,11 +798,8 @@ def relayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_asked_ahead_within_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(17, 1)
+    world = World(17, 1, batches=300)
     relayed(world, monkeypatch)
-    for log in world.broker.logs.values():
-        for _ in range(300):
-            log.append()
     world.poll()
     world.client.ask()
     world.stage.session.frame(handshake(9999))
@@ -853,10 +825,7 @@ def test_a_login_does_not_overtake_what_may_be_asked_in_place_of_what_was_asked_
 
 
 def test_nothing_is_asked_ahead_once_a_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(17, 1)
-    for log in world.broker.logs.values():
-        for _ in range(300):
-            log.append()
+    world = World(17, 1, batches=300)
     world.poll()
     world.client.ask()
     monkeypatch.setattr(world.stage.session._login, "_ends", world.stage.edge.clock + 0.5)
