@@ -7,12 +7,12 @@ A  Partitions are created on the target first; the record grows after that, and 
 B  For replicated configs and for rules that kmigrate made, the source decides (MM-27, `configs`, `model.acls`).
 C  A topic that is being promoted is looked after once, and the promote waits for that word (`Upkept`): what the promote
    puts in force is the newest, and no round comes after it.
+D  What fails with one topic or group is told of that one, and the round goes on with the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
@@ -174,10 +174,11 @@ class Upkeep:
         if link is None or not self._may_act():
             return
         await self._access.read()
-        self._notes = await self._pickup.look(link)
+        notes = [*await self._pickup.look(link)]
         self._patterns = _patterns(link)
         for group in self._log.state.groups(self._link):
-            await self._look_after_group(group)
+            notes += await self._look_after_group(group)
+        self._notes = tuple(notes)
         records = [r for r in self._log.state.topics(self._link) if self._is_due(r, only)]
         for at in range(0, len(records), _AT_ONCE):
             some = records[at : at + _AT_ONCE]
@@ -204,11 +205,20 @@ class Upkeep:
             times = error
         return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), times) for t in topics}
 
-    async def _look_after_group(self, record: GroupRecord) -> None:
+    async def _look_after_group(self, record: GroupRecord) -> list[str]:
+        """Rule D; returns what failed, which is tried again in the next round."""
         self._groups.add(record.group)
-        if record.phase is GroupPhase.MIRRORED:
-            with suppress(_OvertakenError):
-                await self._access.follow_group(record, self._write)
+        if record.phase is not GroupPhase.MIRRORED:
+            return []
+        try:
+            await self._access.follow_group(record, self._write)
+        except _OvertakenError:
+            return []
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            return [f"{error.ref}: group {record.group}: {error.what}"]
+        return []
 
     # one topic
 

@@ -1,15 +1,31 @@
-"""What a round of upkeep changes: rules, configs, and how often it looks."""
+"""What a round of upkeep changes: rules, configs, and how often it looks; and what keeps it from the rest."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.layout import PartitionInfo, TopicInfo
+from kmigrate.errors import BrokerRefused
+from kmigrate.mirror import access
 from kmigrate.mirror.access import difference
 from kmigrate.mirror.configs import changes, own_configs, target_configs
-from kmigrate.mirror.upkeep import round_s
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.upkeep import Upkeep, round_s
 from kmigrate.model.acls import Acl
-from kmigrate.model.records import Seal
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord, Upkept
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
+ADOPTED = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 7, partitions=1, starts={0: 0}, target_starts={0: 5})
+"""It held data before it was mirrored, so its configs are its own."""
+BILLING, SHOP = (GroupRecord("l", name, GroupPhase.MIRRORED, 1) for name in ("billing", "shop"))
 
 ANN, BOB, EVE = (Acl("topic", "t", f"User:{name}", "*", "READ") for name in ("ann", "bob", "eve"))
 
@@ -71,3 +87,58 @@ def test_very_many_topics_are_looked_at_less_often() -> None:
 )
 def test_the_seal_of_a_promote_is_never_taken_for_the_topics_own_limit(seal: Seal | None, own: dict[str, str]) -> None:
     assert own_configs({"max.message.bytes": ConfigValue("1", own=True)}, "CreateTime", seal) == own
+
+
+class Cluster:
+    """One that has the topic `t`, with one partition, and whose brokers tell these rules."""
+
+    def __init__(self, *rules: Acl) -> None:
+        self.rules = frozenset(rules)
+        self.metadata = SimpleNamespace(brokers={1: ("h", 1)})
+
+    async def refresh(self, topics: Sequence[str]) -> SimpleNamespace:
+        return SimpleNamespace(topics={"t": TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,), (1,))})})
+
+
+class Admin:
+    """One that takes no rule on `refused`, and remembers what it did."""
+
+    def __init__(self, refused: str = "") -> None:
+        self.refused = refused
+        self.created: list[Acl] = []
+
+    async def topic_configs_told(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
+        return {topic: {} for topic in topics}
+
+    async def broker_config(self, broker: int, key: str) -> None:
+        return None
+
+    async def create_acls(self, acls: Sequence[Acl]) -> None:
+        for acl in acls:
+            if acl.name == self.refused:
+                raise BrokerRefused("admin-refused", f"create the ACL: {acl}: POLICY_VIOLATION", code=44)
+            self.created.append(acl)
+
+    async def delete_acls(self, acls: Sequence[Acl]) -> None: ...
+
+
+def upkeep(log: MemoryLog, admin: Admin, source: Cluster) -> Upkeep:
+    parts: list[Any] = ["l", source, Cluster(), admin, admin, log, None, None, MirrorSettings()]
+    return Upkeep(*parts, may_act=lambda: True, added=dict, on_word=lambda: None)
+
+
+def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def told(cluster: Cluster) -> frozenset[Acl]:
+        return cluster.rules
+
+    monkeypatch.setattr(access, "read_acls", told)
+    rules = [Acl("group", group.group, "User:ann", "*", "READ") for group in (BILLING, SHOP)]
+    admin = Admin(refused="billing")
+    kept = upkeep(MemoryLog(LINK, ADOPTED, BILLING, SHOP), admin, Cluster(*rules))
+    asyncio.run(kept._guarded(None))
+    assert kept.words == {"t": Upkept(7, "")}, "what its promote waits for"
+    assert admin.created == [rules[1]], "the other group has its rule"
+    (note,) = kept.notes
+    assert note.startswith("admin-refused: group billing: create the ACL")
