@@ -93,9 +93,16 @@ class Pickup:
         return notes
 
     async def _claim(self, record: TopicRecord | GroupRecord) -> None:
+        """Write an intent, unless the link was finished, or does not choose the name, since the clusters were asked."""
+
         def decide(state: State) -> Record | None:
+            link = state.link(self._link)
+            if link is None or link.finished_ms:
+                return None
             if isinstance(record, TopicRecord):
-                return record if state.topic_owner(record.topic) is None else None
-            return record if all(group.group != record.group for group in state.groups()) else None
+                chosen = chosen_topics(link.topic_patterns, [record.topic])
+                return record if chosen and state.topic_owner(record.topic) is None else None
+            chosen = chosen_groups(link.group_patterns, [record.group])
+            return record if chosen and all(group.group != record.group for group in state.groups()) else None
 
         await self._log.append(decide)

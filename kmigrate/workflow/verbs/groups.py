@@ -15,6 +15,7 @@ from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import (
     GroupRecord,
     LinkRecord,
+    Record,
 )
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
@@ -87,8 +88,14 @@ async def mirror_groups(
     for before, record in changed:
         await estate.advance(before, record)
     for record in new:
-        await estate.log.append(lambda state, r=record: None if state.group(r.link, r.group) else r)  # type: ignore[misc]
+        await estate.log.append(lambda state, r=record: _claim(state, r))  # type: ignore[misc]
     return made.done()
+
+
+def _claim(state: State, record: GroupRecord) -> Record | None:
+    """Register a group with its link, unless somebody did, or finished the link, meanwhile."""
+    refuse_finished(resolve_link(state, record.link))
+    return None if state.group(record.link, record.group) else record
 
 
 async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:

@@ -92,7 +92,8 @@ def check_offsets_mode(offsets: str) -> None:
 
 
 def _claim(state: State, record: TopicRecord) -> Record | None:
-    """Take a topic for its link, unless somebody did meanwhile (MM-20, MM-130)."""
+    """Take a topic for its link, unless somebody did, or finished the link, meanwhile (MM-20, MM-130)."""
+    refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
     if owner is None:
         return record

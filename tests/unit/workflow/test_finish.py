@@ -22,7 +22,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.bootstraps import Bootstrap, Leads, ask_bootstraps, bootstrap_findings, host_and_port
-from kmigrate.workflow.verbs import finish
+from kmigrate.workflow.verbs import finish, topics
 from tests.fakes.finishing import CLIENT, FINISHED, GROUP, LINK, ROUTER, TOPIC, WORD, Estate, run
 
 
@@ -189,6 +189,46 @@ def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> Non
         with pytest.raises(Refused) as caught:
             run(verb)
         assert caught.value.ref == ref
+
+
+class Meanwhile(Estate):
+    """Its source and target have the group `n` and the topic `n` alone; the link is finished while they are asked."""
+
+    def __init__(self) -> None:
+        super().__init__(LINK, TOPIC, ROUTER)
+        self.target.refresh, self.target.list_offsets = self.refresh, self.list_offsets
+
+    async def source(self, _: Any) -> tuple[Meanwhile, Meanwhile]:
+        return self, self
+
+    async def refresh(self, _: Any) -> SimpleNamespace:
+        self.log._put(FINISHED.key, FINISHED)
+        return SimpleNamespace(topics={"n": SimpleNamespace(name="n", partitions={})})
+
+    async def topic_configs(self, _: Any) -> dict[str, Any]:
+        return {}
+
+    async def list_offsets(self, _: Any) -> dict[str, Any]:
+        return {}
+
+    async def groups(self) -> dict[str, str]:
+        self.log._put(FINISHED.key, FINISHED)
+        return {"n": "stable"}
+
+
+def test_a_link_that_is_finished_while_the_guards_look_mirrors_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_loops(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(topics, "loop_findings", no_loops)
+    estate = Meanwhile()
+    with pytest.raises(Refused) as caught:
+        run(verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"))  # type: ignore[arg-type]
+    assert (caught.value.ref, estate.log.state.topic("l", "n")) == ("link-finished", None)
+    estate = Meanwhile()
+    with pytest.raises(Refused) as caught:
+        run(verbs.mirror_groups(estate, "l", ["n"]))  # type: ignore[arg-type]
+    assert (caught.value.ref, estate.log.state.group("l", "n")) == ("link-finished", None)
 
 
 def _wait(estate: Estate, timeout: float, say: verbs.SayLeft = lambda _: None) -> None:

@@ -1,0 +1,75 @@
+"""Names that an expression chooses are picked up by what the link says when the intent is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.mirror.pickup import Pickup
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from tests.fakes.state_log import MemoryLog
+
+PATTERNS = (NamePattern("orders-.*"),)
+LINK = LinkRecord(
+    "l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1, topic_patterns=PATTERNS, group_patterns=PATTERNS
+)
+
+
+class Cluster:
+    """One with these topics and groups; the link becomes `then` while it is asked."""
+
+    def __init__(self, log: MemoryLog, *names: str, then: LinkRecord | None = LINK) -> None:
+        self.log = log
+        self.names = names
+        self.then = then
+
+    async def refresh(self, topics: Sequence[str] | None = None) -> SimpleNamespace:
+        self.log._put(LINK.key, self.then)
+        return SimpleNamespace(topics={name: SimpleNamespace(partitions={0: None}) for name in self.names})
+
+    async def groups(self) -> dict[str, str]:
+        self.log._put(LINK.key, self.then)
+        return dict.fromkeys(self.names, "stable")
+
+
+def look(log: MemoryLog, source: Cluster, target: Cluster) -> tuple[str, ...]:
+    parts: list[Any] = [source, target, source, target, log]
+    return asyncio.run(Pickup("l", *parts).look(LINK))
+
+
+def test_a_name_that_an_expression_chooses_is_mirrored_from_its_beginning() -> None:
+    log = MemoryLog(LINK)
+    assert look(log, Cluster(log, "orders-new", "other"), Cluster(log)) == ()
+    (topic,) = log.state.topics()
+    (group,) = log.state.groups()
+    assert (topic.topic, topic.phase, topic.start) == ("orders-new", TopicPhase.INITIALISING, "earliest")
+    assert (group.group, group.phase) == ("orders-new", GroupPhase.MIRRORED)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [replace(LINK, finished_ms=99), replace(LINK, topic_patterns=(), group_patterns=()), None],
+    ids=["finished", "forgotten", "deleted"],
+)
+def test_a_name_is_left_alone_whose_link_changed_while_the_clusters_were_asked(then: LinkRecord | None) -> None:
+    log = MemoryLog(LINK)
+    assert look(log, Cluster(log, "orders-new"), Cluster(log, then=then)) == ()
+    assert (log.state.topics(), log.state.groups()) == ([], [])
+
+
+def test_a_name_that_another_link_has_is_told_and_left_to_it() -> None:
+    topic = TopicRecord("m", "orders-new", TopicPhase.MIRRORING, 1)
+    group = GroupRecord("m", "orders-new", GroupPhase.MIRRORED, 1)
+    log = MemoryLog(LINK, topic, group)
+    assert [note.split(":")[0] for note in look(log, Cluster(log, "orders-new"), Cluster(log))] == [
+        "topic-owned",
+        "group-owned",
+    ]
+    assert (log.state.topics(), log.state.groups()) == ([topic], [group])
