@@ -50,14 +50,14 @@ class Pickup:
 
     async def _topics(self, link: LinkRecord) -> list[str]:
         known = (await self._source.refresh()).topics
-        notes: list[str] = []
-        new: list[str] = []
-        for topic in chosen_topics(link.topic_patterns, known):
-            owner = self._log.state.topic_owner(topic)
-            if owner is None:
-                new.append(topic)
-            elif owner.link != self._link:
-                notes.append(f"topic-owned: topic {topic} matches, and belongs to link {owner.link}")
+        owners = {topic.topic: topic.link for topic in self._log.state.topics()}
+        chosen = chosen_topics(link.topic_patterns, known)
+        notes = [
+            f"topic-owned: topic {topic} matches, and belongs to link {owners[topic]}"
+            for topic in chosen
+            if owners.get(topic, self._link) != self._link
+        ]
+        new = [topic for topic in chosen if topic not in owners]
         standing = (await self._target.refresh(new)).topics if new else {}
         for topic in new:
             if topic in standing:

@@ -63,7 +63,7 @@ class State:
 
     def topic_owner(self, topic: str) -> TopicRecord | None:
         """The record of a target topic, whichever link owns it (one at most: AL-12, MM-20)."""
-        return next((r for r in self.topics() if r.topic == topic), None)
+        return next((r for r in self.records.values() if isinstance(r, TopicRecord) and r.topic == topic), None)
 
     def groups(self, link: str | None = None) -> list[GroupRecord]:
         return sorted(

@@ -13,7 +13,8 @@ import pytest
 from kmigrate.mirror.pickup import Pickup
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
-from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.state import State
 from tests.fakes.state_log import MemoryLog
 
 PATTERNS = (NamePattern("orders-.*"),)
@@ -39,9 +40,9 @@ class Cluster:
         return dict.fromkeys(self.names, "stable")
 
 
-def look(log: MemoryLog, source: Cluster, target: Cluster) -> tuple[str, ...]:
+def look(log: MemoryLog, source: Cluster, target: Cluster, link: LinkRecord = LINK) -> tuple[str, ...]:
     parts: list[Any] = [source, target, source, target, log]
-    return asyncio.run(Pickup("l", *parts).look(LINK))
+    return asyncio.run(Pickup("l", *parts).look(link))
 
 
 def test_a_name_that_an_expression_chooses_is_mirrored_from_its_beginning() -> None:
@@ -73,3 +74,23 @@ def test_a_name_that_another_link_has_is_told_and_left_to_it() -> None:
         "group-owned",
     ]
     assert (log.state.topics(), log.state.groups()) == ([topic], [group])
+
+
+def test_a_look_at_very_many_names_goes_through_the_records_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for every name, thousands of them kept the process from its lease for seconds."""
+    names = [f"orders-{number}" for number in range(100)]
+    log = MemoryLog(LINK, *(TopicRecord("l", name, TopicPhase.MIRRORING, 1) for name in names))
+    gone_through = 0
+
+    class Records(dict[str, Record]):
+        def values(self) -> Any:
+            nonlocal gone_through
+            gone_through += 1
+            return super().values()
+
+    source, target = Cluster(log, *names), Cluster(log)
+    link = replace(LINK, group_patterns=())
+    monkeypatch.setattr(log, "_put", lambda key, record: None)
+    log.state = State(log.state.epoch, Records(log.state.records))
+    assert look(log, source, target, link) == ()
+    assert gone_through == 1
