@@ -257,10 +257,13 @@ class Upkeep:
         )
 
     async def _write(self, record: Kept, changed: Kept) -> Kept:
-        """Put `changed` in the place of `record`, unless it is another one by now."""
-        if changed == record:
-            return record
-        state = await self._log.append(lambda state: changed if state.records.get(record.key) == record else None)
+        """Put `changed` in the place of `record`, unless it is another one by now.
+
+        Where nothing changes it is looked at all the same: what is done to the cluster next follows from it.
+        """
+        state = self._log.state
+        if changed != record:
+            state = await self._log.append(lambda state: changed if state.records.get(record.key) == record else None)
         if state.records.get(record.key) != changed or not self._may_act():
             raise _OvertakenError
         return changed

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +18,8 @@ from kmigrate.mirror import access
 from kmigrate.mirror.access import difference
 from kmigrate.mirror.configs import changes, own_configs, target_configs
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.upkeep import Upkeep, round_s
+from kmigrate.mirror.topics import TopicMaker
+from kmigrate.mirror.upkeep import Upkeep, _OvertakenError, _Seen, round_s
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord, Upkept
@@ -106,6 +109,7 @@ class Admin:
     def __init__(self, refused: str = "") -> None:
         self.refused = refused
         self.created: list[Acl] = []
+        self.put: list[dict[str, str]] = []
 
     async def topic_configs_told(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         return {topic: {} for topic in topics}
@@ -121,10 +125,15 @@ class Admin:
 
     async def delete_acls(self, acls: Sequence[Acl]) -> None: ...
 
+    async def alter_topic_configs(self, topic: str, put: dict[str, str], remove: Sequence[str]) -> None:
+        self.put.append(put)
 
-def upkeep(log: MemoryLog, admin: Admin, source: Cluster) -> Upkeep:
-    parts: list[Any] = ["l", source, Cluster(), admin, admin, log, None, None, MirrorSettings()]
-    return Upkeep(*parts, may_act=lambda: True, added=dict, on_word=lambda: None)
+
+def upkeep(log: MemoryLog, admin: Admin, source: Cluster, *, held: bool = True) -> Upkeep:
+    absent = cast("Any", None)
+    maker = TopicMaker(absent, absent, absent, absent, MirrorSettings())
+    parts: list[Any] = ["l", source, Cluster(), admin, admin, log, maker, absent, MirrorSettings()]
+    return Upkeep(*parts, may_act=lambda: held, added=dict, on_word=lambda: None)
 
 
 def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_waiting(
@@ -142,3 +151,26 @@ def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_wait
     assert admin.created == [rules[1]], "the other group has its rule"
     (note,) = kept.notes
     assert note.startswith("admin-refused: group billing: create the ACL")
+
+
+@pytest.mark.parametrize(
+    ("phase", "held", "put"),
+    [
+        (TopicPhase.MIRRORING, True, [{"retention.ms": "-1"}]),
+        (TopicPhase.MIRRORING, False, []),
+        (TopicPhase.PROMOTED, True, []),
+    ],
+    ids=["ours", "lease-lost", "promoted"],
+)
+def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
+    phase: TopicPhase, held: bool, put: list[dict[str, str]]
+) -> None:
+    """Its record stays as it was looked at, so nothing is written that would tell of another one."""
+    source = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
+    target = {"retention.ms": ConfigValue("5", own=True)}
+    looked_at = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, restore_configs={"retention.ms": "7"})
+    admin = Admin()
+    kept = upkeep(MemoryLog(LINK, replace(looked_at, phase=phase)), admin, Cluster(), held=held)
+    with suppress(_OvertakenError):
+        asyncio.run(kept._follow_configs(looked_at, _Seen(None, None, source, target, "CreateTime"), 1))
+    assert admin.put == put
