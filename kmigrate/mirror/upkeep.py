@@ -7,7 +7,7 @@ A  Partitions are created on the target first; the record grows after that, and 
 B  For replicated configs and for rules that kmigrate made, the source decides (MM-27, `configs`, `model.acls`).
 C  A topic that is being promoted is looked after once, and the promote waits for that word (`Upkept`): what the promote
    puts in force is the newest, and no round comes after it.
-D  What fails with one topic or group is told of that one, and the round goes on with the others.
+D  What fails with one topic or group, or with new names, is told of that one, and the round goes on with the others.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ class Upkeep:
         if link is None or not self._may_act():
             return
         await self._access.read()
-        notes = [*await self._pickup.look(link)]
         self._patterns = _patterns(link)
+        notes = await self._pick_up(link)
         for group in self._log.state.groups(self._link):
             notes += await self._look_after_group(group)
         self._notes = tuple(notes)
@@ -204,6 +204,15 @@ class Upkeep:
         except KmigrateError as error:
             times = error
         return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), times) for t in topics}
+
+    async def _pick_up(self, link: LinkRecord) -> list[str]:
+        """What cannot be picked up, or why new names cannot be read: rule D for those that are mirrored already."""
+        try:
+            return [*await self._pickup.look(link)]
+        except StateLogBroken:
+            raise
+        except KmigrateError as error:
+            return [f"{error.ref}: {error.what}"]
 
     async def _look_after_group(self, record: GroupRecord) -> list[str]:
         """Rule D; returns what failed, which is tried again in the next round."""

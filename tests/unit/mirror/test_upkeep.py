@@ -13,7 +13,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.layout import PartitionInfo, TopicInfo
-from kmigrate.errors import BrokerRefused
+from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.mirror import access
 from kmigrate.mirror.access import difference
 from kmigrate.mirror.configs import changes, own_configs, target_configs
@@ -22,6 +22,7 @@ from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep, _OvertakenError, _Seen, round_s
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord, Upkept
 from tests.fakes.state_log import MemoryLog
 
@@ -174,3 +175,22 @@ def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
     with suppress(_OvertakenError):
         asyncio.run(kept._follow_configs(looked_at, _Seen(None, None, source, target, "CreateTime"), 1))
     assert admin.put == put
+
+
+def test_new_names_that_cannot_be_read_keep_no_promote_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while one broker of the source is away: it does not say which groups it has."""
+
+    async def untold(_: Any) -> None:
+        return None
+
+    class Away(Admin):
+        async def groups(self) -> dict[str, str]:
+            raise Unreachable("broker-away", "list consumer groups: broker 2 does not answer")
+
+    monkeypatch.setattr(access, "read_acls", untold)
+    link = replace(LINK, group_patterns=(NamePattern("orders-.*"),))
+    kept = upkeep(MemoryLog(link, ADOPTED), Away(), Cluster())
+    asyncio.run(kept._guarded(None))
+    assert kept.words == {"t": Upkept(7, "")}
+    assert kept.notes == ("broker-away: list consumer groups: broker 2 does not answer",)
+    assert not kept._new_names(), "they are looked for again in the next round"
