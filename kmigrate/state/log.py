@@ -17,12 +17,14 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.tail import Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.records import (
+    SIZE_LIMIT,
     ControllerPresence,
     MirrorPresence,
     Record,
@@ -44,12 +46,23 @@ __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_produ
 STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"
 _PRESENCE_MS = 60_000
+_TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 
 Decide = Callable[[State], Record | tuple[str, None] | None]
 """Given the state: the record to write, (key, None) to delete a key, or None where nothing is to be done.
 May raise Refused."""
 
 _P = TypeVar("_P", MirrorPresence, RouterPresence, ControllerPresence)
+
+
+def _without_topics(record: MirrorPresence, why: str) -> MirrorPresence:
+    """Who is there and why nothing of its partitions is told.
+
+    It has acted on nothing, as far as others know: it still holds all that it was given, and no promote counts on it.
+    """
+    count = sum(len(partitions) for partitions in record.topics.values())
+    note = f"presence-too-large: what mirror process {record.instance} says of {count} partitions is not told: {why}"
+    return replace(record, topics={}, upkeep={}, problems={}, applied=-1, generation=-1, notes=(note,))
 
 
 def state_producer_id(topic: str) -> int:
@@ -314,8 +327,9 @@ class StateLog:
         if error not in (0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER) and not row(error).retriable:
             raise Failed(
                 "state-log-write-refused",
-                f"the broker refused a write to {self.topic}: {row(error).name} ({error})",
+                f"the broker refused a write of {len(value)} bytes to {self.topic}: {row(error).name} ({error})",
                 still_true="nothing was changed by this write",
+                next_step=f"raise {SIZE_LIMIT} of the topic (docs/state-log.md)" if error in _TOO_LARGE else "",
             )
         if error:
             if row(error).refresh:
@@ -334,8 +348,25 @@ class StateLog:
         return self._fold.nonces.get(expected) == nonce
 
     async def announce(self, record: Presence) -> None:
-        """Say something of this process; lost words are said again, so errors only show as Unreachable."""
+        """Say something of this process; lost words are said again, so errors only show as Unreachable.
+
+        A mirror whose word is too large for the topic is heard all the same: it says so, and nothing of its partitions.
+        """
         value = self._writer.write(record)
+        error = await self._say(record, value)
+        if error in _TOO_LARGE and isinstance(record, MirrorPresence) and record.topics:
+            short = _without_topics(record, self._too_large(len(value)))
+            error = await self._say(short, PresenceWriter().write(short))
+        if error in _TOO_LARGE:
+            raise Unreachable("presence-too-large", self._too_large(len(value)))
+        if error:
+            await self._refresh()
+            raise Unreachable("presence-refused", f"{self._presence_topic}: {row(error).name}")
+
+    def _too_large(self, size: int) -> str:
+        return f"{size} bytes are more than {self._presence_topic} takes: raise {SIZE_LIMIT} of the topic"
+
+    async def _say(self, record: Presence, value: bytes) -> int:
         self._said = {(record.key, value): record}
         batch = one_record_batch(
             record.key.encode(),
@@ -345,10 +376,7 @@ class StateLog:
             epoch=-1,
             sequence=-1,
         )
-        error = await self._produce(self._presence_topic, batch)
-        if error:
-            await self._refresh()
-            raise Unreachable("presence-refused", f"{self._presence_topic}: {row(error).name}")
+        return await self._produce(self._presence_topic, batch)
 
     async def _refresh(self) -> None:
         try:
