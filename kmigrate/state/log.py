@@ -83,6 +83,10 @@ class StateLog:
         self._writer = PresenceWriter()
         self._said: dict[tuple[str, bytes], Presence] = {}
         """Our own last word, by its key and value as they were written: read back, it need not be decoded."""
+        self._ours: set[str] = set()
+        """Keys of our own words."""
+        self._written_before = 0
+        """Where the presence log ended when we opened it."""
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
         self._presence_tail = Tail(client, presence_topic, 0, self._take_presence, purpose="presence-read")
         self._changed = asyncio.Event()
@@ -99,6 +103,7 @@ class StateLog:
         await self._check_exists()
         self._tasks.start(self._tail.run(self._progress, self._on_trouble), "state-log")
         self._presence_tail.position = await self._recent_presence()
+        self._written_before = (await self._end((self._presence_topic, 0), 30.0)).offset
         self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
         await self.read_to_end()
         await self._presence_to_end()
@@ -144,7 +149,7 @@ class StateLog:
 
     @property
     def presence(self) -> Mapping[str, tuple[Presence, float]]:
-        """Newest word of each process, with the moment (monotonic, s) it was read here."""
+        """Newest word of each process, with the moment (monotonic, s) from which it counts."""
         return self._presence
 
     def alive(self, kind: type[_P], within_s: float = 0.0) -> list[_P]:
@@ -263,9 +268,22 @@ class StateLog:
         except (StateLogBroken, ValueError):
             return  # of a newer version, or nobody's: who is not understood has said nothing, and decides nothing
         if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
-            # What was written before we opened the log may be old: it counts from its own append time.
-            age = max(0.0, (now_ms() - batch.max_timestamp) / 1000)
-            self._presence[name] = (record, monotonic() - age)
+            self._presence[name] = (record, self._heard(name, batch))
+
+    def _heard(self, name: str, batch: Batch) -> float:
+        """From when a word counts, on our monotonic clock.
+
+        Others' count from when they are read: a wall clock is compared with the broker's only for what was written
+        before we opened the log, and may be old. Our own count from when we said them, by our wall clock alone
+        (a broker puts its append time into the max timestamp): after a standstill, what we read first is long past.
+        """
+        if name in self._ours:
+            said_ms = batch.base_timestamp
+        elif batch.base_offset < self._written_before:
+            said_ms = batch.max_timestamp
+        else:
+            return monotonic()
+        return monotonic() - max(0.0, (now_ms() - said_ms) / 1000)
 
     # writing
 
@@ -368,6 +386,7 @@ class StateLog:
 
     async def _say(self, record: Presence, value: bytes) -> int:
         self._said = {(record.key, value): record}
+        self._ours.add(record.key)
         batch = one_record_batch(
             record.key.encode(),
             value,
