@@ -46,6 +46,8 @@ __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_produ
 STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"
 _PRESENCE_MS = 60_000
+_FORGET_S = 600.0
+"""Twice the longest silence by which a mirror is judged (`lease_s`): who is forgotten is silent for all."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 
 Decide = Callable[[State], Record | tuple[str, None] | None]
@@ -268,7 +270,19 @@ class StateLog:
         except (StateLogBroken, ValueError):
             return  # of a newer version, or nobody's: who is not understood has said nothing, and decides nothing
         if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
+            if name not in self._presence:
+                self._forget()
             self._presence[name] = (record, self._heard(name, batch))
+
+    def _forget(self) -> None:
+        """Drop words of mirrors that are long gone: they are large, and each start of one has a name of its own.
+
+        Not of routers: that one holds a fence stays true when it falls silent.
+        """
+        past = monotonic() - _FORGET_S
+        gone = [n for n, (word, heard) in self._presence.items() if isinstance(word, MirrorPresence) and heard < past]
+        for name in gone:
+            del self._presence[name]
 
     def _heard(self, name: str, batch: Batch) -> float:
         """From when a word counts, on our monotonic clock.

@@ -1,4 +1,7 @@
-"""From when a word counts: two machines' wall clocks are compared only for what was said before the log was opened."""
+"""From when a word counts, and for how long it is kept.
+
+Two machines' wall clocks are compared only for what was said before the log was opened.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.records import MirrorPresence
+from kmigrate.model.records import MirrorPresence, RouterPresence
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state import log as state_log
@@ -98,3 +101,29 @@ def test_after_a_standstill_an_old_word_of_our_own_is_no_sign_that_we_hear_the_o
     scene.hear("me", said_s_ago=10)
     assert not scene.membership.hears_itself()
     assert not scene.membership.silent("you")
+
+
+def test_words_of_mirrors_that_are_long_gone_are_dropped_when_a_new_one_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    for start in range(60):
+        scene.hear(f"start-{start}")
+        scene.now += 60
+    assert list(scene.log.presence) == [f"mirror/start-{start}" for start in range(49, 60)]
+
+
+def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.hear("silent")
+    scene.now += 300
+    scene.hear("me")
+    assert list(scene.log.presence) == ["mirror/silent", "mirror/me"]
+
+
+def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.log._presence["router/r"] = (RouterPresence("r", "r", 1, 500), scene.now)
+    scene.now += 86_400
+    scene.hear("me")
+    assert "router/r" in scene.log.presence
