@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import BrokerRefused, Refused
+from kmigrate.errors import BrokerRefused, Failed, Refused
+from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
@@ -13,6 +14,8 @@ __all__ = ["check_state_log", "ensure_state_log"]
 
 _HOUR_MS = 3600 * 1000
 _DAY_MS = 24 * _HOUR_MS
+_RECORD_BYTES = 8 << 20
+"""Of one record: what a mirror process says of 20,000 partitions, at 400 bytes each; managed clusters allow no more."""
 
 
 def _configs(brokers: int) -> dict[str, dict[str, str]]:
@@ -29,7 +32,7 @@ def _configs(brokers: int) -> dict[str, dict[str, str]]:
 
 
 async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[str]:
-    """Make the two topics where they are missing; returns what a person should know of those just made."""
+    """Make the two topics where they are missing, with room for large records; returns what a person should know."""
     metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
     brokers = len(metadata.brokers)
     made = False
@@ -38,7 +41,7 @@ async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[str]:
             made = await admin.create_topic(topic, 1, min(3, brokers), configs) or made
     if made:
         await _wait_for_leaders(client)
-    await check_state_log(client, admin)
+    await _make_room(admin, await check_state_log(client, admin))
     if not made or brokers >= 3:
         return []
     small = (
@@ -57,18 +60,39 @@ async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> Non
         await sleep(0.05)
 
 
-async def check_state_log(client: ClusterClient, admin: Admin) -> None:
-    """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes (AL-14, EO-95)."""
+async def _make_room(admin: Admin, limits: dict[str, int]) -> None:
+    """Let each topic take records of `_RECORD_BYTES`, where that is allowed.
+
+    A cluster that refuses it has a state log all the same: what is too large for it is told by who wants to write it.
+    """
+    for topic, limit in limits.items():
+        if limit >= _RECORD_BYTES:
+            continue
+        try:
+            await admin.alter_topic_configs(topic, {SIZE_LIMIT: str(_RECORD_BYTES)})
+        except Failed:
+            continue
+
+
+async def check_state_log(client: ClusterClient, admin: Admin) -> dict[str, int]:
+    """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes (AL-14, EO-95).
+
+    Returns how large a record each of them takes, in bytes, where the cluster tells.
+    """
     metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
     present = [t for t in (STATE_TOPIC, PRESENCE_TOPIC) if t in metadata.topics]
     for topic in present:
         count = len(metadata.topics[topic].partitions)
         if count != 1:
             raise _bad(client, topic, f"has {count} partitions; the state log needs exactly one")
+    limits: dict[str, int] = {}
     for topic, configs in (await _configs_of(admin, present)).items():
         policy = configs["cleanup.policy"].value
         if policy != "compact":
             raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
+        if SIZE_LIMIT in configs:
+            limits[topic] = int(configs[SIZE_LIMIT].value)
+    return limits
 
 
 async def _configs_of(

@@ -17,12 +17,14 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.tail import Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.records import (
+    SIZE_LIMIT,
     ControllerPresence,
     MirrorPresence,
     Record,
@@ -44,12 +46,25 @@ __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_produ
 STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"
 _PRESENCE_MS = 60_000
+_FORGET_S = 600.0
+"""Twice the longest silence by which a mirror is judged (`lease_s`): who is forgotten is silent for all."""
+_TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 
 Decide = Callable[[State], Record | tuple[str, None] | None]
 """Given the state: the record to write, (key, None) to delete a key, or None where nothing is to be done.
 May raise Refused."""
 
 _P = TypeVar("_P", MirrorPresence, RouterPresence, ControllerPresence)
+
+
+def _without_topics(record: MirrorPresence, why: str) -> MirrorPresence:
+    """Who is there and why nothing of its partitions is told.
+
+    It has acted on nothing, as far as others know: it still holds all that it was given, and no promote counts on it.
+    """
+    count = sum(len(partitions) for partitions in record.topics.values())
+    note = f"presence-too-large: what mirror process {record.instance} says of {count} partitions is not told: {why}"
+    return replace(record, topics={}, upkeep={}, problems={}, applied=-1, generation=-1, notes=(note,))
 
 
 def state_producer_id(topic: str) -> int:
@@ -70,6 +85,10 @@ class StateLog:
         self._writer = PresenceWriter()
         self._said: dict[tuple[str, bytes], Presence] = {}
         """Our own last word, by its key and value as they were written: read back, it need not be decoded."""
+        self._ours: set[str] = set()
+        """Keys of our own words."""
+        self._written_before = 0
+        """Where the presence log ended when we opened it."""
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
         self._presence_tail = Tail(client, presence_topic, 0, self._take_presence, purpose="presence-read")
         self._changed = asyncio.Event()
@@ -86,6 +105,7 @@ class StateLog:
         await self._check_exists()
         self._tasks.start(self._tail.run(self._progress, self._on_trouble), "state-log")
         self._presence_tail.position = await self._recent_presence()
+        self._written_before = (await self._end((self._presence_topic, 0), 30.0)).offset
         self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
         await self.read_to_end()
         await self._presence_to_end()
@@ -131,7 +151,7 @@ class StateLog:
 
     @property
     def presence(self) -> Mapping[str, tuple[Presence, float]]:
-        """Newest word of each process, with the moment (monotonic, s) it was read here."""
+        """Newest word of each process, with the moment (monotonic, s) from which it counts."""
         return self._presence
 
     def alive(self, kind: type[_P], within_s: float = 0.0) -> list[_P]:
@@ -250,9 +270,34 @@ class StateLog:
         except (StateLogBroken, ValueError):
             return  # of a newer version, or nobody's: who is not understood has said nothing, and decides nothing
         if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
-            # What was written before we opened the log may be old: it counts from its own append time.
-            age = max(0.0, (now_ms() - batch.max_timestamp) / 1000)
-            self._presence[name] = (record, monotonic() - age)
+            if name not in self._presence:
+                self._forget()
+            self._presence[name] = (record, self._heard(name, batch))
+
+    def _forget(self) -> None:
+        """Drop words of mirrors that are long gone: they are large, and each start of one has a name of its own.
+
+        Not of routers: that one holds a fence stays true when it falls silent.
+        """
+        past = monotonic() - _FORGET_S
+        gone = [n for n, (word, heard) in self._presence.items() if isinstance(word, MirrorPresence) and heard < past]
+        for name in gone:
+            del self._presence[name]
+
+    def _heard(self, name: str, batch: Batch) -> float:
+        """From when a word counts, on our monotonic clock.
+
+        Others' count from when they are read: a wall clock is compared with the broker's only for what was written
+        before we opened the log, and may be old. Our own count from when we said them, by our wall clock alone
+        (a broker puts its append time into the max timestamp): after a standstill, what we read first is long past.
+        """
+        if name in self._ours:
+            said_ms = batch.base_timestamp
+        elif batch.base_offset < self._written_before:
+            said_ms = batch.max_timestamp
+        else:
+            return monotonic()
+        return monotonic() - max(0.0, (now_ms() - said_ms) / 1000)
 
     # writing
 
@@ -314,8 +359,9 @@ class StateLog:
         if error not in (0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER) and not row(error).retriable:
             raise Failed(
                 "state-log-write-refused",
-                f"the broker refused a write to {self.topic}: {row(error).name} ({error})",
+                f"the broker refused a write of {len(value)} bytes to {self.topic}: {row(error).name} ({error})",
                 still_true="nothing was changed by this write",
+                next_step=f"raise {SIZE_LIMIT} of the topic (docs/state-log.md)" if error in _TOO_LARGE else "",
             )
         if error:
             if row(error).refresh:
@@ -334,9 +380,27 @@ class StateLog:
         return self._fold.nonces.get(expected) == nonce
 
     async def announce(self, record: Presence) -> None:
-        """Say something of this process; lost words are said again, so errors only show as Unreachable."""
+        """Say something of this process; lost words are said again, so errors only show as Unreachable.
+
+        A mirror whose word is too large for the topic is heard all the same: it says so, and nothing of its partitions.
+        """
         value = self._writer.write(record)
+        error = await self._say(record, value)
+        if error in _TOO_LARGE and isinstance(record, MirrorPresence) and record.topics:
+            short = _without_topics(record, self._too_large(len(value)))
+            error = await self._say(short, PresenceWriter().write(short))
+        if error in _TOO_LARGE:
+            raise Unreachable("presence-too-large", self._too_large(len(value)))
+        if error:
+            await self._refresh()
+            raise Unreachable("presence-refused", f"{self._presence_topic}: {row(error).name}")
+
+    def _too_large(self, size: int) -> str:
+        return f"{size} bytes are more than {self._presence_topic} takes: raise {SIZE_LIMIT} of the topic"
+
+    async def _say(self, record: Presence, value: bytes) -> int:
         self._said = {(record.key, value): record}
+        self._ours.add(record.key)
         batch = one_record_batch(
             record.key.encode(),
             value,
@@ -345,10 +409,7 @@ class StateLog:
             epoch=-1,
             sequence=-1,
         )
-        error = await self._produce(self._presence_topic, batch)
-        if error:
-            await self._refresh()
-            raise Unreachable("presence-refused", f"{self._presence_topic}: {row(error).name}")
+        return await self._produce(self._presence_topic, batch)
 
     async def _refresh(self) -> None:
         try:

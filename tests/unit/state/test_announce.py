@@ -1,0 +1,103 @@
+"""A word that is too large for the presence log is told as that, and whoever said it is heard all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.errors import Failed, Unreachable
+from kmigrate.model.records import (
+    AssignmentRecord,
+    ControllerPresence,
+    LeaseRecord,
+    MirrorPresence,
+    PartitionProgress,
+    decode_record,
+)
+from kmigrate.protocol.codes import Code
+from kmigrate.records.batch import walk
+from kmigrate.records.build import read_single_record
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, Presence, StateLog
+
+PARTITIONS = {p: PartitionProgress(123_456_789, 123_459_999) for p in range(1000)}
+WORD = MirrorPresence("me", "l", 7, True, 500, {"t": PARTITIONS}, notes=("n",), shares=True, generation=4)
+
+
+class SmallLog(StateLog):
+    """A state log whose topics take batches of `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(cast("Any", None))
+        self._limit = limit
+        self.told: list[Presence] = []
+
+    async def _produce(self, topic: str, batch: bytearray) -> int:
+        if len(batch) > self._limit:
+            return Code.MESSAGE_TOO_LARGE
+        for each in walk(memoryview(batch)):
+            _, value = read_single_record(each)
+            self.told.append(cast("Presence", decode_record(json.loads(value or b""))))
+            self._take_presence(each)
+        return 0
+
+    async def _refresh(self) -> None:
+        return
+
+
+def test_a_mirror_whose_word_is_too_large_is_heard_and_says_why_its_partitions_are_not_told() -> None:
+    log = SmallLog(10_000)
+    asyncio.run(log.announce(WORD))
+    (said,) = log.told
+    assert isinstance(said, MirrorPresence)
+    assert (said.instance, said.link, said.active, said.shares) == ("me", "l", True, True)
+    (note,) = said.notes
+    assert note.startswith("presence-too-large: what mirror process me says of 1000 partitions is not told")
+    assert PRESENCE_TOPIC in note
+    assert log.alive(MirrorPresence) == [said]
+
+
+def test_a_mirror_whose_word_is_too_large_lets_go_of_nothing_and_is_counted_on_by_no_promote() -> None:
+    log = SmallLog(10_000)
+    asyncio.run(log.announce(WORD))
+    (said,) = log.told
+    assert isinstance(said, MirrorPresence)
+    assert (said.topics, said.applied, said.generation) == ({}, -1, -1)
+
+
+def test_a_word_that_fits_is_said_as_it_is() -> None:
+    log = SmallLog(8 << 20)
+    asyncio.run(log.announce(WORD))
+    assert log.told == [WORD]
+
+
+def test_any_other_word_that_is_too_large_is_refused_by_name() -> None:
+    word = ControllerPresence("c", 1, True, 500, {f"topic/l/{n}": "mirror at 41 of barrier 57" for n in range(1000)})
+    with pytest.raises(Unreachable) as refused:
+        asyncio.run(SmallLog(10_000).announce(word))
+    assert refused.value.ref == "presence-too-large"
+    assert "max.message.bytes" in refused.value.what
+
+
+def test_a_decision_that_is_too_large_is_refused_with_what_to_do() -> None:
+    shares = AssignmentRecord("l", 1, ("me",), {f"t{n}": (0,) for n in range(5000)})
+    with pytest.raises(Failed) as refused:
+        asyncio.run(SmallLog(10_000).append(lambda _: shares))
+    assert refused.value.ref == "state-log-write-refused"
+    assert f"to {STATE_TOPIC}: MESSAGE_TOO_LARGE" in refused.value.what
+    assert "max.message.bytes" in refused.value.next_step
+
+
+def test_a_refusal_that_has_nothing_to_do_with_size_does_not_speak_of_it() -> None:
+    class Closed(SmallLog):
+        async def _produce(self, topic: str, batch: bytearray) -> int:
+            return Code.TOPIC_AUTHORIZATION_FAILED
+
+    with pytest.raises(Unreachable) as refused:
+        asyncio.run(Closed(1).announce(WORD))
+    assert refused.value.ref == "presence-refused"
+    with pytest.raises(Failed) as failed:
+        asyncio.run(Closed(1).append(lambda _: LeaseRecord("n", "w", 1)))
+    assert not failed.value.next_step

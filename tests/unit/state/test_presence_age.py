@@ -1,0 +1,129 @@
+"""From when a word counts, and for how long it is kept.
+
+Two machines' wall clocks are compared only for what was said before the log was opened.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.mirror import membership
+from kmigrate.mirror.membership import Membership
+from kmigrate.model.records import MirrorPresence, RouterPresence
+from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
+from kmigrate.records.build import one_record_batch
+from kmigrate.state import log as state_log
+from kmigrate.state.codec import PresenceWriter
+from kmigrate.state.log import StateLog
+
+LEASE_S = 3.0
+OLD = 10
+"""Offset at which the presence log ended when it was opened."""
+
+
+class Scene:
+    """`me` reads the presence log; the broker's wall clock is `ahead_ms` ahead of ours."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ahead_ms: int = 0) -> None:
+        self.now = 100.0
+        self._ahead_ms = ahead_ms
+        for module in (membership, state_log):
+            monkeypatch.setattr(module, "monotonic", lambda: self.now)
+        monkeypatch.setattr(state_log, "now_ms", self.wall_ms)
+        self.log = StateLog(cast("Any", None))
+        self.log._written_before = OLD
+        self.log._ours.add("mirror/me")
+        self.membership = Membership(self.log, "l", "me", LEASE_S)
+
+    def wall_ms(self) -> int:
+        return round(self.now * 1000)
+
+    def hear(self, instance: str, *, said_s_ago: float = 0.0, offset: int = OLD) -> None:
+        """Read a word from the log, as a broker stores it."""
+        word = MirrorPresence(instance, "l", 1, False, 500, shares=True)
+        said_ms = self.wall_ms() - round(said_s_ago * 1000)
+        value = PresenceWriter().write(word)
+        sent = one_record_batch(word.key.encode(), value, timestamp=said_ms, producer_id=-1, epoch=-1, sequence=-1)
+        stored = assemble(
+            bytes(sent[HEADER_SIZE:]),
+            count=1,
+            attributes=LOG_APPEND_TIME,
+            base_timestamp=said_ms,
+            max_timestamp=said_ms + self._ahead_ms,
+        )
+        for batch in walk(memoryview(stored)):
+            batch.base_offset = offset
+            self.log._take_presence(batch)
+
+    def alive(self) -> list[str]:
+        return [word.instance for word in self.log.alive(MirrorPresence)]
+
+
+@pytest.mark.parametrize("ahead_ms", [-60_000, -3_100, -1_600, 0, 1_600, 60_000])
+def test_who_speaks_is_heard_however_far_the_clocks_are_apart(monkeypatch: pytest.MonkeyPatch, ahead_ms: int) -> None:
+    scene = Scene(monkeypatch, ahead_ms)
+    scene.hear("me")
+    scene.hear("you")
+    assert scene.membership.hears_itself()
+    assert [word.instance for word in scene.membership.words()] == ["me", "you"]
+    assert scene.alive() == ["me", "you"]
+
+
+def test_nobody_is_called_silent_while_he_may_be_sure_of_himself_though_the_clocks_are_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch, ahead_ms=-1300)
+    scene.membership._began = 0.0
+    owner = Membership(cast("StateLog", None), "l", "owner", LEASE_S)
+    owner.said(scene.now)
+    scene.hear("owner")
+    scene.now += 1.72
+    scene.hear("me")
+    assert owner.sure()
+    assert not scene.membership.silent("owner")
+
+
+def test_what_was_said_before_the_log_was_opened_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.hear("gone", said_s_ago=30, offset=OLD - 2)
+    scene.hear("you", said_s_ago=0.4, offset=OLD - 1)
+    assert scene.alive() == ["you"]
+
+
+def test_after_a_standstill_an_old_word_of_our_own_is_no_sign_that_we_hear_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.hear("you")
+    scene.now += 10
+    scene.hear("me", said_s_ago=10)
+    assert not scene.membership.hears_itself()
+    assert not scene.membership.silent("you")
+
+
+def test_words_of_mirrors_that_are_long_gone_are_dropped_when_a_new_one_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    for start in range(60):
+        scene.hear(f"start-{start}")
+        scene.now += 60
+    assert list(scene.log.presence) == [f"mirror/start-{start}" for start in range(49, 60)]
+
+
+def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.hear("silent")
+    scene.now += 300
+    scene.hear("me")
+    assert list(scene.log.presence) == ["mirror/silent", "mirror/me"]
+
+
+def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    scene.log._presence["router/r"] = (RouterPresence("r", "r", 1, 500), scene.now)
+    scene.now += 86_400
+    scene.hear("me")
+    assert "router/r" in scene.log.presence
