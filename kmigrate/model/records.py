@@ -69,6 +69,7 @@ __all__ = [
     "Upkept",
     "VerifiedRange",
     "VerifiedRecord",
+    "decode_part",
     "decode_record",
     "encode_record",
     "group_key",
@@ -684,6 +685,7 @@ def encode_record(record: Record) -> dict[str, Any]:
     return {"kind": type(record).__name__, **plain(record)}
 
 
+_Part = typing.TypeVar("_Part")
 _SCALARS = frozenset({int, str, float, bool, type(None)})
 
 
@@ -728,9 +730,14 @@ def decode_record(data: Mapping[str, Any]) -> Record:
             still_true="nothing was changed",
             next_step="use the version of kmigrate that wrote it",
         )
+    return decode_part(kind, data)
+
+
+def decode_part(kind: type[_Part], data: Any) -> _Part:
+    """A record, or a part of one, from its JSON shape; raises StateLogBroken where it is none."""
     try:
-        return typing.cast("Record", _value(kind, data))
-    except (KeyError, TypeError, ValueError) as error:
+        return typing.cast("_Part", _value(kind, data))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateLogBroken(
             "malformed-record", f"a {kind.__name__} of the state log cannot be read: {error!r}"
         ) from error

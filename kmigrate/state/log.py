@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,7 +28,6 @@ from kmigrate.model.records import (
     MirrorPresence,
     Record,
     RouterPresence,
-    decode_record,
 )
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -38,7 +36,7 @@ from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
-from kmigrate.state.codec import Envelope, Presence, PresenceWriter, encode_envelope
+from kmigrate.state.codec import Envelope, Presence, PresenceReader, PresenceWriter, encode_envelope
 from kmigrate.state.fold import Fold
 
 __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_producer_id"]
@@ -83,6 +81,7 @@ class StateLog:
         self._fold = Fold()
         self._presence: dict[str, tuple[Presence, float]] = {}
         self._writer = PresenceWriter()
+        self._reader = PresenceReader()
         self._said: dict[tuple[str, bytes], Presence] = {}
         """Our own last word, by its key and value as they were written: read back, it need not be decoded."""
         self._ours: set[str] = set()
@@ -264,9 +263,10 @@ class StateLog:
         name = key.decode("utf-8", "replace")
         if value is None:
             self._presence.pop(name, None)
+            self._reader.forget(name)
             return
         try:
-            record = self._said.get((name, value)) or decode_record(json.loads(value))
+            record = self._said.get((name, value)) or self._reader.read(name, value)
         except (StateLogBroken, ValueError):
             return  # of a newer version, or nobody's: who is not understood has said nothing, and decides nothing
         if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
