@@ -6,7 +6,8 @@
 Rules:
 A  Members own equally many partitions, to within one; where that is so already nothing moves, and never more than it
    takes.
-B  A partition is taken from a member that lives in two steps, so that it has let go before another begins. From one
+B  A partition is taken from a member that lives in two steps, so that it has let go before another begins: it says
+   that it has acted on an assignment since which the partition was asked of it, and holds it no more. From one
    that is gone or silent it is taken at once, as the lease is: appends are compare-and-set, and holes are refused by
    the generation (V3).
 C  What is being promoted stays where it is: a fence holds producers.
@@ -21,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from kmigrate.model.records import AssignmentRecord, MirrorPresence
 from kmigrate.model.sharing import assigned, releasing
 
-__all__ = ["balanced", "next_assignment"]
+__all__ = ["Releases", "balanced", "next_assignment"]
 
 Key = tuple[str, int]
 
@@ -35,17 +36,18 @@ def next_assignment(
     *,
     term: int,
     pinned: Collection[str] = (),
+    since: Mapping[Key, int] | None = None,
 ) -> AssignmentRecord:
     """What to go on with, `before` itself where nothing changes.
 
     `members` may own partitions, `wanted` is the number of partitions of each topic, `words` is what the processes
-    that live have said, `term` the lease's, `pinned` the topics of rule C.
+    that live have said, `term` the lease's, `pinned` the topics of rule C, `since` what `Releases` knows.
     """
     names = sorted(members)
     place = {name: number for number, name in enumerate(names)}
     keys = [(topic, partition) for topic, count in wanted.items() for partition in range(count)]
     now = {key: owner for key in keys for owner in [assigned(before, *key)] if owner in place}
-    moving = _moving(before, place, words)
+    moving = _moving(before, place, words, since or {})
     aim = balanced(names, keys, now, pinned)
 
     def next_place(key: Key) -> int:
@@ -59,26 +61,56 @@ def next_assignment(
     return AssignmentRecord(link, generation, tuple(names), owners)
 
 
+class Releases:
+    """Since which generation each partition has been asked of the member that shall let go of it.
+
+    Only the lease's holder writes assignments, and it looks at each before it writes the next: so within a term none
+    is missed between the first that asks and the newest. Under another term, all count as asked by the newest.
+    """
+
+    def __init__(self) -> None:
+        self._term = 0
+        self._since: dict[Key, tuple[str, int]] = {}
+
+    def since(self, term: int, newest: AssignmentRecord | None) -> dict[Key, int]:
+        """The generations, after a look at the newest assignment as the holder of the lease under `term`."""
+        known = self._since if term == self._term else {}
+        now: dict[Key, tuple[str, int]] = {}
+        for key, member in _asked(newest).items():
+            first = known.get(key)
+            assert newest is not None
+            now[key] = first if first is not None and first[0] == member else (member, newest.generation)
+        self._term, self._since = term, now
+        return {key: generation for key, (_, generation) in now.items()}
+
+
+def _asked(assignment: AssignmentRecord | None) -> dict[Key, str]:
+    """The partitions that are moving, and the member that lets go of each."""
+    return {
+        (topic, partition): releasing(assignment, topic, partition)
+        for topic, owners in (assignment.owners.items() if assignment is not None else ())
+        for partition, place in enumerate(owners)
+        if place < 0
+    }
+
+
 def _moving(
-    before: AssignmentRecord | None, members: Container[str], words: Iterable[MirrorPresence]
+    before: AssignmentRecord | None,
+    members: Container[str],
+    words: Iterable[MirrorPresence],
+    since: Mapping[Key, int],
 ) -> dict[Key, str]:
     """What a member that lives has been asked to let go of, and may still hold (rule B)."""
     if before is None:
         return {}
     told = {word.instance: word for word in words}
-    asked = {
-        (topic, partition): releasing(before, topic, partition)
-        for topic, owners in before.owners.items()
-        for partition, place in enumerate(owners)
-        if place < 0
-    }
 
     def holds(member: str, topic: str, partition: int) -> bool:
         word = told.get(member)
-        acted = word is not None and word.generation >= before.generation
+        acted = word is not None and word.generation >= since.get((topic, partition), before.generation)
         return word is None or not acted or partition in word.topics.get(topic, {})
 
-    return {key: member for key, member in asked.items() if member in members and holds(member, *key)}
+    return {key: member for key, member in _asked(before).items() if member in members and holds(member, *key)}
 
 
 def balanced(

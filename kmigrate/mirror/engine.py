@@ -21,7 +21,7 @@ from kmigrate.mirror.activation import activate, request_limit
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Lane, LaneState
+from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.leading import Leader
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
@@ -84,7 +84,7 @@ class MirrorEngine:
         self._trouble = ""
         self._applied = self._generation = -1
         self._torn = False
-        """Whether we ended while a hole was being made."""
+        """Whether we ended while something was on its way that may not come behind another's (`Lane.torn`)."""
         self._speak = asyncio.Event()
         self._at_once = False
         self._told: dict[tuple[str, int], int] = {}
@@ -101,7 +101,7 @@ class MirrorEngine:
     async def _leave(self) -> None:
         """Say that our share is free, and give up the lease."""
         if self._torn:
-            return  # markers may still be on their way: the others take over as from one that died
+            return  # that may still come: the others take over as from one that died
         try:
             async with asyncio.timeout(2):
                 await self._log.announce(self._presence())
@@ -158,7 +158,7 @@ class MirrorEngine:
                 self._lead(copier, Aligner(self._target, link.copy, self._settings)),
             )
         finally:
-            self._torn = any(lane.state is LaneState.FILLING for lane in copier.lanes.values())
+            self._torn = any(lane.torn for lane in copier.lanes.values())
             self._copier = None
             self.meter.lanes = {}
 

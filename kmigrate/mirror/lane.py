@@ -226,6 +226,15 @@ class Lane:
         """Stopped with nothing of this lane under way, so that another may take its place."""
         return self.stopped and not self.busy and not self._sent
 
+    @property
+    def torn(self) -> bool:
+        """Whether what is on its way would do harm behind another that began now.
+
+        That is markers, or, where a log cleaner works, an append (G).
+        """
+        late = bool(self._sent) or (self.unknown and not self.stopped)
+        return self.state is LaneState.FILLING or (self.compacted and late)
+
     def retire(self) -> None:
         """Let go of the partition, for another process to take it."""
         self.retired = self.paused = True

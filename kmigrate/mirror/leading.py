@@ -15,7 +15,7 @@ from typing import Any
 
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.mirror.align import Aligner
-from kmigrate.mirror.assignment import next_assignment
+from kmigrate.mirror.assignment import Releases, next_assignment
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
@@ -66,6 +66,7 @@ class Leader:
         self._unready: list[str] = []
         """Topics that are still to be made or aligned."""
         self._judged: object = None
+        self._releases = Releases()
         """What the partitions were last shared out by: until it changes nothing else follows from it."""
         self._claimed: list[TopicRecord] = []
         """Topics of which Spark's tasks hold partitions."""
@@ -119,6 +120,7 @@ class Leader:
                 words,
                 term=max(terms),
                 pinned={topic for topic, record in shared.items() if record.phase in PROMOTING},
+                since=self._releases.since(lease.term, before),
             )
             return None if made is before or not (before or made.owners) else made
 

@@ -144,7 +144,7 @@ class MappedLane(Lane):
         return None
 
     def stands_at(self, target_end: int, others: OffsetMap) -> None:
-        """The target's log ends here: bring the map to it; `others` is what earlier terms stored.
+        """The target's log ends here: bring the map to it; `others` is what was stored before its ledger began.
 
         Raises Diverged where the target holds more than any copier planned.
         """

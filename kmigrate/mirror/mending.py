@@ -160,9 +160,14 @@ class Mender:
             stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id)
             stored.close(tail.end)
             lane.ledger = MapLedger(
-                link_uuid, *lane.key, term=term, target_topic_id=lane.target_topic_id, stored=stored
+                link_uuid,
+                *lane.key,
+                term=term,
+                number=maps.next_number(link_uuid, *lane.key, term=term),
+                target_topic_id=lane.target_topic_id,
+                stored=stored,
             )
-        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, before_term=term)
+        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, before=lane.ledger.begins)
         others.close(tail.end)
         lane.stands_at(tail.end, others)
         if tail.end == lane.target_start:

@@ -7,7 +7,8 @@ is kept in chunks under keys of their own, which compaction reduces to the newes
 
 `term` is that of the lease under which they were written. A later term takes over the last chunk and goes on in its
 own; a reader folds terms in ascending order, and each chunk replaces whatever stood at or beyond its first run. So
-a late write of a process that lost its lease changes nothing, wherever it lands in the log.
+a late write of a process that lost its lease changes nothing, wherever it lands in the log. A partition that begins
+anew under the same term, after a stop or a lost connection, does likewise: its chunks are numbered behind all others.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ class ChunkKey:
     partition: int
     term: int
     number: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the chunk stands among those of its partition."""
+        return self.term, self.number
 
     def __str__(self) -> str:
         return f"{self.link_uuid}/{self.topic}/{self.partition}/{self.term}/{self.number}"
@@ -99,18 +105,32 @@ def fold_chunks(chunks: Iterable[tuple[ChunkKey, MapChunk]], target_topic_id: st
 
 
 class MapLedger:
-    """One lane's map: what is planned, and how much of it is stored."""
+    """One lane's map: what is planned, and how much of it is stored.
+
+    `number` is that of its first chunk, behind all that were ever written under its term: one of those written over
+    would take its runs out of the map.
+    """
 
     def __init__(
-        self, link_uuid: str, topic: str, partition: int, *, term: int, target_topic_id: str, stored: OffsetMap
+        self,
+        link_uuid: str,
+        topic: str,
+        partition: int,
+        *,
+        term: int,
+        number: int = 0,
+        target_topic_id: str,
+        stored: OffsetMap,
     ) -> None:
         self.map = stored
+        self.begins = term, number
+        """Place of this ledger's first chunk: all that other ledgers wrote before it stands before that."""
         self._key = (link_uuid, topic, partition, term)
         self._target_topic_id = target_topic_id
         self._first = max(0, len(stored) - 1) // _RUNS * _RUNS
-        """Index of the first run of this term's chunk 0: the last chunk of the others is taken over."""
+        """Index of the first run of this ledger's first chunk: the last chunk of the others is taken over."""
         self._chunks = 0
-        """Chunks of this term that are stored."""
+        """Chunks of this ledger that may be stored, with what was refused or broke off."""
         self._stored = self._first
         """Runs that are stored as they are here, but for the growth of the last one."""
         self._told = self._stored
@@ -138,7 +158,7 @@ class MapLedger:
             self._told = min(self._told, keep)
 
     def adopt(self, others: OffsetMap) -> None:
-        """Take over the runs of an earlier term beyond our own end: its batches arrived late, but they arrived."""
+        """Take over the runs of an earlier ledger beyond our own end: its batches arrived late, but they arrived."""
         for run in others.runs():
             skip = max(0, self.map.target_end - run.target)
             if skip < run.length:
@@ -147,16 +167,21 @@ class MapLedger:
     def unwritten(self) -> tuple[int, list[tuple[ChunkKey, MapChunk | None]]]:
         """What must be stored now (None: deleted), and the token that `written` takes afterwards.
 
-        The last stored run belongs to it: it may have grown before a new one began.
+        The last stored run belongs to it: it may have grown before a new one began. Chunks of plans that were cut go
+        first, the last of them before the others: whoever reads after any of these writes finds none behind a run
+        that took its place.
         """
         total = self._told = len(self.map)
         last = -(-(total - self._first) // _RUNS)
         from_ = max(0, self._stored - 1 - self._first) // _RUNS
-        made: list[tuple[ChunkKey, MapChunk | None]] = []
+        valid = min((self._stored - self._first) // _RUNS + 1, last)
+        made: list[tuple[ChunkKey, MapChunk | None]] = [
+            (self._name(number), None) for number in reversed(range(valid, self._chunks))
+        ]
         for number in range(from_, last):
             first = self._first + number * _RUNS
             made.append((self._name(number), MapChunk(self._target_topic_id, self.map.encode(first, first + _RUNS))))
-        made += [(self._name(number), None) for number in range(last, self._chunks)]
+        self._chunks = max(self._chunks, last)
         return total, made
 
     def written(self, total: int) -> None:
@@ -165,4 +190,4 @@ class MapLedger:
         self._chunks = -(-(total - self._first) // _RUNS)
 
     def _name(self, number: int) -> ChunkKey:
-        return ChunkKey(*self._key, number)
+        return ChunkKey(*self._key, self.begins[1] + number)

@@ -54,15 +54,31 @@ class OffsetMaps:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._chunks: dict[tuple[str, str, int], dict[ChunkKey, MapChunk]] = {}
+        self._numbers: dict[tuple[str, str, int, int], int] = {}
+        """Of a partition's chunks under one term, the number behind the highest that was read or is to be written."""
         self._tail = Tail(client, MAP_TOPIC, 0, self._take, purpose="map-read")
         self._turn = asyncio.Lock()
 
     def folded(
-        self, link_uuid: str, topic: str, partition: int, target_topic_id: str, *, before_term: int | None = None
+        self,
+        link_uuid: str,
+        topic: str,
+        partition: int,
+        target_topic_id: str,
+        *,
+        before: tuple[int, int] | None = None,
     ) -> OffsetMap:
-        """A partition's map as far as it was read; of the terms before `before_term` only, where one is given."""
+        """A partition's map as far as it was read; where a place is given, of the chunks that stand before it."""
         chunks = self._chunks.get((link_uuid, topic, partition), {}).items()
-        return fold_chunks((c for c in chunks if before_term is None or c[0].term < before_term), target_topic_id)
+        return fold_chunks((c for c in chunks if before is None or c[0].place < before), target_topic_id)
+
+    def next_number(self, link_uuid: str, topic: str, partition: int, *, term: int) -> int:
+        """Of the first chunk of a ledger that begins now: behind all others of its term, also those on their way."""
+        return self._numbers.get((link_uuid, topic, partition, term), 0)
+
+    def _note(self, key: ChunkKey) -> None:
+        of = (key.link_uuid, key.topic, key.partition, key.term)
+        self._numbers[of] = max(self._numbers.get(of, 0), key.number + 1)
 
     async def read_to_end(self) -> None:
         """Take in everything that was stored before this call."""
@@ -82,6 +98,7 @@ class OffsetMaps:
             return
         name, value = read_single_record(batch)
         key = parse_key(name.decode("utf-8", "replace"))
+        self._note(key)
         chunks = self._chunks.setdefault((key.link_uuid, key.topic, key.partition), {})
         if value is None:
             chunks.pop(key, None)
@@ -90,6 +107,9 @@ class OffsetMaps:
 
     async def store(self, chunks: Iterable[tuple[ChunkKey, MapChunk | None]]) -> None:
         """Write chunks in this order, each acknowledged by all replicas before the next; raises Failed."""
+        chunks = list(chunks)
+        for key, _ in chunks:
+            self._note(key)
         for key, chunk in chunks:
             batch = one_record_batch(
                 str(key).encode(),

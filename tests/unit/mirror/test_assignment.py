@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmigrate.mirror.assignment import balanced, next_assignment
+from kmigrate.mirror.assignment import Releases, balanced, next_assignment
 from kmigrate.model.records import AssignmentRecord, MirrorPresence, PartitionProgress
 from kmigrate.model.sharing import assigned
 
@@ -168,3 +168,55 @@ def test_the_generation_is_above_every_term_before_it() -> None:
 def test_nothing_is_written_where_nothing_changes() -> None:
     before = settled(None, {"a", "b"}, {"t": 3})
     assert next_assignment("l", before, {"b", "a"}, {"t": 3}, [word("a", before)], term=99) is before
+
+
+def test_what_was_let_go_of_is_given_out_while_one_topic_after_another_comes_up() -> None:
+    """Its owner's word is of the assignment before the newest each time, and each new topic makes a newer one."""
+    topics, releases, rests = {"t": 4}, Releases(), 0
+    before = made = settled(None, {"a"}, topics)
+    for number in range(20):
+        topics[f"new-{number}"] = 1
+        words = [word("a", before), word("b", before)]
+        before, made = (
+            made,
+            next_assignment("l", made, {"a", "b"}, topics, words, term=1, since=releases.since(1, made)),
+        )
+        rests += "" in owners_of(made).values()
+    assert rests == 2
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["topic", "act", "speak", "assign", "assign", "leader"]), st.sampled_from("abc")),
+        max_size=60,
+    )
+)
+def test_whatever_is_heard_late_no_partition_is_given_away_that_its_owner_may_still_hold(
+    acts: list[tuple[str, str]],
+) -> None:
+    topics, term, releases = {"t": 5, "u": 2}, 1, Releases()
+    alone = settled(None, {"a"}, topics)
+    written = [settled(alone, {"a", "b"}, topics)]
+    acted = dict.fromkeys("abc", 0)
+    words = {name: word(name, alone) for name in "abc"}
+    for what, name in acts:
+        if what == "topic":
+            topics = {**topics, f"new-{len(topics)}": 1}
+        elif what == "act":
+            acted[name] = min(acted[name] + 1, len(written) - 1)
+        elif what == "speak":
+            words[name] = word(name, written[acted[name]])
+        elif what == "leader":
+            term, releases = term + 1, Releases()
+        else:
+            newest = written[-1]
+            members = {*newest.members, name}  # nobody ends here
+            since = releases.since(term, newest)
+            made = next_assignment("l", newest, members, topics, words.values(), term=term, since=since)
+            if made is not newest:
+                written.append(made)
+        for key, owner in owners_of(written[-1]).items():
+            for other in set("abc") - {owner} if owner else ():
+                ahead = written[acted[other] :]
+                assert all(assigned(each, *key) != other for each in ahead), f"{other} holds {key}, or still will"

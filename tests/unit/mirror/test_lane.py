@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -314,6 +315,31 @@ def test_a_lane_is_at_rest_only_when_nothing_of_it_is_under_way() -> None:
     assert it.at_rest
     it.busy = True
     assert not it.at_rest
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_an_append_under_way_tears_a_lane_only_where_a_log_cleaner_works(compacted: bool) -> None:
+    it = lane(0, 0, batch(0, 1), batch(1, 1))
+    if compacted:
+        it.beware_of_cleaner()
+        it.recovered(0, 0, 0)
+    assert not it.torn
+    sent = send(it)
+    assert it.torn == compacted
+    it.answered(sent.step, 0, 0)
+    assert not it.torn
+    it.unanswered(send(it).step, "lost")
+    assert it.torn == compacted, "it may still come"
+    it.recovered(1, 1, 1)
+    assert not it.torn
+
+
+def test_a_hole_that_is_being_made_tears_a_lane() -> None:
+    it = lane(0, 0, batch(0, 1, attributes=MARKER), batch(1, 1))
+    assert it.hole_due() == Hole(0, 1)
+    assert not it.torn
+    it.fill()
+    assert it.torn
 
 
 def test_a_success_ends_the_slow_tries() -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
 import pytest
 
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.producer import LogTail
 from kmigrate.errors import Diverged
+from kmigrate.mirror import mending
 from kmigrate.mirror.lane import LaneState, Sent
 from kmigrate.mirror.mapped import MappedLane
-from kmigrate.model.mapledger import MapLedger
+from kmigrate.mirror.mending import MapStore, Mender
+from kmigrate.model.mapledger import ChunkKey, MapLedger
 from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.records import CopyIdentity
 from kmigrate.protocol.codes import Code
+from kmigrate.state.offset_maps import OffsetMaps
 from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
 
 CONNECTION = object()
@@ -176,3 +185,34 @@ def test_gaps_of_any_width_are_no_problem() -> None:
 def test_progress_tells_both_positions_and_the_runs() -> None:
     told = lane(stored=OffsetMap([Run(5, 50, 10), Run(18, 60, 2)])).progress()
     assert (told.position, told.target_position, told.runs) == (20, 62, 2)
+
+
+class Stored(OffsetMaps):
+    """A map topic that has been read to its end."""
+
+    async def read_to_end(self) -> None:
+        return
+
+
+def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one_before_has_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a stop that a person resumed: the lease, and with it the term, has stayed."""
+
+    async def tail(*_: object, **__: object) -> LogTail:
+        return LogTail(50, 100, 50)
+
+    monkeypatch.setattr(mending, "read_tail", tail)
+    nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
+    maps = Stored(nowhere)
+    for number in range(3):
+        maps._note(ChunkKey("uuid", "t", 0, 4, number))
+    store = MapStore(maps, "uuid")
+    mender = Mender(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, store)
+    it = MappedLane(
+        "t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=4
+    )
+    asyncio.run(mender.recover(it))
+    assert it.state is LaneState.PRIMING
+    assert it.ledger is not None
+    assert it.ledger.begins == (4, 3)

@@ -43,9 +43,9 @@ class Target:
         self.log += range(start, start + count)
         return 0, self.appends[-1][2]
 
-    def folded(self, before_term: int | None = None) -> OffsetMap:
+    def folded(self, before: tuple[int, int] | None = None) -> OffsetMap:
         made = fold_chunks(
-            ((key, chunk) for key, chunk in self.chunks.items() if before_term is None or key.term < before_term), "T"
+            ((key, chunk) for key, chunk in self.chunks.items() if before is None or key.place < before), "T"
         )
         made.close(self.end)
         return made
@@ -75,7 +75,7 @@ class Owner:
         it, target = self.lane, self.target
         if it.ledger is None:
             it.ledger = MapLedger("u", "t", 0, term=self.term, target_topic_id="T", stored=target.folded())
-        it.stands_at(target.end, target.folded(self.term))
+        it.stands_at(target.end, target.folded(it.ledger.begins))
         if target.log:
             assert it.ledger.map.to_source(target.end - 1) == (target.log[-1], True)
         self.looked = target.end, len(target.log)

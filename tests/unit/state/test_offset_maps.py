@@ -1,0 +1,62 @@
+"""Under which number a ledger begins, whatever became of those that its term wrote before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Unreachable
+from kmigrate.model.mapledger import ChunkKey, MapChunk, encode_chunk
+from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.records.batch import walk
+from kmigrate.records.build import one_record_batch
+from kmigrate.state import offset_maps
+from kmigrate.state.offset_maps import OffsetMaps
+
+
+def chunk(source: int) -> MapChunk:
+    return MapChunk("T", OffsetMap([Run(source, source, 1)]).encode())
+
+
+def maps_with(*written: tuple[ChunkKey, MapChunk | None]) -> OffsetMaps:
+    """What has read these records of the topic."""
+    made = OffsetMaps(cast("ClusterClient", None))
+    for key, value in written:
+        body = None if value is None else encode_chunk(value)
+        data = one_record_batch(str(key).encode(), body, timestamp=0, producer_id=-1, epoch=-1, sequence=-1)
+        for batch in walk(memoryview(data)):
+            made._take(batch)
+    return made
+
+
+def test_a_number_is_not_given_again_within_a_term_though_its_chunk_was_deleted() -> None:
+    maps = maps_with(
+        (ChunkKey("u", "t", 0, 4, 0), chunk(0)),
+        (ChunkKey("u", "t", 0, 4, 1), chunk(5)),
+        (ChunkKey("u", "t", 0, 4, 1), None),
+        (ChunkKey("u", "t", 0, 3, 7), chunk(0)),
+        (ChunkKey("u", "t", 1, 4, 9), chunk(0)),
+    )
+    assert maps.next_number("u", "t", 0, term=4) == 2
+    assert maps.next_number("u", "t", 0, term=3) == 8
+    assert maps.next_number("u", "t", 0, term=5) == 0
+
+
+def test_nor_though_its_write_got_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_answer(*_: object, **__: object) -> Any:
+        raise Unreachable("unreachable", "gone")
+
+    monkeypatch.setattr(offset_maps, "append_alone", no_answer)
+    maps = maps_with((ChunkKey("u", "t", 0, 4, 0), chunk(0)))
+    with pytest.raises(Unreachable):
+        asyncio.run(maps.store([(ChunkKey("u", "t", 0, 4, 1), chunk(5)), (ChunkKey("u", "t", 0, 4, 2), chunk(9))]))
+    assert maps.next_number("u", "t", 0, term=4) == 3
+
+
+def test_what_was_stored_before_a_ledger_is_that_of_its_own_term_too() -> None:
+    maps = maps_with(*((ChunkKey("u", "t", 0, 4, number), chunk(number * 5)) for number in range(3)))
+    assert list(maps.folded("u", "t", 0, "T", before=(4, 2)).runs()) == [Run(0, 0, 1), Run(5, 5, 1)]
+    assert len(maps.folded("u", "t", 0, "T")) == 3
