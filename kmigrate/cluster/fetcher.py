@@ -2,6 +2,11 @@
 
 A session answers only for partitions that changed, so an idle estate costs next to nothing. A full fetch
 (`full=True`) belongs to no session and answers for every partition it names (AL-76).
+
+A session names its topics by id (KIP-516) where the broker takes that. A broker keeps a session's partitions in a hash
+table without chains, by 31 · partition + the hash of the topic's name: names that differ in a number fall upon each
+other, and with 40 topics of 100 partitions, `t-000` to `t-039`, it took 5 to 25 s of each fetch to find them, measured
+at a broker of 3.9; by ids 20 ms.
 """
 
 from __future__ import annotations
@@ -9,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import (
     FETCH,
+    FETCH_BY_ID_VERSION,
     FETCH_VERSION,
     FetchAnswer,
     FetchedPartition,
@@ -24,6 +32,7 @@ __all__ = ["FetchSession", "fetch_full", "fetch_one"]
 
 _SESSION_ERRORS = frozenset({Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH})
 _MAX_EPOCH = (1 << 31) - 1
+_API_VERSIONS = 18
 
 Key = tuple[str, int]
 
@@ -36,22 +45,29 @@ class FetchSession:
         self._node = node
         self._purpose = purpose
         self.max_bytes = max_bytes
-        self._connection: object = None
+        self._connection: BrokerConnection | None = None
+        self._takes_ids = False
         self._forget()
 
     def _forget(self) -> None:
         self._session = 0
         self._epoch = 0
         self._known: dict[Key, FetchPartition] = {}
+        self._ids: dict[str, bytes] | None = None
+        """Of the topics that the session knows; None where it knows them by name."""
 
     async def fetch(self, wanted: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
         """One Fetch; raises Unreachable. A session that the broker dropped is opened anew by the next call."""
         connection = await self._client.connection(self._node, self._purpose)
         if connection is not self._connection:
+            self._forget()
+            self._takes_ids = await _takes_ids(connection)
             self._connection = connection
+        ids = self._ids_of(wanted) if self._takes_ids else None
+        if full or not _goes_on(self._ids, ids):
             self._forget()
+        named = ids if ids is None or self._ids is None else self._ids | ids  # of what it shall forget, too
         if full:
-            self._forget()
             send, dropped, session, epoch = list(wanted.values()), [], 0, -1
         else:
             known = self._known
@@ -62,7 +78,7 @@ class FetchSession:
         try:
             frame = await connection.call_raw(
                 FETCH,
-                FETCH_VERSION,
+                FETCH_VERSION if named is None else FETCH_BY_ID_VERSION,
                 encode_fetch(
                     send,
                     max_wait_ms=max_wait_ms,
@@ -71,6 +87,7 @@ class FetchSession:
                     session_id=session,
                     session_epoch=epoch,
                     forgotten=dropped,
+                    ids=named,
                 ),
                 flexible=True,
                 timeout=max_wait_ms / 1000 + self._client.settings.request_timeout_s,
@@ -78,14 +95,38 @@ class FetchSession:
         except BaseException:
             self._forget()
             raise
-        answer = decode_fetch(frame)
+        answer = decode_fetch(frame, None if named is None else {of: topic for topic, of in named.items()})
         if answer.error in _SESSION_ERRORS or not answer.session_id:
             self._forget()
         elif not full:
             self._session = answer.session_id
             self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
             self._known = dict(wanted)
+            self._ids = ids
         return answer
+
+    def _ids_of(self, wanted: Mapping[Key, FetchPartition]) -> dict[str, bytes] | None:
+        """The ids of these topics; None where one of them is not known, or the cluster gives none."""
+        known = self._client.metadata.topics
+        ids: dict[str, bytes] = {}
+        for topic in {topic for topic, _ in wanted}:
+            info = known.get(topic)
+            if info is None or not info.topic_id:
+                return None
+            ids[topic] = info.topic_id.bytes
+        return ids
+
+
+async def _takes_ids(connection: BrokerConnection) -> bool:
+    answer = await connection.call(entity(_API_VERSIONS, 0, "request")())
+    return any(api.api_key == FETCH and api.max_version >= FETCH_BY_ID_VERSION for api in answer.api_keys)
+
+
+def _goes_on(before: dict[str, bytes] | None, now: dict[str, bytes] | None) -> bool:
+    """Whether a session can go on: it names topics as it began to, and each of them by the same id."""
+    if before is None or now is None:
+        return before is now
+    return all(before.get(topic, of) == of for topic, of in now.items())
 
 
 async def fetch_full(

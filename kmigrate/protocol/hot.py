@@ -1,13 +1,14 @@
 """Produce and Fetch as our own client speaks them, down to partition level; records stay views.
 
-Only two versions: Produce 9 and Fetch 12 (flexible, by topic name), which Kafka 2.8 to 4.x all speak.
+Only two versions: Produce 9 and Fetch 12 (flexible, by topic name), which Kafka 2.8 to 4.x all speak. Fetch 13, which
+says the same by topic ids (KIP-516), where a session is to be kept: see `cluster.fetcher`.
 The router reads clients' Produce requests of every version itself (`kmigrate.router.apis`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from kmigrate.protocol.primitives import (
 
 __all__ = [
     "FETCH",
+    "FETCH_BY_ID_VERSION",
     "FETCH_VERSION",
     "PRODUCE",
     "PRODUCE_VERSION",
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 PRODUCE, PRODUCE_VERSION = 0, 9
-FETCH, FETCH_VERSION = 1, 12
+FETCH, FETCH_VERSION, FETCH_BY_ID_VERSION = 1, 12, 13
 
 Buffer = bytes | bytearray | memoryview
 
@@ -49,6 +51,7 @@ _PRODUCED = struct.Struct(">ihqqq")
 _NOTHING_MORE = b"\1\0\0"
 """What follows it where all is well: no record errors, no message, no tags."""
 _I32 = struct.Struct(">i")
+_ID_BYTES = 16
 
 
 class ProduceAnswer(NamedTuple):
@@ -167,8 +170,12 @@ def encode_fetch(
     session_epoch: int = -1,
     forgotten: Sequence[tuple[str, int]] = (),
     rack: str = "",
+    ids: Mapping[str, bytes] | None = None,
 ) -> list[Buffer]:
-    """Body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch, AL-76)."""
+    """Body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch, AL-76).
+
+    With `ids`, which has every topic's, of version 13, else of version 12.
+    """
     out = bytearray(
         _FETCH_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, 1 if read_committed else 0, session_id, session_epoch)
     )
@@ -177,7 +184,7 @@ def encode_fetch(
         topics.setdefault(wanted.topic, []).append(wanted)
     out += write_uvarint(len(topics) + 1)
     for topic, parts in topics.items():
-        out += write_compact_string(topic) + write_uvarint(len(parts) + 1)
+        out += (write_compact_string(topic) if ids is None else ids[topic]) + write_uvarint(len(parts) + 1)
         for p in parts:
             out += _FETCH_PART.pack(p.partition, p.leader_epoch, p.offset, p.last_fetched_epoch, -1, p.max_bytes)
             out += b"\0"
@@ -187,7 +194,7 @@ def encode_fetch(
         dropped.setdefault(topic, []).append(partition)
     out += write_uvarint(len(dropped) + 1)
     for topic, numbers in dropped.items():
-        out += write_compact_string(topic) + write_uvarint(len(numbers) + 1)
+        out += (write_compact_string(topic) if ids is None else ids[topic]) + write_uvarint(len(numbers) + 1)
         for number in numbers:
             out += _I32.pack(number)
         out += b"\0"
@@ -209,8 +216,16 @@ def _partition_tags(frame: bytearray, at: int) -> tuple[tuple[int, int] | None, 
     return diverging, at
 
 
-def decode_fetch(frame: bytearray) -> FetchAnswer:
-    """A Fetch 12 response; every length is checked by the reads themselves."""
+def _named(frame: bytearray, at: int, names: Mapping[bytes, str]) -> tuple[str, int]:
+    """The name of the topic whose id stands there, and the offset after it."""
+    topic_id = bytes(frame[at : at + _ID_BYTES])
+    if topic_id not in names:
+        raise ProtocolViolation("unasked-fetch-answer", f"an answer to a Fetch has topic id {topic_id.hex()}, unasked")
+    return names[topic_id], at + _ID_BYTES
+
+
+def decode_fetch(frame: bytearray, names: Mapping[bytes, str] | None = None) -> FetchAnswer:
+    """A Fetch 12 response, or with `names` by topic id one of version 13; every length is checked by the reads."""
     try:
         view = memoryview(frame)
         at = response_body_offset(frame, flexible=True)
@@ -219,7 +234,7 @@ def decode_fetch(frame: bytearray) -> FetchAnswer:
         out: list[FetchedPartition] = []
         topics, at = read_uvarint(frame, at)
         for _ in range(topics - 1):
-            topic, at = read_compact_string(frame, at)
+            topic, at = read_compact_string(frame, at) if names is None else _named(frame, at, names)
             count, at = read_uvarint(frame, at)
             for _ in range(count - 1):
                 partition, code, watermark, stable, start = _FETCHED.unpack_from(frame, at)

@@ -1,0 +1,176 @@
+"""A reader's fetch session: topics by id where the broker takes that and the ids are known, else by name.
+
+Requests are read and answers written by kio, whose classes are made from Kafka's own schemas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import io
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId, TopicName
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from kmigrate.cluster.fetcher import FetchSession
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.hot import FETCH, FetchAnswer, FetchPartition
+
+SESSION = 77
+T, U, NEW_T = UUID(int=1), UUID(int=2), UUID(int=3)
+Wanted = dict[tuple[str, int], FetchPartition]
+
+
+def at(offset: int, *topics: str) -> Wanted:
+    return {(topic, 0): FetchPartition(topic, 0, offset, 1 << 20) for topic in topics}
+
+
+class Broker:
+    """One that takes Fetch up to a version, and answers whatever is asked with an empty log."""
+
+    def __init__(self, newest: int) -> None:
+        self.newest = newest
+        self.asked: list[Any] = []
+        self.strange = False
+        """It answers for a topic that nobody has asked for."""
+
+    async def call(self, request: Any) -> Any:
+        assert type(request) is entity(18, 0, "request")
+        return SimpleNamespace(api_keys=(SimpleNamespace(api_key=FETCH, min_version=4, max_version=self.newest),))
+
+    async def call_raw(self, api: int, version: int, body: list[bytes], *, flexible: bool, timeout: float) -> bytearray:
+        assert (api, flexible) == (FETCH, True)
+        assert version <= self.newest
+        request, size = entity_reader(entity(FETCH, version, "request"))(b"".join(body), 0)
+        assert size == len(b"".join(body))
+        self.asked.append(request)
+        return self._answer(version, request)
+
+    def _answer(self, version: int, request: Any) -> bytearray:
+        kind = entity(FETCH, version, "response")
+        topic_kind = element_type(kind, "responses")
+        part = element_type(topic_kind, "partitions")(
+            partition_index=i32(0),
+            error_code=ErrorCode(0),
+            high_watermark=i64(5),
+            last_stable_offset=i64(5),
+            log_start_offset=i64(0),
+            aborted_transactions=(),
+            preferred_read_replica=BrokerId(-1),
+            records=None,
+        )
+        named = [{"topic": t.topic} if version < 13 else {"topic_id": t.topic_id} for t in request.topics]
+        if self.strange:
+            named = [{"topic": TopicName("x")} if version < 13 else {"topic_id": UUID(int=9)}]
+        answer = kind(
+            throttle_time=i32Timedelta.parse(dt.timedelta(0)),
+            error_code=ErrorCode(0),
+            session_id=i32(SESSION if request.session_epoch >= 0 else 0),
+            responses=tuple(topic_kind(**name, partitions=(part,)) for name in named),
+        )
+        out = io.BytesIO()
+        entity_writer(kind)(out, answer)
+        return bytearray(struct.pack(">ii", len(out.getvalue()) + 5, 7) + b"\0" + out.getvalue())
+
+
+class Scene:
+    """A session with brokers that follow each other on its connection."""
+
+    def __init__(self, broker: Broker, **ids: UUID | None) -> None:
+        self.broker = broker
+        self.know(**ids)
+        client = SimpleNamespace(connection=self._connection, settings=SimpleNamespace(request_timeout_s=1.0))
+        self._client = client
+        self._session = FetchSession(cast("Any", client), 1, "test", max_bytes=1 << 20)
+        client.metadata = self._metadata
+
+    def know(self, **ids: UUID | None) -> None:
+        self._metadata = SimpleNamespace(topics={name: SimpleNamespace(topic_id=of) for name, of in ids.items()})
+        if hasattr(self, "_client"):
+            self._client.metadata = self._metadata
+
+    async def _connection(self, node: int, purpose: str) -> Broker:
+        return self.broker
+
+    def fetch(self, wanted: Wanted, *, full: bool = False) -> FetchAnswer:
+        return asyncio.run(self._session.fetch(wanted, max_wait_ms=1, full=full))
+
+    @property
+    def last(self) -> tuple[int, int, int, list[object], list[object]]:
+        """Version, session and epoch of the newest request; what it asks for, and what the session shall forget."""
+        request = self.broker.asked[-1]
+        by = "topic" if request.__version__ < 13 else "topic_id"
+        asked, forgotten = ([getattr(t, by) for t in of] for of in (request.topics, request.forgotten_topics_data))
+        return request.__version__, request.session_id, request.session_epoch, asked, forgotten
+
+
+def test_a_session_names_topics_by_id_and_its_answers_are_told_by_name() -> None:
+    scene = Scene(Broker(17), t=T, u=U)
+    assert [part.topic for part in scene.fetch(at(0, "t", "u")).partitions] == ["t", "u"]
+    assert scene.last == (13, 0, 0, [T, U], [])
+    assert [part.topic for part in scene.fetch(at(0, "t") | at(3, "u")).partitions] == ["u"]
+    assert scene.last == (13, SESSION, 1, [U], [])
+    scene.fetch(at(0, "t"))
+    assert scene.last == (13, SESSION, 2, [], [U])
+
+
+def test_a_full_fetch_names_them_by_id_too_and_belongs_to_no_session() -> None:
+    scene = Scene(Broker(13), t=T, u=U)
+    scene.fetch(at(0, "t"))
+    scene.fetch(at(0, "t", "u"), full=True)
+    assert scene.last == (13, 0, -1, [T, U], [])
+    scene.fetch(at(0, "t"))
+    assert scene.last == (13, 0, 0, [T], [])
+
+
+def test_by_name_where_the_broker_is_old_or_an_id_is_not_known() -> None:
+    for scene in (Scene(Broker(12), t=T, u=U), Scene(Broker(17), t=T), Scene(Broker(17), t=T, u=None)):
+        assert [part.topic for part in scene.fetch(at(0, "t", "u")).partitions] == ["t", "u"]
+        assert scene.last == (12, 0, 0, ["t", "u"], [])
+        scene.fetch(at(1, "t", "u"))
+        assert scene.last == (12, SESSION, 1, ["t", "u"], [])
+
+
+def test_a_session_begins_anew_where_topics_get_their_ids_or_lose_them() -> None:
+    scene = Scene(Broker(17), t=T)
+    scene.fetch(at(0, "t", "u"))
+    scene.know(t=T, u=U)
+    scene.fetch(at(0, "t", "u"))
+    assert scene.last == (13, 0, 0, [T, U], [])
+    scene.know(t=T)
+    scene.fetch(at(0, "t", "u"))
+    assert scene.last == (12, 0, 0, ["t", "u"], [])
+
+
+def test_a_session_begins_anew_for_a_topic_that_was_made_anew() -> None:
+    scene = Scene(Broker(17), t=T, u=U)
+    scene.fetch(at(0, "t", "u"))
+    scene.know(t=NEW_T, u=U)
+    scene.fetch(at(0, "t", "u"))
+    assert scene.last == (13, 0, 0, [NEW_T, U], [])
+
+
+def test_what_a_broker_takes_is_asked_of_each_connection() -> None:
+    scene = Scene(Broker(12), t=T)
+    scene.fetch(at(0, "t"))
+    scene.broker = Broker(17)
+    scene.fetch(at(0, "t"))
+    assert scene.last == (13, 0, 0, [T], [])
+    scene.broker = Broker(12)
+    scene.fetch(at(0, "t"))
+    assert scene.last == (12, 0, 0, ["t"], [])
+
+
+def test_an_answer_about_an_id_that_nobody_asked_for_is_a_violation() -> None:
+    scene = Scene(Broker(13), t=T)
+    scene.broker.strange = True
+    with pytest.raises(ProtocolViolation, match="unasked"):
+        scene.fetch(at(0, "t"))
