@@ -405,9 +405,14 @@ class Session:
         self._edge.to_target([frame], head.correlation_id, told)
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
-        """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk."""
+        """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk.
+
+        A member of the new protocol waits in both: the target would make a second group of it, beside the source's.
+        """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
+        if head.api_key not in FOLLOWED_APIS:
+            held |= followed.keys()
         if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (
             head.api_key == JOIN_GROUP and groups[0] in followed
         ):

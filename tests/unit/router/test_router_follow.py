@@ -18,7 +18,8 @@ from kmigrate.router.core import Outcome
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
-VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5}
+NEW_BEAT = 68
+VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5, NEW_BEAT: 0}
 
 
 class Member:
@@ -300,6 +301,21 @@ def test_an_older_source_is_asked_in_a_version_that_it_speaks() -> None:
     assert positions == {("t", 0): 9}
     assert member.last(FETCH).__version__ == 7
     assert [str(group.group_id) for group in member.read(FETCH).groups] == ["g"]
+
+
+@pytest.mark.parametrize("group", [GroupRoute("l"), GroupRoute("l", gathering=True), GroupRoute("l", frozen=True)])
+def test_a_member_of_the_new_protocol_makes_no_second_group_on_the_target(group: GroupRoute) -> None:
+    """It would be given every partition there, beside the members that the source's group has."""
+    member = Member(g=group)
+    asked = {"group_id": "g", "member_id": "new", "member_epoch": 0, "subscribed_topic_names": ("t",)}
+    assert member.says(NEW_BEAT, **asked) is None
+    member.stage.edge.clock += 1.5
+    member.stage.session.advance()
+    assert code_of(member.read(NEW_BEAT).error_code) == 14
+    assert member.heard == []
+    member.turns()
+    assert code_of(member.says(NEW_BEAT, **asked).error_code) == 0
+    assert member.asked(NEW_BEAT) == [("target", NEW_BEAT)]
 
 
 def test_a_router_names_its_members_until_they_leave() -> None:
