@@ -1,7 +1,9 @@
 """One router's account of groups that follow: who speaks to them through it, whose join it holds, what is on its way.
 
 A controller that promotes such a group waits for these words (`GroupWord`): everybody in the source's group must be
-known to a router and have joined anew, and nothing may be on its way to the source any more.
+known to a router and have joined anew, and nothing may be on its way to the source any more. A
+member is who the source has answered as one: else any client could name made-up ones, until the true ones are
+forgotten. Whose join is in hand counts as one meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Followers:
     _joined: dict[str, Counter[str]] = field(default_factory=dict)
 
     def heard(self, group: str, member_id: str) -> None:
-        """A member has spoken, or was made."""
+        """The source's coordinator has taken somebody for a member."""
         if not member_id:
             return
         known = self._members.setdefault(group, {})
@@ -73,7 +75,7 @@ class Followers:
         return {
             group: GroupWord(
                 self._in_flight[group] + transactions.get(group, 0),
-                tuple(self._members.get(group, ())),
+                tuple(dict.fromkeys((*self._members.get(group, ()), *self._joined.get(group, ())))),
                 tuple(self._joined.get(group, ())),
             )
             for group in table.followed

@@ -329,6 +329,45 @@ def test_a_router_names_its_members_until_they_leave() -> None:
     assert member.word.members == (member_mark("given"),)
 
 
+@pytest.mark.parametrize("code", [16, 25, 30])
+def test_who_may_nothing_at_a_group_is_no_member_of_it(code: int) -> None:
+    """A router names a bounded number of members: made-up ones would have it forget the true ones."""
+    member = Member()
+    member.codes = dict.fromkeys((("coordinator", key) for key in (BEAT, JOIN, COMMIT, SYNC)), code)
+    member.beat()
+    member.join()
+    member.commit()
+    member.says(SYNC, group_id="g", generation_id=2, member_id="m")
+    assert member.word.members == ()
+
+
+def test_who_is_told_that_his_group_rebalances_is_a_member() -> None:
+    member = Member()
+    member.codes["coordinator", BEAT] = 27
+    member.beat()
+    assert member.word.members == (member_mark("m"),)
+
+
+def test_who_joins_anew_is_a_member_until_the_source_says_otherwise() -> None:
+    """Its answer may take as long as the slowest member does, and at a promote it is not asked."""
+    member = Member()
+    member.silent = {JOIN}
+    assert member.join() is None
+    assert member.word.members == (member_mark("m"),)
+    member.silent, member.codes["coordinator", JOIN] = set(), 25
+    member.hears()
+    assert member.word.members == ()
+
+
+def test_nobody_is_forgotten_by_the_word_of_who_may_nothing() -> None:
+    member = Member()
+    member.beat()
+    member.codes["coordinator", LEAVE] = 30
+    kind = element(entity(LEAVE, 5, "request"), "members")
+    member.says(LEAVE, group_id="g", members=(blank(kind, member_id="m"),))
+    assert member.word.members == (member_mark("m"),)
+
+
 # the promote
 
 
