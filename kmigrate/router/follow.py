@@ -283,7 +283,7 @@ class FollowDesk:
             return
         failed = code_of(answer.error_code)
         if not failed:
-            self._core.followers.heard(word.group, str(answer.member_id))
+            self._core.followers.heard(word.group, str(answer.member_id), self._edge.now())
         word.answer = answer
         route = self._route(word)
         if failed or (route is not None and not route.gathering):
@@ -380,7 +380,7 @@ class FollowDesk:
                 if not codes.isdisjoint(_ELSEWHERE):
                     self._coordinators.pop(key, None)
                 if not codes.isdisjoint(_TO_MEMBERS):
-                    self._core.followers.heard(word.group, word.member_id)
+                    self._core.followers.heard(word.group, word.member_id, self._edge.now())
                 told(asked.told(answer))
             elif outcome.refused:
                 self._unreached(word, told, Code.GROUP_AUTHORIZATION_FAILED)

@@ -368,6 +368,17 @@ def test_nobody_is_forgotten_by_the_word_of_who_may_nothing() -> None:
     assert member.word.members == (member_mark("m"),)
 
 
+def test_a_member_that_died_without_a_word_is_forgotten_when_no_session_lasts_so_long() -> None:
+    member = Member()
+    for minute, who in ((0, "killed"), (0, "m"), (10, "m"), (20, "new"), (29, "new")):
+        member.stage.edge.clock = minute * 60.0
+        member.says(BEAT, group_id="g", generation_id=1, member_id=who)
+    assert member.word.members == tuple(map(member_mark, ("killed", "m", "new")))
+    member.stage.edge.clock = 31 * 60.0
+    member.says(BEAT, group_id="g", generation_id=1, member_id="new")
+    assert member.word.members == tuple(map(member_mark, ("m", "new")))
+
+
 # the promote
 
 
