@@ -60,6 +60,8 @@ _BEAT_S = 1.0
 _FIND_COORDINATOR = entity(10, 3, "request")
 _HEARTBEAT = entity(HEARTBEAT, 0, "request")
 _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
+_TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
+"""What a coordinator says to members alone: others are told that they are none, or may do nothing there."""
 _COMMITS = frozenset({OFFSET_COMMIT, OFFSET_DELETE})
 _WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
 Told = Callable[[Any], None]
@@ -117,7 +119,6 @@ class FollowDesk:
     def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
         """Positions that a transaction at the source commits, in its holder's name there (TxnOffsetCommit)."""
         word = _Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
-        self._core.followers.heard(group, word.member_id)
         if self._differs(topics_of(request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
         else:
@@ -180,7 +181,6 @@ class FollowDesk:
 
     def _take(self, word: _Word) -> None:
         key = word.head.api_key
-        self._core.followers.heard(word.group, word.member_id)
         if key in (HEARTBEAT, SYNC_GROUP):
             self._generations[(word.group, word.member_id)] = int(word.request.generation_id)
         if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
@@ -195,10 +195,9 @@ class FollowDesk:
             self._commit(word)
         elif key == OFFSET_FETCH:
             self._send(word, lambda answer: self._fetched(word, answer))
+        elif key == LEAVE_GROUP:
+            self._send(word, lambda answer: self._left(word, answer))
         else:
-            if key == LEAVE_GROUP:
-                for member in (word.request, *getattr(word.request, "members", ())):
-                    self._core.followers.gone(word.group, str(getattr(member, "member_id", "")))
             self._send(word, word.told)
 
     def _differs(self, topics: set[str]) -> bool:
@@ -212,6 +211,12 @@ class FollowDesk:
             word.fail(Code.REBALANCE_IN_PROGRESS)
         else:
             word.told(answer)
+
+    def _left(self, word: _Word, answer: Any) -> None:
+        if not code_of(answer.error_code):
+            for member in (word.request, *getattr(word.request, "members", ())):
+                self._core.followers.gone(word.group, str(getattr(member, "member_id", "")))
+        word.told(answer)
 
     def _commit(self, word: _Word) -> None:
         followers = self._core.followers
@@ -276,10 +281,12 @@ class FollowDesk:
     def _join_answered(self, word: _Word, answer: Any) -> None:
         if word not in self._joins:
             return
-        self._core.followers.heard(word.group, str(answer.member_id))
+        failed = code_of(answer.error_code)
+        if not failed:
+            self._core.followers.heard(word.group, str(answer.member_id), self._edge.now())
         word.answer = answer
         route = self._route(word)
-        if code_of(answer.error_code) or (route is not None and not route.gathering):
+        if failed or (route is not None and not route.gathering):
             self._answer_join(word)
 
     def _answer_join(self, word: _Word) -> None:
@@ -369,8 +376,11 @@ class FollowDesk:
                 told(group_error(word.head, word.request, Code.NOT_COORDINATOR))
             elif outcome.frame is not None:
                 answer = read_answer(type(asked.message), outcome.frame)
-                if not codes_in(answer).isdisjoint(_ELSEWHERE):
+                codes = codes_in(answer)
+                if not codes.isdisjoint(_ELSEWHERE):
                     self._coordinators.pop(key, None)
+                if not codes.isdisjoint(_TO_MEMBERS):
+                    self._core.followers.heard(word.group, word.member_id, self._edge.now())
                 told(asked.told(answer))
             elif outcome.refused:
                 self._unreached(word, told, Code.GROUP_AUTHORIZATION_FAILED)

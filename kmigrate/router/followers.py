@@ -1,7 +1,9 @@
 """One router's account of groups that follow: who speaks to them through it, whose join it holds, what is on its way.
 
 A controller that promotes such a group waits for these words (`GroupWord`): everybody in the source's group must be
-known to a router and have joined anew, and nothing may be on its way to the source any more.
+known to a router and have joined anew, and nothing may be on its way to the source any more. A member is who the
+source has answered as one: else any client could name made-up ones, until the true ones are forgotten. Whose join is
+in hand counts as one meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +20,11 @@ __all__ = ["Followers"]
 
 _MOST_MEMBERS = 20_000
 """Of one group: beyond that the members that were heard longest ago are forgotten."""
+_SILENT_S = 1_800.0
+"""As long as a session lasts at most by brokers' default: who was not heard since has died, or moved to another router.
+
+The timeout that a JoinGroup names would say it sooner, but a router that has started since has not seen it.
+"""
 
 
 @dataclass(slots=True)
@@ -25,18 +32,19 @@ class Followers:
     """By group; a member id is kept as its mark only."""
 
     _in_flight: Counter[str] = field(default_factory=Counter)
-    _members: dict[str, dict[str, None]] = field(default_factory=dict)
+    _members: dict[str, dict[str, float]] = field(default_factory=dict)
+    """When each was heard last, the newest last."""
     _joined: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def heard(self, group: str, member_id: str) -> None:
-        """A member has spoken, or was made."""
+    def heard(self, group: str, member_id: str, now: float) -> None:
+        """The source's coordinator has taken somebody for a member."""
         if not member_id:
             return
         known = self._members.setdefault(group, {})
         mark = member_mark(member_id)
         known.pop(mark, None)  # so that the newest stand last
-        known[mark] = None
-        if len(known) > _MOST_MEMBERS:
+        known[mark] = now
+        while len(known) > _MOST_MEMBERS or now - known[next(iter(known))] > _SILENT_S:
             known.pop(next(iter(known)))
 
     def gone(self, group: str, member_id: str) -> None:
@@ -73,7 +81,7 @@ class Followers:
         return {
             group: GroupWord(
                 self._in_flight[group] + transactions.get(group, 0),
-                tuple(self._members.get(group, ())),
+                tuple(dict.fromkeys((*self._members.get(group, ()), *self._joined.get(group, ())))),
                 tuple(self._joined.get(group, ())),
             )
             for group in table.followed

@@ -71,6 +71,10 @@ class ClientLogin:
 
     # relayed
 
+    def begins_again(self, head: RequestHead) -> bool:
+        """Whether a word is the first one of a renewal that goes to the target."""
+        return head.api_key == _HANDSHAKE and self.accepted and self._door.asks and not self._door.mapped
+
     def relays(self, head: RequestHead, request: Any) -> bool:
         """Whether a word of a login goes to the target; it is read on its way."""
         if self._door.mapped or not self._door.asks:

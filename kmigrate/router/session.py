@@ -93,6 +93,7 @@ class Session:
             core, edge, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
         )
         self._group_deadline: float | None = None
+        self._renewal_waits = False
         self._advancing = False
         self.gone = False
         self.host = self.client_id = self.software = ""
@@ -247,7 +248,7 @@ class Session:
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
         elif key in SASL_APIS:
-            self._sasl(head, frame)
+            return self._sasl(head, frame)
         elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
             self._of_producer(head, frame)
         elif key in _ADMINISTRATIVE:
@@ -273,6 +274,8 @@ class Session:
         self.active = self._edge.now()
         if parts and not self.gone:
             self._edge.reply(parts)
+        if self._renewal_waits and not self.waits_for_answer:
+            self.advance()
         self._part()
 
     def _api_versions(self, head: RequestHead, frame: bytearray) -> None:
@@ -307,13 +310,18 @@ class Session:
 
         self._edge.to_target([frame], head.correlation_id, answered)
 
-    def _sasl(self, head: RequestHead, frame: bytearray) -> None:
+    def _sasl(self, head: RequestHead, frame: bytearray) -> bool:
+        """A renewal begins once all before it is answered: what is sent late must not fall within it (KIP-368)."""
+        self._renewal_waits = self._login.begins_again(head) and self.waits_for_answer
+        if self._renewal_waits:
+            return False
         request = decode_request(frame, self._decodable(head, frame))
         if self._login.relays(head, request):
             self._pass(head, frame, lambda answer: self._login.told(head, answer))
-            return
-        slot = self._order.take(len(frame))
-        self._login.answer(head, request, lambda answer: self._fill(slot, answer))
+        else:
+            slot = self._order.take(len(frame))
+            self._login.answer(head, request, lambda answer: self._fill(slot, answer))
+        return True
 
     def _decodable(self, head: RequestHead, frame: bytearray) -> RequestHead:
         return peek_request(frame, is_flexible(head.api_key, head.version))
@@ -405,9 +413,14 @@ class Session:
         self._edge.to_target([frame], head.correlation_id, told)
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
-        """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk."""
+        """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk.
+
+        A member of the new protocol waits in both: the target would make a second group of it, beside the source's.
+        """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
+        if head.api_key not in FOLLOWED_APIS:
+            held |= followed.keys()
         if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (
             head.api_key == JOIN_GROUP and groups[0] in followed
         ):

@@ -18,7 +18,8 @@ from kmigrate.router.core import Outcome
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
-VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5}
+NEW_BEAT = 68
+VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5, NEW_BEAT: 0}
 
 
 class Member:
@@ -302,6 +303,21 @@ def test_an_older_source_is_asked_in_a_version_that_it_speaks() -> None:
     assert [str(group.group_id) for group in member.read(FETCH).groups] == ["g"]
 
 
+@pytest.mark.parametrize("group", [GroupRoute("l"), GroupRoute("l", gathering=True), GroupRoute("l", frozen=True)])
+def test_a_member_of_the_new_protocol_makes_no_second_group_on_the_target(group: GroupRoute) -> None:
+    """It would be given every partition there, beside the members that the source's group has."""
+    member = Member(g=group)
+    asked = {"group_id": "g", "member_id": "new", "member_epoch": 0, "subscribed_topic_names": ("t",)}
+    assert member.says(NEW_BEAT, **asked) is None
+    member.stage.edge.clock += 1.5
+    member.stage.session.advance()
+    assert code_of(member.read(NEW_BEAT).error_code) == 14
+    assert member.heard == []
+    member.turns()
+    assert code_of(member.says(NEW_BEAT, **asked).error_code) == 0
+    assert member.asked(NEW_BEAT) == [("target", NEW_BEAT)]
+
+
 def test_a_router_names_its_members_until_they_leave() -> None:
     member = Member()
     member.join("")
@@ -311,6 +327,56 @@ def test_a_router_names_its_members_until_they_leave() -> None:
     kind = element(entity(LEAVE, 5, "request"), "members")
     member.says(LEAVE, group_id="g", members=(blank(kind, member_id="m"),))
     assert member.word.members == (member_mark("given"),)
+
+
+@pytest.mark.parametrize("code", [16, 25, 30])
+def test_who_may_nothing_at_a_group_is_no_member_of_it(code: int) -> None:
+    """A router names a bounded number of members: made-up ones would have it forget the true ones."""
+    member = Member()
+    member.codes = dict.fromkeys((("coordinator", key) for key in (BEAT, JOIN, COMMIT, SYNC)), code)
+    member.beat()
+    member.join()
+    member.commit()
+    member.says(SYNC, group_id="g", generation_id=2, member_id="m")
+    assert member.word.members == ()
+
+
+def test_who_is_told_that_his_group_rebalances_is_a_member() -> None:
+    member = Member()
+    member.codes["coordinator", BEAT] = 27
+    member.beat()
+    assert member.word.members == (member_mark("m"),)
+
+
+def test_who_joins_anew_is_a_member_until_the_source_says_otherwise() -> None:
+    """Its answer may take as long as the slowest member does, and at a promote it is not asked."""
+    member = Member()
+    member.silent = {JOIN}
+    assert member.join() is None
+    assert member.word.members == (member_mark("m"),)
+    member.silent, member.codes["coordinator", JOIN] = set(), 25
+    member.hears()
+    assert member.word.members == ()
+
+
+def test_nobody_is_forgotten_by_the_word_of_who_may_nothing() -> None:
+    member = Member()
+    member.beat()
+    member.codes["coordinator", LEAVE] = 30
+    kind = element(entity(LEAVE, 5, "request"), "members")
+    member.says(LEAVE, group_id="g", members=(blank(kind, member_id="m"),))
+    assert member.word.members == (member_mark("m"),)
+
+
+def test_a_member_that_died_without_a_word_is_forgotten_when_no_session_lasts_so_long() -> None:
+    member = Member()
+    for minute, who in ((0, "killed"), (0, "m"), (10, "m"), (20, "new"), (29, "new")):
+        member.stage.edge.clock = minute * 60.0
+        member.says(BEAT, group_id="g", generation_id=1, member_id=who)
+    assert member.word.members == tuple(map(member_mark, ("killed", "m", "new")))
+    member.stage.edge.clock = 31 * 60.0
+    member.says(BEAT, group_id="g", generation_id=1, member_id="new")
+    assert member.word.members == tuple(map(member_mark, ("m", "new")))
 
 
 # the promote

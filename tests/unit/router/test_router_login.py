@@ -9,17 +9,17 @@ import pytest
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.door import ClientEntry, Door, Identity
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.model.security import Bearer, Login, Security
 from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.codes import code_of
-from kmigrate.protocol.frames import encode_request_head, response_body_offset
+from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.protocol.sasl import OAuthBearer, Plain, Scram
 from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.core import Outcome
 from tests.unit.router.router_fakes import Stage, batch, route
 
-HANDSHAKE, AUTHENTICATE, VERSIONS, METADATA = 17, 36, 18, 3
+HANDSHAKE, AUTHENTICATE, VERSIONS, METADATA, JOIN = 17, 36, 18, 3, 11
 ORDERS = ClientEntry("orders", "pencil", upstream={"target": Security(sasl=Login("PLAIN", "o", "p"))})
 PASSING = Door(mechanisms=("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"), clients={"orders": ORDERS})
 MAPPED = Door(mechanisms=("PLAIN", "SCRAM-SHA-256"), mapped=True, clients={"orders": ORDERS})
@@ -40,6 +40,10 @@ class Talk(Stage):
         assert sent.done is not None
         message = blank(entity(key, version, "response"), **values)
         sent.done(Outcome(bytearray(frame_answer(message, self._correlation))))
+
+    @property
+    def keys_sent(self) -> list[int]:
+        return [peek_request(sent.frame).api_key for sent in self.edge.sent]
 
     def answer(self, key: int, version: int) -> Any:
         """The last reply."""
@@ -123,6 +127,25 @@ def test_a_session_that_the_target_bounds_ends_also_for_writes_that_never_reach_
     talk.edge.clock = 20.0
     with pytest.raises(ProtocolViolation, match="did not renew"):
         talk.produce(("t", 0, batch(sequence=2)))
+
+
+def test_a_renewal_begins_when_what_came_before_it_is_answered() -> None:
+    """Within a login a broker hears nothing else: what is held until then would be the connection's end."""
+    talk = Talk(door=PASSING)
+    talk.relay("PLAIN", (Plain("mover", "old").first(), b""))
+    talk.edge.sent.clear()
+    talk.turn(g=GroupRoute("l", gathering=True))
+    talk.ask(JOIN, 5, group_id="g", protocol_type="consumer")
+    talk.ask(HANDSHAKE, 1, mechanism="PLAIN")
+    assert talk.keys_sent == []
+    talk.turn()
+    assert talk.keys_sent == [JOIN]
+    talk.target_answers(JOIN, 5, member_id="given")
+    assert talk.keys_sent == [JOIN, HANDSHAKE]
+    talk.target_answers(HANDSHAKE, 1, mechanisms=("PLAIN",))
+    talk.ask(AUTHENTICATE, 2, auth_bytes=Plain("mover", "new").first())
+    talk.target_answers(AUTHENTICATE, 2)
+    assert talk.edge.identities[-1].own == Login("PLAIN", "mover", "new")
 
 
 @pytest.mark.parametrize("door", [PASSING, MAPPED])
