@@ -100,14 +100,14 @@ class _Process:
             raise self._fatal
 
     async def _start_router(self, stack: AsyncExitStack, *, shared: bool) -> None:
-        sources: dict[str, ClusterClient] = {}
-
         def source_client(link: LinkRecord) -> ClusterClient:
-            """A client of the router's own per link, so that its requests queue behind nobody else's."""
-            if link.name not in sources:
-                sources[link.name] = ClusterClient(self._call.settings.cluster(link.source.name))
-                stack.push_async_callback(sources[link.name].close)
-            return sources[link.name]
+            """A client of the router's own per link, so that its requests queue behind nobody else's.
+
+            It is asked for once: a link that is made anew under a name may have another source.
+            """
+            client = ClusterClient(self._call.settings.cluster(link.source.name))
+            stack.push_async_callback(client.close)
+            return client
 
         settings, target = router_settings(self._call.settings), self._estate.target.settings
         if shared:
