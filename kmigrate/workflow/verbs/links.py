@@ -78,18 +78,10 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
     )
     found = [Finding("warn", "state-log-small", warning) for warning in estate.warnings]
     found += await state_findings(estate.target)
-    known = state.link(name)
-    if known is not None:
-        if known.source.name == source and known.target.name == target_settings.name:
-            return Plan.of("link create", [], [Finding("ok", "link-exists", f"link {name} exists already")]).done()
-        found.append(
-            Finding(
-                "refuse",
-                "link-exists",
-                f"link {name} exists and goes from {known.source.name} to {known.target.name}",
-                "choose another name, or: kmigrate link delete " + name,
-            )
-        )
+    standing = _standing(state, wanted)
+    if standing is not None and standing.level == "ok":
+        return Plan.of("link create", [], [standing]).done()
+    found += [standing] if standing is not None else []
     if source_settings.overlaps(target_settings):
         found.append(
             Finding(
@@ -103,8 +95,32 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
     made.refuse()
     if plan:
         return made
-    await estate.log.append(lambda state: None if state.link(name) else wanted)
+
+    def decide(now: State) -> LinkRecord | None:
+        # Somebody may have stored a link of that name since the guards looked.
+        meanwhile = _standing(now, wanted)
+        if meanwhile is None:
+            return wanted
+        Plan.of("link create", [], [meanwhile]).refuse()
+        return None
+
+    await estate.log.append(decide)
     return made.done()
+
+
+def _standing(state: State, wanted: LinkRecord) -> Finding | None:
+    """What a link that has the name already says to another one of that name."""
+    known = state.link(wanted.name)
+    if known is None:
+        return None
+    if (known.source.name, known.target.name) == (wanted.source.name, wanted.target.name):
+        return Finding("ok", "link-exists", f"link {wanted.name} exists already")
+    return Finding(
+        "refuse",
+        "link-exists",
+        f"link {wanted.name} exists and goes from {known.source.name} to {known.target.name}",
+        f"choose another name, or: kmigrate link delete {wanted.name}",
+    )
 
 
 async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bool = False) -> Plan:

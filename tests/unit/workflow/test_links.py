@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ import pytest
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import BarrierRecord, ProducerMark, Record, TopicRecord
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
-from kmigrate.workflow.plan import Plan
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs import links
 from tests.fakes.finishing import GROUP, LINK, ROUTER, TOPIC, Estate, run
 
 BARRIER = BarrierRecord("l", "t", 0, 5, {0: (ProducerMark(5, 0, 10),)})
@@ -25,6 +29,53 @@ def delete(estate: Estate, delivery_s: float = 120.0) -> Plan:
 
 def just_promoted() -> TopicRecord:
     return replace(TOPIC, promoted_ms=now_ms() - 20_000)
+
+
+def create(estate: Estate, source: str) -> Any:
+    return verbs.create_link(estate, "blue", source)  # type: ignore[arg-type]
+
+
+class Making(Estate):
+    """An estate without links, and clusters of any name."""
+
+    def __init__(self) -> None:
+        super().__init__(ROUTER)
+        self.warnings: list[str] = []
+        self.target = SimpleNamespace(
+            settings=self.settings_of("target"), metadata=SimpleNamespace(cluster_id="target-id")
+        )
+
+    def settings_of(self, name: str) -> ClusterSettings:
+        return ClusterSettings(name, ((name, 9092),))
+
+
+@pytest.fixture
+def making(monkeypatch: pytest.MonkeyPatch) -> Making:
+    async def none(_: Any) -> list[Finding]:
+        return []
+
+    monkeypatch.setattr(links, "state_findings", none)
+    return Making()
+
+
+def test_of_two_who_create_a_link_of_one_name_the_later_is_told_where_it_goes(making: Making) -> None:
+    async def both() -> Any:
+        return await asyncio.gather(create(making, "one"), create(making, "two"), return_exceptions=True)
+
+    made, refused = run(both())
+    assert (made.applied, isinstance(refused, Refused)) == (True, True)
+    assert (refused.ref, refused.what) == ("link-exists", "link blue exists and goes from one to target")
+    link = making.log.state.link("blue")
+    assert link is not None
+    assert link.source.name == "one"
+
+
+def test_two_who_create_the_same_link_have_it_both(making: Making) -> None:
+    async def both() -> Any:
+        return await asyncio.gather(create(making, "one"), create(making, "one"))
+
+    assert all(made.applied for made in run(both()))
+    assert [link.name for link in making.log.state.links()] == ["blue"]
 
 
 def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a_router() -> None:
