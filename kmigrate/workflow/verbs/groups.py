@@ -15,6 +15,7 @@ from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import (
     GroupRecord,
     LinkRecord,
+    Record,
 )
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
@@ -55,7 +56,7 @@ async def mirror_groups(
     new: list[GroupRecord] = []
     changed: list[tuple[GroupRecord, GroupRecord]] = []
     for group in dict.fromkeys(groups):
-        owner = next((g for g in estate.log.state.groups() if g.group == group), None)
+        owner = estate.log.state.group_owner(group)
         if owner is not None and owner.link == link.name:
             found.append(Finding("ok", "already-mirrored", f"group {group} is {owner.phase} already"))
             if owner.phase is GroupPhase.MIRRORED:
@@ -64,7 +65,7 @@ async def mirror_groups(
                     changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
                     found.append(why)
         elif owner is not None:
-            found.append(Finding("refuse", "group-owned", f"group {group} belongs to link {owner.link}"))
+            found.append(_owned(owner))
         elif group not in known:
             found.append(
                 Finding(
@@ -87,8 +88,22 @@ async def mirror_groups(
     for before, record in changed:
         await estate.advance(before, record)
     for record in new:
-        await estate.log.append(lambda state, r=record: None if state.group(r.link, r.group) else r)  # type: ignore[misc]
+        await estate.log.append(lambda state, r=record: _claim(state, r))  # type: ignore[misc]
     return made.done()
+
+
+def _claim(state: State, record: GroupRecord) -> Record | None:
+    """Register a group with its link, unless somebody did meanwhile."""
+    owner = state.group_owner(record.group)
+    if owner is None:
+        return record
+    if owner.link != record.link:
+        Plan.of("group mirror", [], [_owned(owner)]).refuse()
+    return None
+
+
+def _owned(owner: GroupRecord) -> Finding:
+    return Finding("refuse", "group-owned", f"group {owner.group} belongs to link {owner.link}")
 
 
 async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -69,3 +70,15 @@ def test_a_group_follows_whose_topic_is_mirrored_at_the_same_offsets() -> None:
     estate = _Estate(LINK, TOPIC)
     run(mirror(estate, "l", "auto"))
     assert [group.mode for group in estate.log.state.groups()] == [GroupMode.FOLLOW]
+
+
+def test_of_two_links_that_take_a_group_at_once_the_later_is_told_whose_it_is() -> None:
+    estate = _Estate(LINK, replace(LINK, name="k", uuid="v"))
+
+    async def both() -> Any:
+        return await asyncio.gather(mirror(estate, "l"), mirror(estate, "k"), return_exceptions=True)
+
+    made, refused = run(both())
+    assert (made.applied, isinstance(refused, Refused)) == (True, True)
+    assert (refused.ref, refused.what) == ("group-owned", "group g belongs to link l")
+    assert [group.link for group in estate.log.state.groups()] == ["l"]
