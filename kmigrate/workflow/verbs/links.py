@@ -156,8 +156,6 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     made.refuse()
     if plan:
         return made
-    if restore:
-        await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
 
     def decide(now: State) -> tuple[str, None] | None:
         current = now.link(link.name)
@@ -168,9 +166,13 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
         judged.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
         return _link_keys(now, link.name)[0], None
 
-    left: LinkRecord | None = link
-    while left is not None and left.uuid == link.uuid:
-        left = (await estate.log.append(decide)).link(link.name)
+    state = estate.log.state
+    while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
+        if restore and _link_keys(state, link.name) == [left.key]:
+            # Late, since a link that stays needs it; and before its record goes, which alone knows what it was.
+            await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
+            restore = False
+        state = await estate.log.append(decide)
     return made.done()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import BarrierRecord, ProducerMark, Record, TopicRecord
@@ -126,6 +127,35 @@ def test_a_topic_that_comes_between_two_deletes_is_not_left_without_its_link() -
     with pytest.raises(Refused):
         delete(estate)
     assert {LINK.key, NEW.key} <= set(estate.log.state.records)
+
+
+def test_the_targets_setting_is_put_back_when_nothing_else_of_the_link_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A link that stays goes on mirroring, and needs it."""
+    estate = Estate(replace(LINK, restore_expiration="86400000"), TOPIC)
+    put_back: list[tuple[str, str | None]] = []
+
+    async def set_broker_default(key: str, value: str | None) -> int:
+        assert list(estate.log.state.records) == [LINK.key]
+        put_back.append((key, value))
+        return 0
+
+    estate.target.set_broker_default = set_broker_default
+    append = estate.log.append
+
+    async def late(decide: Any) -> Any:
+        await append(lambda _: NEW)
+        return await append(decide)
+
+    monkeypatch.setattr(estate.log, "append", late)
+    with pytest.raises(Refused):
+        delete(estate)
+    assert put_back == []
+    monkeypatch.setattr(estate.log, "append", append)
+    run(append(lambda _: (NEW.key, None)))
+    assert delete(estate).applied
+    assert put_back == [(PRODUCER_EXPIRATION, "86400000")]
 
 
 def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -> None:
