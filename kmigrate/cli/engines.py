@@ -134,15 +134,22 @@ class _Process:
         await Controller(self._estate, self._instance, settings).run()
 
     async def _follow_links(self, only: str | None) -> None:
-        """One mirror per link of the state log; links that appear later are picked up, deleted ones dropped."""
-        running: dict[str, asyncio.Task[None]] = {}
+        """One mirror per link of the state log; links that appear later are picked up, deleted ones dropped.
+
+        A link that was made anew under its name between two looks is another one, and may have another source.
+        """
+        running: dict[tuple[str, str], asyncio.Task[None]] = {}
         while True:
-            links = {record.name for record in self._estate.log.state.links() if only in (None, record.name)}
-            for name in links - running.keys():
-                running[name] = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
-            for name in running.keys() - links:
-                running.pop(name).cancel()
+            links = {(each.name, each.uuid) for each in self._estate.log.state.links() if only in (None, each.name)}
+            ended = {link: running.pop(link) for link in running.keys() - links}
+            for (name, _), mirror in ended.items():
+                mirror.cancel()
                 self._call.out.line({"event": "mirror-dropped", "link": name}, f"link {name} is gone: mirror ended")
+            if ended:
+                await asyncio.wait(ended.values())
+            for name, uuid in links - running.keys():
+                mirror = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
+                running[name, uuid] = mirror
             await self._estate.log.changed(_LOOK_SECONDS)
 
     async def _mirror(self, name: str) -> None:

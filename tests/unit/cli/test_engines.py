@@ -14,6 +14,7 @@ import pytest
 from kmigrate.cli import engines
 from kmigrate.config.load import load
 from kmigrate.model.records import ClusterRef, LinkRecord
+from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("first", "a:1"), ClusterRef("target", "c:1"), 1)
 
@@ -59,3 +60,36 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
             return [_Router.source_client(link).settings.name for link in (LINK, anew)]
 
     assert asyncio.run(sources()) == ["first", "second"]
+
+
+def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, said = MemoryLog(LINK), list[str]()
+    call = SimpleNamespace(out=SimpleNamespace(line=lambda event, _: said.append(event["event"])))
+
+    async def scenario() -> None:
+        process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
+        running, started = set[str](), asyncio.Queue[str]()
+
+        async def keep(*_: Any) -> None:
+            link = log.state.link("l")
+            assert link is not None
+            assert not running, "the one before it has ended"
+            running.add(link.uuid)
+            started.put_nowait(link.uuid)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                running.discard(link.uuid)
+
+        monkeypatch.setattr(process, "_keep", keep)
+        async with asyncio.timeout(10):
+            process._tasks.start(process._follow_links(None))
+            assert await started.get() == "u"
+            await log.append(lambda _: replace(LINK, uuid="v"))
+            assert await started.get() == "v"
+        assert (running, said) == ({"v"}, ["mirror-dropped"])
+        await process._tasks.close()
+        assert process._fatal is None
+
+    asyncio.run(scenario())
