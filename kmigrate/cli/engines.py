@@ -100,14 +100,14 @@ class _Process:
             raise self._fatal
 
     async def _start_router(self, stack: AsyncExitStack, *, shared: bool) -> None:
-        sources: dict[str, ClusterClient] = {}
-
         def source_client(link: LinkRecord) -> ClusterClient:
-            """A client of the router's own per link, so that its requests queue behind nobody else's."""
-            if link.name not in sources:
-                sources[link.name] = ClusterClient(self._call.settings.cluster(link.source.name))
-                stack.push_async_callback(sources[link.name].close)
-            return sources[link.name]
+            """A client of the router's own per link, so that its requests queue behind nobody else's.
+
+            It is asked for once: a link that is made anew under a name may have another source.
+            """
+            client = ClusterClient(self._call.settings.cluster(link.source.name))
+            stack.push_async_callback(client.close)
+            return client
 
         settings, target = router_settings(self._call.settings), self._estate.target.settings
         if shared:
@@ -134,15 +134,22 @@ class _Process:
         await Controller(self._estate, self._instance, settings).run()
 
     async def _follow_links(self, only: str | None) -> None:
-        """One mirror per link of the state log; links that appear later are picked up, deleted ones dropped."""
-        running: dict[str, asyncio.Task[None]] = {}
+        """One mirror per link of the state log; links that appear later are picked up, deleted ones dropped.
+
+        A link that was made anew under its name between two looks is another one, and may have another source.
+        """
+        running: dict[tuple[str, str], asyncio.Task[None]] = {}
         while True:
-            links = {record.name for record in self._estate.log.state.links() if only in (None, record.name)}
-            for name in links - running.keys():
-                running[name] = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
-            for name in running.keys() - links:
-                running.pop(name).cancel()
+            links = {(each.name, each.uuid) for each in self._estate.log.state.links() if only in (None, each.name)}
+            ended = {link: running.pop(link) for link in running.keys() - links}
+            for (name, _), mirror in ended.items():
+                mirror.cancel()
                 self._call.out.line({"event": "mirror-dropped", "link": name}, f"link {name} is gone: mirror ended")
+            if ended:
+                await asyncio.wait(ended.values())
+            for name, uuid in links - running.keys():
+                mirror = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
+                running[name, uuid] = mirror
             await self._estate.log.changed(_LOOK_SECONDS)
 
     async def _mirror(self, name: str) -> None:

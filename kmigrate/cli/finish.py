@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 
 from kmigrate.cli.call import Call, command
-from kmigrate.cli.link import Name, app, plan_answer
+from kmigrate.cli.link import DeliveryTimeout, Name, app, plan_answer
 from kmigrate.cli.options import NoWait, PlanOnly, Timeout, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.leaving import clients_table, ending
@@ -31,10 +31,7 @@ async def finish(
         str | None,
         typer.Option("--bootstrap", help="The bootstrap addresses that clients hold (else those of the routers)."),
     ] = None,
-    delivery_timeout: Annotated[
-        float | None,
-        typer.Option("--delivery-timeout", min=0.0, help="Seconds (else [finish] delivery_timeout_s)."),
-    ] = None,
+    delivery_timeout: DeliveryTimeout = None,
     clients_known: Annotated[
         bool, typer.Option("--clients-known", help="The target knows the credentials that routers' tables map.")
     ] = False,

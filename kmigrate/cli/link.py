@@ -24,6 +24,10 @@ __all__ = ["app", "create", "delete", "throttle"]
 app = typer.Typer(name="link", help="Links: one source cluster to one target cluster.", no_args_is_help=True)
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the link.")]
+DeliveryTimeout = Annotated[
+    float | None,
+    typer.Option("--delivery-timeout", min=0.0, help="Seconds (else [finish] delivery_timeout_s)."),
+]
 
 
 @command(app, "create", target=False)
@@ -132,15 +136,21 @@ async def throttle(
 
 
 @command(app, "delete")
-async def delete(call: Call, name: Name = None, plan: PlanOnly = False, yes: Yes = False) -> Answer:
-    """Forget a link whose topics and groups are all promoted; never deletes a topic."""
+async def delete(
+    call: Call, name: Name = None, delivery_timeout: DeliveryTimeout = None, plan: PlanOnly = False, yes: Yes = False
+) -> Answer:
+    """Forget a link whose topics and groups are all promoted; never deletes a topic.
+
+    While a router runs it refuses until no producer can repeat a write from before the last promote.
+    """
     name = call.required(name, "NAME", "the link to delete")
+    seconds = call.settings.finish.delivery_timeout_s if delivery_timeout is None else delivery_timeout
     async with call.estate() as estate:
-        looked = await verbs.delete_link(estate, name, plan=True)
+        looked = await verbs.delete_link(estate, name, seconds, plan=True)
         if plan:
             return plan_answer(looked)
         call.confirm(yes, f"Forget link {name}? ({len(looked.changes)} records of the state log)")
-        return plan_answer(await verbs.delete_link(estate, name))
+        return plan_answer(await verbs.delete_link(estate, name, seconds))
 
 
 def _as_json(link: LinkRecord) -> dict[str, object]:

@@ -147,7 +147,7 @@ class PromoteSection:
 
 @dataclass(frozen=True, slots=True)
 class FinishSection:
-    """`[finish]`: when clients may leave the routers."""
+    """`[finish]`: when clients may leave the routers, and a link its record."""
 
     delivery_timeout_s: float = _key(
         120.0, "the longest delivery.timeout.ms (message.timeout.ms) of all producers, s", low=0, high=86_400

@@ -75,6 +75,10 @@ class State:
         found = self.records.get(group_key(link, group))
         return found if isinstance(found, GroupRecord) else None
 
+    def group_owner(self, group: str) -> GroupRecord | None:
+        """The record of a group, whichever link owns it: one at most, since it is one group at the target."""
+        return next((r for r in self.records.values() if isinstance(r, GroupRecord) and r.group == group), None)
+
     def verified(self, link: str, topic: str) -> VerifiedRecord | None:
         found = self.records.get(verified_key(link, topic))
         return found if isinstance(found, VerifiedRecord) else None

@@ -107,6 +107,7 @@ class Clusters:
         for link in state.links():
             known = self._sources.get(link.name)
             if known is None or known.link.uuid != link.uuid:
+                self._sources.pop(link.name, None)  # nothing of the link goes to the source of one before it
                 try:
                     self._sources[link.name] = _Source(link, self._source_client(link))
                 except KmigrateError as error:
@@ -141,6 +142,11 @@ class Clusters:
         """How a link's source is reached; None while it is not known."""
         source = self._sources.get(link)
         return source.client.settings if source is not None else None
+
+    def source_uuid(self, link: str) -> str:
+        """Which link it is of those that have had this name; '' while its source is not known."""
+        source = self._sources.get(link)
+        return source.link.uuid if source is not None else ""
 
     # Outside
 

@@ -48,6 +48,8 @@ class SecuredClusters(Protocol):
 
     def source_settings(self, link: str) -> ClusterSettings | None: ...
 
+    def source_uuid(self, link: str) -> str: ...
+
 
 class ClientConnection:
     """The edge of one session: the client's socket and its upstreams."""
@@ -79,6 +81,7 @@ class ClientConnection:
         """When the source of a link refused this client last, and why."""
         self._target: Upstream | None = None
         self._sources: dict[tuple[str, int], Upstream] = {}
+        """By the link's uuid and the source's node: a link that is made anew under a name may have another source."""
         self._coordinators: dict[tuple[str, int], Upstream] = {}
         """Of groups that follow: nothing that they are told must be waited for once the client is gone."""
         self._ended = False
@@ -305,18 +308,19 @@ class ClientConnection:
         correlation: int,
         done: Callable[[Outcome], None],
     ) -> None:
-        key = (link, node)
+        key = (self._clusters.source_uuid(link), node)
         upstream = pool.get(key)
         if upstream is None or upstream.ended:
-            refusal = self._refusal(link)
+            settings = self._clusters.source_settings(link)
+            refusal = self._refusal(link, settings)
             if refusal:
                 told = Outcome(None, sent=False, refused=refusal)
                 asyncio.get_running_loop().call_soon(self._guard, done, told)
                 return
             upstream = self._open(
                 self._source_addresses(link, node),
-                lambda: self._source_security(link) or PLAINTEXT,
-                lambda why: self._source_ended(pool, key, why),
+                lambda: self._source_security(settings) or PLAINTEXT,
+                lambda why: self._source_ended(link, pool, key, why),
             )
             pool[key] = upstream
         upstream.send(parts, correlation, lambda outcome: self._guard(done, self._believed(outcome)))
@@ -328,16 +332,15 @@ class ClientConnection:
         self.reset()
         return Outcome(None)
 
-    def _source_security(self, link: str) -> Security | None:
-        settings = self._clusters.source_settings(link)
+    def _source_security(self, settings: ClusterSettings | None) -> Security | None:
         return (self._identity or NOBODY).at(settings) if settings is not None else PLAINTEXT
 
-    def _refusal(self, link: str) -> str:
+    def _refusal(self, link: str, settings: ClusterSettings | None) -> str:
         """Why this client's writes cannot go to a link's source; a refused login is not tried again within a second."""
         when, why = self._refusals.get(link, (float("-inf"), ""))
         if why and monotonic() - when < _LOGIN_PAUSE_S:
             return why
-        if self._source_security(link) is None:
+        if self._source_security(settings) is None:
             why = (
                 f"the router cannot log in to the source as {self.principal or 'this client'}: no credential of it "
                 "is known"
@@ -350,10 +353,10 @@ class ClientConnection:
         self._refusals[link] = (monotonic(), why)
         self._core.outside.warn(f"writes of {self.principal or self.stream.peer} to the source of {link}: {why}")
 
-    def _source_ended(self, pool: dict[tuple[str, int], Upstream], key: tuple[str, int], why: str) -> None:
+    def _source_ended(self, link: str, pool: dict[tuple[str, int], Upstream], key: tuple[str, int], why: str) -> None:
         ended = pool.pop(key, None)
         if ended is not None and ended.refused:
-            self._refuse_at(key[0], why)
+            self._refuse_at(link, why)
 
     def _open(
         self, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]

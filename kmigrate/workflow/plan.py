@@ -32,7 +32,7 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     applied: bool = False
 
-    def refuse(self) -> None:
+    def refuse(self, still_true: str = "nothing was changed") -> None:
         """Raise the refusal that the findings demand, with all of them in its text."""
         against = [f for f in self.findings if f.level == "refuse"]
         if not against:
@@ -40,7 +40,7 @@ class Plan:
         raise Refused(
             against[0].ref,
             "; ".join(f.what for f in against),
-            still_true="nothing was changed",
+            still_true=still_true,
             next_step="; ".join(dict.fromkeys(f.next_step for f in against if f.next_step)),
         )
 

@@ -59,7 +59,7 @@ _SWITCH = Field("true or false", lambda value: isinstance(value, bool))
 VERBS: Mapping[str, Mapping[str, Field]] = {
     "link create": {"name": _NEEDED, "source": _NEEDED, "target": _NAME},
     "link check": {"name": _NAME},
-    "link delete": {"name": _NEEDED},
+    "link delete": {"name": _NEEDED, "delivery-timeout": _SECONDS},
     "link throttle": {"rate": Field("a rate as a text: 10MB, or off", _is_text, required=True), "link": _NAME},
     "link finish": {
         "name": _NAME,

@@ -321,7 +321,7 @@ def test_a_link_with_an_unpromoted_topic_is_not_deleted(pair: Any) -> None:
         await verbs.create_link(estate, "busy", "source")
         record = TopicRecord("busy", "busy-topic", TopicPhase.MIRRORING, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic_owner("busy-topic") else record)
-        return await verbs.delete_link(estate, "busy")
+        return await verbs.delete_link(estate, "busy", 0.0)
 
     error = refusal(pair, act)
     assert isinstance(error, Refused)
@@ -335,7 +335,7 @@ def test_a_deleted_link_is_gone_and_its_topics_are_not(pair: Any) -> None:
         await verbs.create_link(estate, "done", "source")
         record = TopicRecord("done", "kept", TopicPhase.PROMOTED, 1, partitions=1)
         await estate.log.append(lambda state: None if state.topic_owner("kept") else record)
-        made = await verbs.delete_link(estate, "done")
+        made = await verbs.delete_link(estate, "done", 0.0)
         assert made.applied
         assert estate.log.state.link("done") is None
         assert estate.log.state.topic("done", "kept") is None
@@ -351,9 +351,9 @@ def test_deleting_the_last_link_puts_the_targets_setting_back(pair: Any) -> None
         assert link is not None
         await estate.log.append(lambda _: replace(link, restore_expiration=""))
         assert await estate.target.set_broker_default(PRODUCER_EXPIRATION, "2147483647") == 0
-        planned = await verbs.delete_link(estate, "raised", plan=True)
+        planned = await verbs.delete_link(estate, "raised", 0.0, plan=True)
         assert any(PRODUCER_EXPIRATION in change for change in planned.changes)
-        await verbs.delete_link(estate, "raised")
+        await verbs.delete_link(estate, "raised", 0.0)
         for _ in range(50):
             now = await estate.target_admin.broker_config(
                 next(iter(estate.target.metadata.brokers)), PRODUCER_EXPIRATION

@@ -23,7 +23,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.verbs.links import resolve_link, unpromoted
+from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
 
 __all__ = ["Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
 
@@ -109,20 +109,8 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
     found = unpromoted(state, link.name)
     if not topics and not state.groups(link.name):
         found.append(Finding("refuse", "nothing-mirrored", f"link {link.name} has mirrored nothing", "kmigrate status"))
-    newest = max(topics, key=lambda topic: topic.promoted_ms, default=None)
-    if newest is not None and not found:
-        left = delivery_timeout_s - (now - newest.promoted_ms) / 1000
-        if left > 0:
-            found.append(
-                Finding(
-                    "refuse",
-                    "retries-not-over",
-                    f"a producer may still repeat a write from before the promote of {newest.topic}, for {left:.0f} s: "
-                    f"that long after the last promote (delivery timeout {delivery_timeout_s:g} s) routers must stay "
-                    "between producers and the target",
-                    f"repeat in {left:.0f} s; --delivery-timeout where no producer's delivery.timeout.ms is as long",
-                )
-            )
+    if not found:
+        found += retries(state, link.name, delivery_timeout_s, now)
     found += [
         Finding(
             "refuse",

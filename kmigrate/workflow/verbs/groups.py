@@ -56,7 +56,7 @@ async def mirror_groups(
     new: list[GroupRecord] = []
     changed: list[tuple[GroupRecord, GroupRecord]] = []
     for group in dict.fromkeys(groups):
-        owner = next((g for g in estate.log.state.groups() if g.group == group), None)
+        owner = estate.log.state.group_owner(group)
         if owner is not None and owner.link == link.name:
             found.append(Finding("ok", "already-mirrored", f"group {group} is {owner.phase} already"))
             if owner.phase is GroupPhase.MIRRORED:
@@ -65,7 +65,7 @@ async def mirror_groups(
                     changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
                     found.append(why)
         elif owner is not None:
-            found.append(Finding("refuse", "group-owned", f"group {group} belongs to link {owner.link}"))
+            found.append(_owned(owner))
         elif group not in known:
             found.append(
                 Finding(
@@ -95,7 +95,16 @@ async def mirror_groups(
 def _claim(state: State, record: GroupRecord) -> Record | None:
     """Register a group with its link, unless somebody did, or finished the link, meanwhile."""
     refuse_finished(resolve_link(state, record.link))
-    return None if state.group(record.link, record.group) else record
+    owner = state.group_owner(record.group)
+    if owner is None:
+        return record
+    if owner.link != record.link:
+        Plan.of("group mirror", [], [_owned(owner)]).refuse()
+    return None
+
+
+def _owned(owner: GroupRecord) -> Finding:
+    return Finding("refuse", "group-owned", f"group {owner.group} belongs to link {owner.link}")
 
 
 async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:

@@ -28,6 +28,7 @@ __all__ = [
     "mirror_runs",
     "refuse_finished",
     "resolve_link",
+    "retries",
     "throttle_link",
     "unpromoted",
 ]
@@ -77,18 +78,10 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
     )
     found = [Finding("warn", "state-log-small", warning) for warning in estate.warnings]
     found += await state_findings(estate.target)
-    known = state.link(name)
-    if known is not None:
-        if known.source.name == source and known.target.name == target_settings.name:
-            return Plan.of("link create", [], [Finding("ok", "link-exists", f"link {name} exists already")]).done()
-        found.append(
-            Finding(
-                "refuse",
-                "link-exists",
-                f"link {name} exists and goes from {known.source.name} to {known.target.name}",
-                "choose another name, or: kmigrate link delete " + name,
-            )
-        )
+    standing = _standing(state, wanted)
+    if standing is not None and standing.level == "ok":
+        return Plan.of("link create", [], [standing]).done()
+    found += [standing] if standing is not None else []
     if source_settings.overlaps(target_settings):
         found.append(
             Finding(
@@ -102,8 +95,32 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
     made.refuse()
     if plan:
         return made
-    await estate.log.append(lambda state: None if state.link(name) else wanted)
+
+    def decide(now: State) -> LinkRecord | None:
+        # Somebody may have stored a link of that name since the guards looked.
+        meanwhile = _standing(now, wanted)
+        if meanwhile is None:
+            return wanted
+        Plan.of("link create", [], [meanwhile]).refuse()
+        return None
+
+    await estate.log.append(decide)
     return made.done()
+
+
+def _standing(state: State, wanted: LinkRecord) -> Finding | None:
+    """What a link that has the name already says to another one of that name."""
+    known = state.link(wanted.name)
+    if known is None:
+        return None
+    if (known.source.name, known.target.name) == (wanted.source.name, wanted.target.name):
+        return Finding("ok", "link-exists", f"link {wanted.name} exists already")
+    return Finding(
+        "refuse",
+        "link-exists",
+        f"link {wanted.name} exists and goes from {known.source.name} to {known.target.name}",
+        f"choose another name, or: kmigrate link delete {wanted.name}",
+    )
 
 
 async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bool = False) -> Plan:
@@ -124,20 +141,10 @@ async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bo
     return made.done()
 
 
-async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
-    """Forget a link and its records; never deletes a topic, refuses while anything is mirrored and unpromoted."""
+async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
+    """Forget a link and its records; never deletes a topic, refuses while anything of it needs its record."""
     link = resolve_link(estate.log.state, name)
-    found = unpromoted(estate.log.state, link.name)
-    if link.finished_ms and estate.log.state.routers():
-        names = ", ".join(router.name for router in estate.log.state.routers())
-        found.append(
-            Finding(
-                "refuse",
-                "routers-stay",
-                f"the link is finished, and without its record router {names} would take clients in again",
-                "keep the link as long as a router answers at a bootstrap address, or stop the routers first",
-            )
-        )
+    found = _delete_guards(estate.log.state, link, delivery_timeout_s)
     keys = _link_keys(estate.log.state, link.name)
     restore = link.restore_expiration is not None and not any(
         other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
@@ -149,11 +156,63 @@ async def delete_link(estate: Estate, name: str, *, plan: bool = False) -> Plan:
     made.refuse()
     if plan:
         return made
-    if restore:
-        await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
-    for key in keys:
-        await estate.log.append(lambda state, k=key: (k, None) if k in state.records else None)  # type: ignore[misc]
+
+    def decide(now: State) -> tuple[str, None] | None:
+        current = now.link(link.name)
+        if current is None or current.uuid != link.uuid:
+            return None
+        # Somebody may have mirrored another topic since the guards looked.
+        judged = Plan.of("link delete", [], _delete_guards(now, current, delivery_timeout_s))
+        judged.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
+        return _link_keys(now, link.name)[0], None
+
+    state = estate.log.state
+    while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
+        if restore and _link_keys(state, link.name) == [left.key]:
+            # Late, since a link that stays needs it; and before its record goes, which alone knows what it was.
+            await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
+            restore = False
+        state = await estate.log.append(decide)
     return made.done()
+
+
+def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
+    """What needs a link's record: what is not promoted, and routers.
+
+    A router tells a repeated write from a first one by the barriers: without them the target would append it again.
+    """
+    found = unpromoted(state, link.name)
+    routers = ", ".join(router.name for router in state.routers())
+    if link.finished_ms and routers:
+        found.append(
+            Finding(
+                "refuse",
+                "routers-stay",
+                f"the link is finished, and without its record router {routers} would take clients in again",
+                "keep the link as long as a router answers at a bootstrap address, or stop the routers first",
+            )
+        )
+    if routers and not found:
+        found += retries(state, link.name, delivery_timeout_s, now_ms())
+    return found
+
+
+def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> list[Finding]:
+    """Whether a producer may still repeat a write from before the newest flip: only a router tells it from a first."""
+    newest = max(state.topics(link), key=lambda topic: topic.promoted_ms, default=None)
+    left = delivery_timeout_s - (now - newest.promoted_ms) / 1000 if newest is not None else 0
+    if newest is None or left <= 0:
+        return []
+    return [
+        Finding(
+            "refuse",
+            "retries-not-over",
+            f"a producer may still repeat a write from before the promote of {newest.topic}, for {left:.0f} s: "
+            f"that long after the last promote (delivery timeout {delivery_timeout_s:g} s) routers must stay "
+            "between producers and the target",
+            f"repeat in {left:.0f} s; --delivery-timeout where no producer's delivery.timeout.ms is as long",
+        )
+    ]
 
 
 def unpromoted(state: State, link: str) -> list[Finding]:

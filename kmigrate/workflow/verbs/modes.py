@@ -6,7 +6,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import UsageError
-from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupMode, TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupMode, TopicPhase
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.plan import Finding
@@ -59,6 +59,8 @@ async def _against_following(
             return f"{topic} is {record.phase}: whether its offsets are identical is not known yet"
         if record.mapped:
             return f"the offsets of {topic} are mapped"
+        if record.phase in PROMOTING:
+            return f"{topic} is {record.phase}: in a moment the source does not get its records any more"
         if record.phase is TopicPhase.PROMOTED:
             return f"{topic} is promoted: the source does not get its records any more"
     return ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kmigrate.model.ids import is_internal
-from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import LeaseRecord, TopicRecord
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.model.state import State
 
 
@@ -23,6 +23,14 @@ def test_the_owner_of_a_topic_is_found_whatever_its_link() -> None:
     assert state.topic_owner("t") == record
     assert state.topic("mine", "t") is None
     assert state.topics("mine") == []
+
+
+def test_the_owner_of_a_group_is_found_whatever_its_link() -> None:
+    record = GroupRecord("other", "g", GroupPhase.MIRRORED, 1)
+    state = State().with_record(record.key, record, 0)
+    assert state.group_owner("g") == record
+    assert state.group_owner("another") is None
+    assert state.groups("mine") == []
 
 
 def test_internal_topics_are_known_by_name() -> None:

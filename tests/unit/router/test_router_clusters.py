@@ -1,22 +1,25 @@
-"""What the router asks of a cluster that does not answer: again and again, not for ever, and it says so once."""
+"""What the router asks of clusters: again and again where one is silent, and never of one that a link had before."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Unreachable
+from kmigrate.errors import Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router import clusters
 from kmigrate.router.clusters import Clusters
-from tests.unit.router.router_fakes import table
+from kmigrate.router.listeners import ClientConnection
+from tests.unit.router.router_fakes import Stage, table
 
 
 class _Source:
@@ -126,3 +129,82 @@ def test_a_target_that_tells_at_last_has_told_all_who_wait() -> None:
     assert _told(target, 5, 6, 5) == [True, False, True]
     assert target.asked == 5, "who asks of the same producer asks together"
     assert _told(target, 5) == [True]
+
+
+def _link(uuid: str) -> Any:
+    """A state with link l, of those that have had this name."""
+    link = LinkRecord("l", uuid, ClusterRef(f"source of {uuid}", "a:1"), ClusterRef("target", "b:1", "B"), 1)
+    return SimpleNamespace(links=lambda: [link])
+
+
+class _At:
+    """A client of a source with one broker."""
+
+    def __init__(self, port: int) -> None:
+        self.settings = ClusterSettings("source", (("127.0.0.1", port),))
+        self.metadata = SimpleNamespace(brokers={1: ("127.0.0.1", port)}, topics={})
+
+
+@pytest.mark.parametrize("pool", [ClientConnection.to_source, ClientConnection.to_coordinator])
+def test_words_to_a_link_that_was_made_anew_go_to_its_own_source(
+    monkeypatch: pytest.MonkeyPatch, pool: Callable[..., None]
+) -> None:
+    """Its client stayed connected, and the source of the link that was deleted still takes and answers writes."""
+    heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+
+    def broker(name: str) -> Any:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(65_536):
+                    heard.put_nowait((name, data))
+            writer.close()
+
+        return asyncio.start_server(serve, "127.0.0.1", 0)
+
+    async def scenario() -> None:
+        servers = {name: await broker(name) for name in ("old", "new")}
+        failures: list[BaseException] = []
+        tasks, stage = TaskOwner(failures.append), Stage()
+
+        def client(link: LinkRecord) -> ClusterClient:
+            return cast("ClusterClient", _At(servers[link.uuid].sockets[0].getsockname()[1]))
+
+        made = Clusters(cast("ClusterClient", _Source()), client, tasks, lambda: None, lambda: None)
+        client_of = ClientConnection(
+            stage.core,
+            tasks,
+            lambda: made.target_addresses(None),
+            lambda link, node: lambda: made.source_addresses(link, node),
+            made,
+            lambda _: None,
+            lambda _: None,
+            broker=1,
+        )
+        monkeypatch.setattr(client_of.stream, "pause_reading", lambda: None)
+        monkeypatch.setattr(client_of.stream, "resume_reading", lambda: None)
+        async with asyncio.timeout(10):
+            for name in ("old", "new", "new"):
+                made.follow(_link(name), table())
+                pool(client_of, "l", 1, [b"to its source"], 1, lambda _: None)
+                assert await heard.get() == (name, b"to its source")
+        client_of.abort()
+        await tasks.close()
+        for server in servers.values():
+            server.close()
+        assert failures == []
+
+    asyncio.run(scenario())
+
+
+def test_a_link_that_was_made_anew_from_an_unknown_cluster_has_no_source_rather_than_the_former_ones() -> None:
+    def client(link: LinkRecord) -> ClusterClient:
+        if link.uuid == "new":
+            raise UsageError("unknown-cluster", "no cluster of that name", still_true="", next_step="")
+        return cast("ClusterClient", _At(1))
+
+    made = Clusters(cast("ClusterClient", _Source()), client, cast("TaskOwner", None), lambda: None, lambda: None)
+    made.follow(_link("old"), table())
+    assert (made.source_uuid("l"), made.source_settings("l") is None) == ("old", False)
+    made.follow(_link("new"), table())
+    assert (made.source_uuid("l"), made.source_settings("l")) == ("", None)
+    assert made.source_leader("l", "t", 0) == (-1, -1)

@@ -182,6 +182,9 @@ class _Clusters:
     def source_settings(self, link: str) -> None:
         return None
 
+    def source_uuid(self, link: str) -> str:
+        return link
+
 
 @asynccontextmanager
 async def scene_of(

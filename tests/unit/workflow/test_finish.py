@@ -182,7 +182,7 @@ def test_a_finish_is_taken_back_while_a_router_runs() -> None:
 def test_a_finished_link_stays_while_routers_do_and_mirrors_nothing_new() -> None:
     estate = Estate(FINISHED, TOPIC, ROUTER)
     for verb, ref in (
-        (verbs.delete_link(estate, "l"), "routers-stay"),  # type: ignore[arg-type]
+        (verbs.delete_link(estate, "l", 1.0), "routers-stay"),  # type: ignore[arg-type]
         (verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"), "link-finished"),  # type: ignore[arg-type]
         (verbs.mirror_groups(estate, "l", ["n"]), "link-finished"),  # type: ignore[arg-type]
     ):

@@ -1,0 +1,95 @@
+"""The engines of a process: what each is given of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cli import engines
+from kmigrate.config.load import load
+from kmigrate.model.records import ClusterRef, LinkRecord
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("first", "a:1"), ClusterRef("target", "c:1"), 1)
+
+
+class _Router:
+    """Keeps what makes the clients of its sources."""
+
+    source_client: Any
+    bootstrap = "router:9092"
+
+    def __init__(self, _settings: Any, _target: Any, source_client: Any, _log: Any, _instance: str) -> None:
+        type(self).source_client = staticmethod(source_client)
+
+    def show_in(self, registry: Any) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text(
+        "".join(f'[clusters.{name}]\n"bootstrap.servers" = "{name}:9092"\n' for name in ("first", "second", "target")),
+        encoding="utf-8",
+    )
+    settings = load(config, {})
+    call = SimpleNamespace(settings=settings, out=SimpleNamespace(line=lambda *_: None))
+    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=None)
+    monkeypatch.setattr(engines, "Router", _Router)
+    monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
+
+    async def sources() -> list[str]:
+        process: Any = engines._Process(call, estate, asyncio.Event(), 0)  # type: ignore[arg-type]
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(process._tasks.close)
+            await process._start_router(stack, shared=False)
+            anew = replace(LINK, uuid="v", source=ClusterRef("second", "b:1"))
+            return [_Router.source_client(link).settings.name for link in (LINK, anew)]
+
+    assert asyncio.run(sources()) == ["first", "second"]
+
+
+def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, said = MemoryLog(LINK), list[str]()
+    call = SimpleNamespace(out=SimpleNamespace(line=lambda event, _: said.append(event["event"])))
+
+    async def scenario() -> None:
+        process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
+        running, started = set[str](), asyncio.Queue[str]()
+
+        async def keep(*_: Any) -> None:
+            link = log.state.link("l")
+            assert link is not None
+            assert not running, "the one before it has ended"
+            running.add(link.uuid)
+            started.put_nowait(link.uuid)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                running.discard(link.uuid)
+
+        monkeypatch.setattr(process, "_keep", keep)
+        async with asyncio.timeout(10):
+            process._tasks.start(process._follow_links(None))
+            assert await started.get() == "u"
+            await log.append(lambda _: replace(LINK, uuid="v"))
+            assert await started.get() == "v"
+        assert (running, said) == ({"v"}, ["mirror-dropped"])
+        await process._tasks.close()
+        assert process._fatal is None
+
+    asyncio.run(scenario())

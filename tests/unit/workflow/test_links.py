@@ -1,0 +1,170 @@
+"""Links on a log in memory: what the guards saw is judged again when it is written."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.client import PRODUCER_EXPIRATION
+from kmigrate.errors import Refused
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import BarrierRecord, ProducerMark, Record, TopicRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.clock import now_ms
+from kmigrate.workflow import verbs
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs import links
+from tests.fakes.finishing import GROUP, LINK, ROUTER, TOPIC, Estate, run
+
+BARRIER = BarrierRecord("l", "t", 0, 5, {0: (ProducerMark(5, 0, 10),)})
+NEW = TopicRecord("l", "n", TopicPhase.INITIALISING, 1)
+
+
+def delete(estate: Estate, delivery_s: float = 120.0) -> Plan:
+    return run(verbs.delete_link(estate, "l", delivery_s))  # type: ignore[arg-type]
+
+
+def just_promoted() -> TopicRecord:
+    return replace(TOPIC, promoted_ms=now_ms() - 20_000)
+
+
+def create(estate: Estate, source: str) -> Any:
+    return verbs.create_link(estate, "blue", source)  # type: ignore[arg-type]
+
+
+class Making(Estate):
+    """An estate without links, and clusters of any name."""
+
+    def __init__(self) -> None:
+        super().__init__(ROUTER)
+        self.warnings: list[str] = []
+        self.target = SimpleNamespace(
+            settings=self.settings_of("target"), metadata=SimpleNamespace(cluster_id="target-id")
+        )
+
+    def settings_of(self, name: str) -> ClusterSettings:
+        return ClusterSettings(name, ((name, 9092),))
+
+
+@pytest.fixture
+def making(monkeypatch: pytest.MonkeyPatch) -> Making:
+    async def none(_: Any) -> list[Finding]:
+        return []
+
+    monkeypatch.setattr(links, "state_findings", none)
+    return Making()
+
+
+def test_of_two_who_create_a_link_of_one_name_the_later_is_told_where_it_goes(making: Making) -> None:
+    async def both() -> Any:
+        return await asyncio.gather(create(making, "one"), create(making, "two"), return_exceptions=True)
+
+    made, refused = run(both())
+    assert (made.applied, isinstance(refused, Refused)) == (True, True)
+    assert (refused.ref, refused.what) == ("link-exists", "link blue exists and goes from one to target")
+    link = making.log.state.link("blue")
+    assert link is not None
+    assert link.source.name == "one"
+
+
+def test_two_who_create_the_same_link_have_it_both(making: Making) -> None:
+    async def both() -> Any:
+        return await asyncio.gather(create(making, "one"), create(making, "one"))
+
+    assert all(made.applied for made in run(both()))
+    assert [link.name for link in making.log.state.links()] == ["blue"]
+
+
+def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a_router() -> None:
+    estate = Estate(LINK, just_promoted(), GROUP, BARRIER, ROUTER)
+    with pytest.raises(Refused) as caught:
+        delete(estate)
+    assert caught.value.ref == "retries-not-over"
+    assert "promote of t, for 100 s" in caught.value.what
+    assert BARRIER.key in estate.log.state.records
+    assert delete(estate, 19.0).applied
+    assert [*estate.log.state.records] == [ROUTER.key]
+
+
+def test_without_a_router_nothing_tells_repetitions_so_that_nobody_waits_for_them() -> None:
+    assert delete(Estate(LINK, just_promoted(), words=())).applied
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "ref"),
+    [(replace(TOPIC, topic="late", promoted_ms=2**53), "retries-not-over"), (NEW, "topic-not-promoted")],
+)
+def test_what_came_while_a_link_was_looked_at_keeps_it(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: TopicRecord, ref: str
+) -> None:
+    estate = Estate(LINK, TOPIC, BARRIER, ROUTER)
+    append = estate.log.append
+
+    async def late(decide: Any) -> Any:
+        monkeypatch.setattr(estate.log, "append", append)
+        await append(lambda _: meanwhile)
+        return await append(decide)
+
+    monkeypatch.setattr(estate.log, "append", late)
+    with pytest.raises(Refused) as caught:
+        delete(estate)
+    assert (caught.value.ref, caught.value.still_true.startswith("the link stays")) == (ref, True)
+    assert {LINK.key, BARRIER.key, meanwhile.key} <= set(estate.log.state.records)
+
+
+def test_a_topic_that_comes_between_two_deletes_is_not_left_without_its_link() -> None:
+    estate = Estate(LINK, TOPIC, GROUP)
+
+    def somebody(written: Record | None) -> None:
+        if written is None and NEW.key not in estate.log.state.records:
+            estate.log.state = estate.log.state.with_record(NEW.key, NEW, estate.log.state.epoch + 1)
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused):
+        delete(estate)
+    assert {LINK.key, NEW.key} <= set(estate.log.state.records)
+
+
+def test_the_targets_setting_is_put_back_when_nothing_else_of_the_link_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A link that stays goes on mirroring, and needs it."""
+    estate = Estate(replace(LINK, restore_expiration="86400000"), TOPIC)
+    put_back: list[tuple[str, str | None]] = []
+
+    async def set_broker_default(key: str, value: str | None) -> int:
+        assert list(estate.log.state.records) == [LINK.key]
+        put_back.append((key, value))
+        return 0
+
+    estate.target.set_broker_default = set_broker_default
+    append = estate.log.append
+
+    async def late(decide: Any) -> Any:
+        await append(lambda _: NEW)
+        return await append(decide)
+
+    monkeypatch.setattr(estate.log, "append", late)
+    with pytest.raises(Refused):
+        delete(estate)
+    assert put_back == []
+    monkeypatch.setattr(estate.log, "append", append)
+    run(append(lambda _: (NEW.key, None)))
+    assert delete(estate).applied
+    assert put_back == [(PRODUCER_EXPIRATION, "86400000")]
+
+
+def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -> None:
+    estate, anew = Estate(LINK, TOPIC), replace(LINK, uuid="v")
+
+    def somebody(written: Record | None) -> None:
+        if written is None and estate.log.state.link("l") is None:
+            estate.log.state = estate.log.state.with_record(anew.key, anew, estate.log.state.epoch + 1)
+
+    estate.log.on_append = somebody
+    assert delete(estate).applied
+    assert estate.log.state.link("l") == anew
