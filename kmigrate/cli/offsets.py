@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,7 @@ async def translate(
     """
     _check_side(from_)
     name, _, part = call.required(topic, "TOPIC[:PARTITION]", "the partition").partition(":")
-    if not offsets or not (part.isdigit() or not part):
+    if not offsets or (part and not (part.isascii() and part.isdigit())):
         raise UsageError(
             "usage",
             f"no partition {part} of {name}" if offsets else "no OFFSET is given",
@@ -120,9 +121,10 @@ async def export(
         move = await _translator(estate, call.link(link), topics, from_)
     if given.is_dir():
         copies = {path.relative_to(given): translated_spark(text, str(path), move) for path, text in files.items()}
-        _copy_checkpoint(given, place, copies)
+        _whole(place, lambda beside: _copy_checkpoint(given, beside, copies))
     else:
-        place.write_text(translated(wanted[0], move), encoding="utf-8")
+        told = translated(wanted[0], move)
+        _whole(place, lambda beside: beside.write_text(told, encoding="utf-8"))
     count = sum(len(parts) for each in wanted for parts in each.values())
     json = {"from": from_, "out": str(place), "topics": topics, "positions": count}
     return Answer(json, Text(f"{count} positions of {', '.join(topics) or 'no topic'} → {place}"))
@@ -204,6 +206,15 @@ def _checkpoint(folder: Path) -> dict[Path, str]:
     if needs_beginnings(names, {path.name for path in folder.glob("commits/*")}):
         paths += [path for path in sorted(folder.glob("sources/*/0")) if is_beginning(path.read_bytes())]
     return {path: path.read_text(encoding="utf-8") for path in paths}
+
+
+def _whole(place: Path, write: Callable[[Path], object]) -> None:
+    """Written beside, then renamed: half a copy never has the name that somebody may start a query from."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as staging:
+        made = Path(staging) / place.name
+        write(made)
+        made.rename(place)
 
 
 def _copy_checkpoint(folder: Path, place: Path, copies: Mapping[Path, str]) -> None:

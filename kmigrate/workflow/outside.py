@@ -75,7 +75,7 @@ def newest_batches(names: Iterable[str]) -> list[str]:
     Where the newest batch was not committed, Spark runs it again from the end of the one before; the first one, which
     has none before it, from where its sources began.
     """
-    numbered = sorted((int(name) for name in names if name.isdigit()), reverse=True)
+    numbered = sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True)
     return [str(number) for number in numbered[:2]]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kmigrate.cli.offsets import _checkpoint, _copy_checkpoint
+import pytest
+
+from kmigrate.cli.offsets import _checkpoint, _copy_checkpoint, _whole
 
 BATCH = 'v1\n{}\n{"orders":{"0":400}}'
 BEGINNING = '\0v1\n{"orders":{"0":100}}'
@@ -38,3 +40,20 @@ def test_a_copy_leaves_out_the_checksums_of_what_was_translated(tmp_path: Path) 
     _copy_checkpoint(given, out, {Path("offsets/0"): "a", Path("sources/0/0"): "b"})
     found = {str(path.relative_to(out)): path.read_text("utf-8") for path in out.rglob("*") if path.is_file()}
     assert found == {"metadata": "{}", "offsets/0": "a", "sources/0/0": "b", "sources/1/0": "v1\nnot Kafka"}
+
+
+def test_a_copy_that_was_broken_off_never_has_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    """Spark would begin anew from half a checkpoint."""
+    given, out = checkpoint(tmp_path / "given"), tmp_path / "out"
+
+    def broken(beside: Path) -> None:
+        _copy_checkpoint(given, beside, {Path("offsets/0"): "a"})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _whole(out, broken)
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+    _whole(out, lambda beside: _copy_checkpoint(given, beside, {Path("offsets/0"): "b"}))
+    assert (out / "offsets/0").read_text("utf-8") == "b"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["given", "out"]
+    assert out.stat().st_mode == given.stat().st_mode
