@@ -5,8 +5,8 @@ their number doubles with each character, and a name of 60 letters is never done
 clear: of the places in the expression that may come next, no two match the same character. `([a-z]+-)*` is clear
 (a hyphen ends each turn); `([a-z]+-?)+` is not: the next letter may belong to this turn or to another.
 
-Repeats one behind the other (`.*-a-.*`) cost a power of the name's length, so their number is bounded, unless the
-whole expression is clear. What a back-reference matches is known by trying alone.
+Repeats one behind the other (`.*-a-.*`) cost a power of the name's length, so their number is bounded, and that
+of choices (`a?a?`), unless the whole expression is clear. What a back-reference matches is known by trying alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from typing import Any, NamedTuple
 
 __all__ = ["slow_part"]
 
-_MOST_REPEATS = 5
-"""Unclear repeats one behind the other: five are done with a usual name in milliseconds."""
+_MOST_REPEATS = 4
+"""Unclear repeats one behind the other: four are done with a name of 60 characters within a millisecond, and with the
+worst of 249 in 0.4 s."""
+
+_MOST_CHOICES = 12
+"""Unclear choices one behind the other (`a?a?a?`): each of them doubles the ways that are tried."""
 
 _WRITTEN_OUT = 16
 """One character so many times is looked at as if it were written out."""
@@ -37,9 +41,12 @@ def slow_part(expression: str) -> str:
         whole = places.sequence(read, read.state.flags)
     except _Slow as slow:
         return str(slow)
-    if places.repeats > _MOST_REPEATS and not places.clear(whole, 0):
+    few = places.repeats <= _MOST_REPEATS and places.choices <= _MOST_CHOICES
+    if few or places.clear(whole, 0):
+        return ""
+    if places.repeats > _MOST_REPEATS:
         return f"more than {_MOST_REPEATS} of its repeats may match the same text"
-    return ""
+    return f"more than {_MOST_CHOICES} of its choices may match the same text"
 
 
 class _Slow(Exception):
@@ -68,6 +75,8 @@ class _Places:
         """Parts that can match nothing in several ways: `(a?)?`, or `a|a`, which is read as `a(|)`."""
         self.repeats = 0
         """Repeats that vary and lie within no other one."""
+        self.choices = 0
+        """Optional parts and alternatives that lie within no repeat."""
 
     def sequence(self, items: Any, flags: int) -> _Part:
         parts = [self._part(str(op), argument, item, flags) for item in items for op, argument in [item]]
@@ -116,10 +125,12 @@ class _Places:
         return _Part(place, place, empty=False)
 
     def _repeat(self, least: int, most: Any, inner: Any, flags: int) -> _Part:
-        repeats, nothings, since = self.repeats, self._nothings, len(self._matched)
+        repeats, choices = self.repeats, self.choices
+        nothings, since = self._nothings, len(self._matched)
         body = self.sequence(inner, flags)
         if most == 1:
             self._nothings += body.empty
+            self.choices += 1
             return body._replace(empty=body.empty or least == 0)
         if least == most <= _WRITTEN_OUT and len(self._matched) == since + 1:
             return self._joined([body, *(self.sequence(inner, flags) for _ in range(least - 1))])
@@ -127,12 +138,13 @@ class _Places:
         if self._nothings > nothings or not self.clear(body, since) or (body.empty and least > 1):
             raise _Slow("one of its repeats can divide the same text among its turns in several ways")
         self._nothings += body.empty
-        self.repeats = repeats + (least != most)
+        self.repeats, self.choices = repeats + (least != most), choices
         return body._replace(empty=body.empty or least == 0)
 
     def _either(self, branches: Sequence[_Part]) -> _Part:
         empty = sum(branch.empty for branch in branches)
         self._nothings += empty > 1
+        self.choices += 1
         return _Part(
             tuple(place for branch in branches for place in branch.first),
             tuple(place for branch in branches for place in branch.last),

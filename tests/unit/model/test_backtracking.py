@@ -74,6 +74,13 @@ def test_what_refers_back_is_slow() -> None:
 
 
 def test_many_repeats_one_behind_the_other_are_slow_unless_each_character_says_where_it_belongs() -> None:
-    assert slow_part(".*-.*-.*-.*-.*") == ""
-    assert "more than 5" in slow_part(".*-.*-.*-.*-.*-.*")
+    assert slow_part(".*-.*-.*-.*") == ""
+    assert "more than 4" in slow_part(".*-.*-.*-.*-.*")
     assert slow_part("[^-]*-[^-]*-[^-]*-[^-]*-[^-]*-[^-]*") == ""
+
+
+def test_many_choices_one_behind_the_other_are_slow_likewise() -> None:
+    assert slow_part("(a?){12}b") == ""
+    assert "more than 12" in slow_part("(a?){16}(a?){16}b")
+    assert "more than 12" in slow_part("(a|aa)" * 13)
+    assert slow_part("-".join(["(eu|us)?"] * 13)) == ""
