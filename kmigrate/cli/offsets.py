@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.outside import (
     Translate,
+    is_beginning,
+    needs_beginnings,
     newest_batches,
     positions_in,
     spark_positions,
@@ -53,7 +56,7 @@ async def translate(
     """
     _check_side(from_)
     name, _, part = call.required(topic, "TOPIC[:PARTITION]", "the partition").partition(":")
-    if not offsets or not (part.isdigit() or not part):
+    if not offsets or (part and not (part.isascii() and part.isdigit())):
         raise UsageError(
             "usage",
             f"no partition {part} of {name}" if offsets else "no OFFSET is given",
@@ -94,8 +97,9 @@ async def export(
 ) -> Answer:
     """Translate positions kept outside Kafka into a copy; what was given stays as it is.
 
-    Of a Spark checkpoint everything is copied, with the two newest files of its offsets translated: a query that has
-    been stopped goes on from the copy at exactly the next record.
+    Of a Spark checkpoint everything is copied, with the two newest files of its offsets translated, or with where its
+    sources began while no batch is committed: a query that has been stopped goes on from the copy at exactly the next
+    record.
     """
     _check_side(from_)
     given = Path(call.required(str(positions) if positions else None, "FILE|CHECKPOINT", "the positions"))
@@ -116,10 +120,11 @@ async def export(
     async with call.estate() as estate:
         move = await _translator(estate, call.link(link), topics, from_)
     if given.is_dir():
-        copies = {path.name: translated_spark(text, str(path), move) for path, text in files.items()}
-        _copy_checkpoint(given, place, copies)
+        copies = {path.relative_to(given): translated_spark(text, str(path), move) for path, text in files.items()}
+        _whole(place, lambda beside: _copy_checkpoint(given, beside, copies))
     else:
-        place.write_text(translated(wanted[0], move), encoding="utf-8")
+        told = translated(wanted[0], move)
+        _whole(place, lambda beside: beside.write_text(told, encoding="utf-8"))
     count = sum(len(parts) for each in wanted for parts in each.values())
     json = {"from": from_, "out": str(place), "topics": topics, "positions": count}
     return Answer(json, Text(f"{count} positions of {', '.join(topics) or 'no topic'} → {place}"))
@@ -197,18 +202,31 @@ def _checkpoint(folder: Path) -> dict[Path, str]:
             still_true="nothing was written",
             next_step="name the checkpoint directory itself: it has a folder offsets",
         )
-    return {offsets / name: (offsets / name).read_text(encoding="utf-8") for name in names}
+    paths = [offsets / name for name in names]
+    if needs_beginnings(names, {path.name for path in folder.glob("commits/*")}):
+        paths += [path for path in sorted(folder.glob("sources/*/0")) if is_beginning(path.read_bytes())]
+    return {path: path.read_text(encoding="utf-8") for path in paths}
 
 
-def _copy_checkpoint(folder: Path, place: Path, copies: Mapping[str, str]) -> None:
-    """Everything but offsets as it is; those as they were translated (their checksum files would no longer fit)."""
+def _whole(place: Path, write: Callable[[Path], object]) -> None:
+    """Written beside, then renamed: half a copy never has the name that somebody may start a query from."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as staging:
+        made = Path(staging) / place.name
+        write(made)
+        made.rename(place)
+
+
+def _copy_checkpoint(folder: Path, place: Path, copies: Mapping[Path, str]) -> None:
+    """Everything as it is but offsets and what was translated; checksum files of those would no longer fit."""
+    sums = {(folder / path).with_name(f".{path.name}.crc") for path in copies}
 
     def left_out(at: str, names: list[str]) -> list[str]:
-        return names if Path(at) == folder / "offsets" else []
+        return names if Path(at) == folder / "offsets" else [name for name in names if Path(at) / name in sums]
 
     shutil.copytree(folder, place, ignore=left_out)
-    for name, text in copies.items():
-        (place / "offsets" / name).write_text(text, encoding="utf-8")
+    for path, text in copies.items():
+        (place / path).write_text(text, encoding="utf-8")
 
 
 def _view(places: list[tuple[int, Place | None]], side: str, *, mapped: bool) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Group, RenderableType
@@ -49,6 +51,8 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 }
 
 _LOOK_SECONDS = 0.25
+_INTERRUPTED_SECONDS = 5.0
+"""How long a command may take to end by itself after Ctrl-C."""
 
 
 def parameter_of(key: str) -> str:
@@ -174,14 +178,7 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
         environment["KMIGRATE_CONFIG"] = str(call.settings.path.resolve())
     sys.stdout.flush()
     try:
-        ended = subprocess.run(
-            words,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr if call.json else None,
-            timeout=step.timeout,
-            check=False,
-        )
+        code = _ended(words, environment, sys.stderr if call.json else None, step.timeout)
     except OSError as error:
         raise _exec_failed(step, f"cannot be started: {error.strerror}") from error
     except subprocess.TimeoutExpired as late:
@@ -190,9 +187,34 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
             f"step {step.number}: {step.text} did not end within {step.timeout:g} s and was killed",
             still_true="the steps before it stand",
         ) from late
-    if ended.returncode:
-        raise _exec_failed(step, f"ended with exit code {ended.returncode}")
+    if code:
+        raise _exec_failed(step, f"ended with exit code {code}")
     return {"exit_code": 0}, None
+
+
+def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, timeout: float) -> int:
+    """The command's exit code. Where it is late or somebody interrupts, all that it has begun is ended with it: a
+    script that was called killed must not go on rolling clients."""
+    process = subprocess.Popen(
+        words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
+    )
+    try:
+        return process.wait(timeout)
+    except KeyboardInterrupt:
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGINT)  # as the terminal tells its own group
+            process.wait(_INTERRUPTED_SECONDS)
+        _kill_all_of(process)
+        raise
+    except subprocess.TimeoutExpired:
+        _kill_all_of(process)
+        raise
+
+
+def _kill_all_of(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _exec_failed(step: ExecStep, why: str) -> Failed:

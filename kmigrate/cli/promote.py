@@ -70,6 +70,9 @@ async def promote(
         if plan:
             return plan_answer(looked)
         if looked.changes:
+            if not yes:
+                for warning in looked.warnings:
+                    call.out.note(f"warning: {warning}")
             call.confirm(yes, f"Promote {', '.join(topics)}? New writes go to the target afterwards")
         if verify and looked.changes:
             report = await asyncio.to_thread(compare_new, call, topics, name, timeout)

@@ -31,6 +31,7 @@ from kmigrate.config.settings import (
     Settings,
 )
 from kmigrate.errors import UsageError
+from kmigrate.model.backtracking import slow_part
 
 __all__ = ["DEFAULT_FILE", "SECTIONS", "flat", "load"]
 
@@ -261,6 +262,8 @@ def _texts(given: Given, about: Mapping[str, Any]) -> tuple[str, ...]:
                 re.compile(each)
             except re.error as error:
                 raise bad_value(given, about["expected"], f"{each!r} is no regular expression: {error}") from error
+            if why := slow_part(each):
+                raise bad_value(given, about["expected"], f"{each!r} may take for ever with a long name: {why}")
     return tuple(value)
 
 

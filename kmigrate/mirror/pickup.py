@@ -46,6 +46,11 @@ class Pickup:
             notes += await self._topics(link)
         if link.group_patterns:
             notes += await self._groups(link)
+        notes += [
+            f"slow-regex: {pattern.include} chooses nothing ({pattern.slow}): forget it, and write it otherwise"
+            for pattern in (*link.topic_patterns, *link.group_patterns)
+            if pattern.slow
+        ]
         return tuple(notes)
 
     async def _topics(self, link: LinkRecord) -> list[str]:

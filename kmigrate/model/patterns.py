@@ -1,6 +1,8 @@
 """Topics and groups chosen by regular expression, and what no expression ever chooses (MM-68, MM-69, MM-85); pure.
 
-An expression must match a whole name. It is kept with its link, and names that appear later are chosen by it, too.
+An expression must match a whole name. It is kept with its link, and names that appear later are chosen by it, too:
+in the loop that serves clients, so an expression that may take very long is refused, and one that is kept already
+chooses nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kmigrate.errors import UsageError
+from kmigrate.model.backtracking import slow_part
 from kmigrate.model.ids import is_internal
 
 __all__ = ["NamePattern", "check_expression", "chosen_groups", "chosen_topics", "excluded"]
@@ -28,7 +31,14 @@ class NamePattern:
     def __str__(self) -> str:
         return self.include + (f" except {', '.join(self.exclude)}" if self.exclude else "")
 
+    @property
+    def slow(self) -> str:
+        """Why it chooses nothing: it was kept when slow expressions were not refused yet. Usually empty."""
+        return next((why for text in (self.include, *self.exclude) if (why := slow_part(text))), "")
+
     def matches(self, name: str) -> bool:
+        if self.slow:
+            return False
         return re.fullmatch(self.include, name) is not None and not excluded(self.exclude, name)
 
 
@@ -38,7 +48,7 @@ def excluded(expressions: Iterable[str], name: str) -> bool:
 
 
 def check_expression(text: str, where: str) -> str:
-    """A regular expression as it is, or a usage error that shows where it breaks off."""
+    """A regular expression as it is, or a usage error that says where it breaks off or why it could take very long."""
     try:
         re.compile(text)
     except re.error as error:
@@ -48,6 +58,13 @@ def check_expression(text: str, where: str) -> str:
             still_true="nothing was changed",
             next_step="expected: Python's syntax, in quotes, for example 'orders-.*'",
         ) from error
+    if why := slow_part(text):
+        raise UsageError(
+            "slow-regex",
+            f"{where}: {text!r} may take for ever with a long name: {why}",
+            still_true="nothing was changed",
+            next_step="let each turn of a repeat end in one way: '([a-z]+-)*[a-z]+' or '[a-z-]+', not '([a-z]+-?)+'",
+        )
     return text
 
 

@@ -165,7 +165,6 @@ class Controller:
             if link is None:
                 return
             source, source_admin = await self._estate.source(link)
-            topics = self._log.state.topics(record.link)
             follows = record.mode is GroupMode.FOLLOW
 
             async def outsiders() -> Sequence[GroupMember]:
@@ -174,6 +173,7 @@ class Controller:
                 return await members_left(source_admin, record.group)
 
             async def carry() -> Written:
+                topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
                 return await hand_over(
                     record.group,
                     starts={topic.topic: topic.starts for topic in topics if topic.phase not in NOT_COPIED_YET},

@@ -2,6 +2,7 @@
 
     JSON              {"topic": {"0": 123}}
     Spark checkpoint  offsets/N: `v1`, a line of metadata, then a line per source: such JSON for a Kafka source
+                      sources/N/0: where a source began; of a Kafka source a NUL byte, `v1`, and a line of such JSON
 
 Of a Spark file only the lines of Kafka sources change; its own metadata and other sources' lines stay as they are.
 """
@@ -9,11 +10,20 @@ Of a Spark file only the lines of Kafka sources change; its own metadata and oth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kmigrate.errors import UsageError
 
-__all__ = ["Translate", "newest_batches", "positions_in", "spark_positions", "translated", "translated_spark"]
+__all__ = [
+    "Translate",
+    "is_beginning",
+    "needs_beginnings",
+    "newest_batches",
+    "positions_in",
+    "spark_positions",
+    "translated",
+    "translated_spark",
+]
 
 Translate = Callable[[str, int, int], int]
 """Topic, partition and position on one side to the position on the other."""
@@ -23,6 +33,9 @@ Positions = Mapping[str, Mapping[int, int]]
 _SPARK_VERSION = "v1"
 _SPARK_HEAD = 2
 """Lines of a Spark file before its sources: version and metadata."""
+
+_SPARK_BEGINNING = "\0v1\n"
+"""How a Kafka source's own file begins; its positions follow at once. Files of other sources begin otherwise."""
 
 
 def positions_in(text: str, name: str) -> Positions:
@@ -42,13 +55,14 @@ def translated(positions: Positions, translate: Translate) -> str:
 
 
 def spark_positions(text: str, name: str) -> list[Positions]:
-    """The positions of every Kafka source in one file of a checkpoint's offsets."""
-    return [found for line in _spark_lines(text, name)[_SPARK_HEAD:] if (found := _positions(line)) is not None]
+    """The positions of every Kafka source in one file of a checkpoint's offsets, or in a source's own."""
+    lines, head = _spark_lines(text, name)
+    return [found for line in lines[head:] if (found := _positions(line)) is not None]
 
 
 def translated_spark(text: str, name: str, translate: Translate) -> str:
-    lines = _spark_lines(text, name)
-    for index in range(_SPARK_HEAD, len(lines)):
+    lines, head = _spark_lines(text, name)
+    for index in range(head, len(lines)):
         found = _positions(lines[index])
         if found is not None:
             lines[index] = json.dumps(_moved(found, translate), separators=(",", ":"))
@@ -58,21 +72,35 @@ def translated_spark(text: str, name: str, translate: Translate) -> str:
 def newest_batches(names: Iterable[str]) -> list[str]:
     """Of the files in `offsets`, those that a query starts from: the newest, and the one before it.
 
-    Where the newest batch was not committed, Spark runs it again from the end of the one before.
+    Where the newest batch was not committed, Spark runs it again from the end of the one before; the first one, which
+    has none before it, from where its sources began.
     """
-    numbered = sorted((int(name) for name in names if name.isdigit()), reverse=True)
+    numbered = sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True)
     return [str(number) for number in numbered[:2]]
 
 
-def _spark_lines(text: str, name: str) -> list[str]:
+def needs_beginnings(batches: Collection[str], committed: Collection[str]) -> bool:
+    """Whether a query starts where its sources began: its first batch was not committed, and there is none before."""
+    return list(batches) == ["0"] and "0" not in committed
+
+
+def is_beginning(told: bytes) -> bool:
+    """Whether a file of `sources` says where a Kafka source began."""
+    return told.startswith(_SPARK_BEGINNING.encode())
+
+
+def _spark_lines(text: str, name: str) -> tuple[list[str], int]:
+    """The file's lines, and how many of them stand before its sources."""
     lines = text.split("\n")
+    if text.startswith(_SPARK_BEGINNING):
+        return lines, 1
     if lines[0] != _SPARK_VERSION or len(lines) <= _SPARK_HEAD:
         raise UsageError(
             "bad-checkpoint",
             f"{name} is not a Spark offsets file of version {_SPARK_VERSION}",
             still_true="nothing was written",
         )
-    return lines
+    return lines, _SPARK_HEAD
 
 
 def _positions(text: str) -> Positions | None:

@@ -32,6 +32,11 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     applied: bool = False
 
+    @property
+    def warnings(self) -> list[str]:
+        """What somebody who is asked for a yes should know, with what to do about it."""
+        return [f.what + (f" ({f.next_step})" if f.next_step else "") for f in self.findings if f.level == "warn"]
+
     def refuse(self, still_true: str = "nothing was changed") -> None:
         """Raise the refusal that the findings demand, with all of them in its text."""
         against = [f for f in self.findings if f.level == "refuse"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,14 @@ def run_query(spark: SparkSession, bootstrap: str, topic: str, checkpoint: Path,
     assert query.awaitTermination(60)
 
 
+def killed_in_its_first_batch(checkpoint: Path, copy: Path) -> None:
+    """A copy of the checkpoint as it was before its first commit."""
+    shutil.copytree(checkpoint, copy, ignore=shutil.ignore_patterns("commits"))
+    for path in (copy / "offsets").iterdir():
+        if path.name not in ("0", ".0.crc"):
+            path.unlink()
+
+
 def test_a_query_goes_on_at_the_target_from_a_translated_checkpoint(
     tmp_path: Path,
     source: KafkaCluster,
@@ -72,6 +81,7 @@ def test_a_query_goes_on_at_the_target_from_a_translated_checkpoint(
         encoding="utf-8",
     )
     before, after, sink = tmp_path / "checkpoint", tmp_path / "moved", tmp_path / "sink"
+    killed, begun, anew = tmp_path / "killed", tmp_path / "begun", tmp_path / "anew"
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world, engine_running(world):
@@ -86,10 +96,17 @@ def test_a_query_goes_on_at_the_target_from_a_translated_checkpoint(
             assert done is not None and done[0] == 0, done
             assert json.loads(done[1])["positions"] == 4, "of two partitions, in the two newest batches"
             await asyncio.to_thread(run_query, spark, target.bootstrap, topic, after, sink)
+            killed_in_its_first_batch(before, killed)
+            words = ["offsets", "export", str(killed), "--out", str(begun), "--link", world.link]
+            done = await asyncio.to_thread(Call([*words, "--config", str(config), "--json"]).end, 30)
+            assert done is not None and done[0] == 0, done
+            await asyncio.to_thread(run_query, spark, target.bootstrap, topic, begun, anew)
 
     asyncio.run(scene())
     partitions = read_all(source.bootstrap, topic).values()
     wanted = [(value or b"").decode() for records in partitions for _, _, value, *_ in records]
     found = [row.value for row in spark.read.json(str(sink)).collect()]
     assert sorted(found) == sorted(wanted)
+    found = [row.value for row in spark.read.json(str(anew)).collect()]
+    assert sorted(found) == sorted(wanted), "its first batch begins behind the target's own records"
     assert len(wanted) > 600

@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.cluster.positions import read_positions
-from kmigrate.errors import Refused, UsageError
+from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.model.coupling import coupled_topics, unit_of
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicEvent, TopicPhase, advance_topic
@@ -26,7 +26,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards
+from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.loops import loop_findings
 from kmigrate.workflow.verbs.routers import unheard_routers
@@ -209,7 +209,7 @@ async def _promote_topics(
     straggler_window_s: float,
 ) -> Plan:
     link = resolve_link(estate.log.state, link_name)
-    source, _ = await estate.source(link)
+    source, source_admin = await estate.source(link)
     found: list[Finding] = []
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
@@ -232,8 +232,9 @@ async def _promote_topics(
     found += unheard_routers(estate.log) if new else []
     changes = [f"promote {record.topic}" for record in new]
     changes += [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
+    Plan.of("promote", changes, found).refuse()
+    found += await _groups_left_behind(estate, source, source_admin, [record.topic for record in new])
     made = Plan.of("promote", changes, found)
-    made.refuse()
     if plan:
         return made
     for group in with_them:
@@ -323,6 +324,33 @@ async def _reading_groups(
             if topic in read
         ]
     return found
+
+
+async def _groups_left_behind(
+    estate: Estate, source: ClusterClient, source_admin: Admin, topics: Collection[str]
+) -> list[Finding]:
+    """Groups that nobody mirrors and that have positions in a topic: no refusal, for they may have been given up
+    long ago, but whoever still reads begins on the target without a position (MM-72).
+
+    Nor does it refuse when they cannot be asked: a group that has nothing to do with the topic must not keep it.
+    """
+    if not topics:
+        return []
+    try:
+        readers = await unmirrored_readers(estate, source, source_admin)
+    except KmigrateError as error:
+        what = f"which groups read the topics and are not mirrored could not be asked: {error.what}"
+        return [Finding("warn", "readers-unknown", what)]
+    return [
+        Finding(
+            "warn",
+            "group-not-mirrored",
+            f"groups that read {topic} and are not mirrored lose their place: {', '.join(readers[topic])}",
+            f"before the promote: kmigrate group mirror {' '.join(readers[topic])}",
+        )
+        for topic in topics
+        if topic in readers
+    ]
 
 
 def _written_with(state: State, group: GroupRecord) -> list[str]:

@@ -117,6 +117,7 @@ def test_a_missing_value_is_a_usage_error_where_nobody_can_be_asked(
         (["topic", "mirror", "t", "--offsets", "some"], Exit.USAGE, "bad-offsets-mode"),
         (["offsets", "translate", "t", "1", "--from", "here"], Exit.USAGE, "bad-side"),
         (["offsets", "translate", "t:x", "1"], Exit.USAGE, "usage"),
+        (["offsets", "translate", "t:²", "1"], Exit.USAGE, "usage"),
         (["offsets", "export", "gone.json", "--out", "new.json"], Exit.USAGE, "no-positions"),
         (["link", "create", "l", "--source", "target"], Exit.REFUSED, "source-is-target"),
         (["link", "create", "l", "--source", "other"], Exit.USAGE, "unknown-cluster"),

@@ -36,3 +36,18 @@ def test_a_broken_expression_is_refused_where_it_breaks() -> None:
         check_expression("orders-(", "--regex")
     assert caught.value.ref == "bad-regex"
     assert "orders-(" in caught.value.what
+
+
+def test_an_expression_that_may_take_for_ever_is_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_expression(r"([a-z]+-?)+\.v2", "--regex")
+    assert caught.value.ref == "slow-regex"
+    assert "several ways" in caught.value.what
+    assert "([a-z]+-)*[a-z]+" in caught.value.next_step
+
+
+@pytest.mark.parametrize("pattern", [NamePattern(r"([a-z]+-?)+\.v2"), NamePattern("a.*", (r"([a-z]+-?)+\.v2",))])
+def test_one_that_was_kept_before_chooses_nothing(pattern: NamePattern) -> None:
+    """Nor does one with such an exception: what it would leave out cannot be told."""
+    assert chosen_topics([pattern, NamePattern("b")], ["a" * 60, "b"]) == ["b"]
+    assert pattern.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,9 +13,13 @@ from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Refused
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Run
-from kmigrate.workflow import handover
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.workflow import controller, handover
 from kmigrate.workflow.handover import Written, hand_over
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.test_promote import LINK
 
 SOURCE, TARGET = cast("Any", object()), cast("Any", object())
 Positions = dict[tuple[str, int], CommittedOffset]
@@ -75,3 +80,34 @@ def test_positions_in_a_topic_that_nobody_mirrors_stay_behind(monkeypatch: pytes
     written, on_target = carried(monkeypatch, both, ["copied"], ["padded"])
     assert written == {"copied": {0: 7}}
     assert on_target == {("copied", 0): CommittedOffset(7, "")}
+
+
+def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_whose_copy_has_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may take a minute; its positions would be dropped in silence."""
+    group = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
+    new = TopicRecord("l", "new", TopicPhase.INITIALISING, 1, partitions=1)
+    log = MemoryLog(LINK, group)
+    given: dict[str, Any] = {}
+
+    async def hand_over(_: str, **told: Any) -> Written:
+        given.update(told)
+        return {}
+
+    class Joining:
+        def __init__(self, link: str, group: str, log: MemoryLog, source: Any, carry: Any, *_: Any) -> None:
+            self._carry = carry
+
+        async def run(self) -> None:
+            await log.append(lambda state: new)
+            await self._carry()
+
+    async def source(_: LinkRecord) -> tuple[Any, Any]:
+        return SOURCE, SOURCE
+
+    monkeypatch.setattr(controller, "hand_over", hand_over)
+    monkeypatch.setattr(controller, "FollowHandover", Joining)
+    estate = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
+    asyncio.run(controller.Controller(cast("Any", estate), "c")._hand_over(group))
+    assert given["unready"] == {"new"}

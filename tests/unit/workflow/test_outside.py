@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from kmigrate.errors import UsageError
-from kmigrate.workflow.outside import newest_batches, positions_in, spark_positions, translated, translated_spark
+from kmigrate.workflow.outside import (
+    is_beginning,
+    needs_beginnings,
+    newest_batches,
+    positions_in,
+    spark_positions,
+    translated,
+    translated_spark,
+)
 
 SPARK = (
     'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{"spark.sql.shuffle.partitions":"4"}}\n'
@@ -38,6 +46,21 @@ def test_of_a_spark_file_only_the_lines_of_kafka_sources_change() -> None:
         '{"orders":{"0":15,"1":127}}',
         '{"a":{"0":11},"b":{"2":219}}',
     ]
+
+
+def test_where_a_kafka_source_began_is_translated_behind_its_nul_byte() -> None:
+    began = '\0v1\n{"orders":{"0":5,"1":17}}'
+    assert is_beginning(began.encode())
+    assert not is_beginning(b'v1\n{"path":"/data","timestamp":1}')
+    assert spark_positions(began, "f") == [{"orders": {0: 5, 1: 17}}]
+    assert translated_spark(began, "f", ten_more) == '\0v1\n{"orders":{"0":15,"1":127}}'
+
+
+def test_a_query_starts_where_its_sources_began_until_its_first_batch_is_committed() -> None:
+    assert needs_beginnings(["0"], [])
+    assert needs_beginnings(["0"], [".0.crc"])
+    assert not needs_beginnings(["0"], ["0"])
+    assert not needs_beginnings(["1", "0"], ["0"]), "batch 1 starts from the end of batch 0"
 
 
 def test_another_version_of_spark_files_is_refused() -> None:

@@ -1,0 +1,167 @@
+"""Which regular expressions are done with any name in a bounded time; pure.
+
+Python's `re` tries one way after another. Where a repeat can divide the same text among its turns in several ways,
+their number doubles with each character, and a name of 60 letters is never done. So the body of a repeat must be
+clear: of the places in the expression that may come next, no two match the same character. `([a-z]+-)*` is clear
+(a hyphen ends each turn); `([a-z]+-?)+` is not: the next letter may belong to this turn or to another.
+
+Repeats one behind the other (`.*-a-.*`) cost a power of the name's length, so their number is bounded, and that
+of choices (`a?a?`), unless the whole expression is clear. What a back-reference matches is known by trying alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from re import _compiler, _parser  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
+
+__all__ = ["slow_part"]
+
+_MOST_REPEATS = 4
+"""Unclear repeats one behind the other: four are done with a name of 60 characters within a millisecond, and with the
+worst of 249 in 0.4 s."""
+
+_MOST_CHOICES = 12
+"""Unclear choices one behind the other (`a?a?a?`): each of them doubles the ways that are tried."""
+
+_WRITTEN_OUT = 16
+"""One character so many times is looked at as if it were written out."""
+
+_LETTERS = tuple(map(chr, range(256)))
+"""Characters by which it is told whether two places match the same; those of the expression itself come with them."""
+
+
+@lru_cache(maxsize=1024)
+def slow_part(expression: str) -> str:
+    """Why a valid expression may take very long on some name; empty where it cannot."""
+    read = _parser.parse(expression)
+    places = _Places(read.state, {*_LETTERS, *expression})
+    try:
+        whole = places.sequence(read, read.state.flags)
+    except _Slow as slow:
+        return str(slow)
+    few = places.repeats <= _MOST_REPEATS and places.choices <= _MOST_CHOICES
+    if few or places.clear(whole, 0):
+        return ""
+    if places.repeats > _MOST_REPEATS:
+        return f"more than {_MOST_REPEATS} of its repeats may match the same text"
+    return f"more than {_MOST_CHOICES} of its choices may match the same text"
+
+
+class _Slow(Exception):
+    """Why, in words."""
+
+
+class _Part(NamedTuple):
+    """Where a match of one part of an expression may begin and end, by number of place."""
+
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    empty: bool = True
+    """Whether it may match nothing."""
+
+
+class _Places:
+    """The places of an expression, one for each character that it asks for, and which may follow which."""
+
+    def __init__(self, state: Any, letters: set[str]) -> None:
+        self._state = state
+        self._letters = letters
+        self._matching: dict[tuple[str, int], frozenset[str]] = {}
+        self._matched: list[frozenset[str]] = []
+        self._following: list[list[int]] = []
+        self._nothings = 0
+        """Parts that can match nothing in several ways: `(a?)?`, or `a|a`, which is read as `a(|)`."""
+        self.repeats = 0
+        """Repeats that vary and lie within no other one."""
+        self.choices = 0
+        """Optional parts and alternatives that lie within no repeat."""
+
+    def sequence(self, items: Any, flags: int) -> _Part:
+        parts = [self._part(str(op), argument, item, flags) for item in items for op, argument in [item]]
+        return self._joined(parts)
+
+    def clear(self, part: _Part, since: int) -> bool:
+        """Whether the next character always says which place comes next, among those since a number."""
+        return all(map(self._apart, [part.first, *self._following[since:]]))
+
+    def _apart(self, places: Sequence[int]) -> bool:
+        seen: set[str] = set()
+        for place in places:
+            if not seen.isdisjoint(self._matched[place]):
+                return False
+            seen |= self._matched[place]
+        return True
+
+    def _part(self, op: str, argument: Any, item: Any, flags: int) -> _Part:
+        if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            least, most, inner = argument
+            return self._repeat(least, most, inner, flags)
+        if op == "BRANCH":
+            return self._either([self.sequence(branch, flags) for branch in argument[1]])
+        if op == "SUBPATTERN":
+            _, added, removed, inner = argument
+            return self.sequence(inner, (flags | added) & ~removed)
+        if op == "ATOMIC_GROUP":
+            return self.sequence(argument, flags)
+        if op in ("ASSERT", "ASSERT_NOT"):
+            self.sequence(argument[1], flags)
+            return _Part()
+        if op == "AT":
+            return _Part()
+        if op in ("GROUPREF", "GROUPREF_EXISTS"):
+            raise _Slow("it refers back to one of its groups")
+        return self._place(item, flags)
+
+    def _place(self, item: Any, flags: int) -> _Part:
+        known = (repr(item), flags)
+        if known not in self._matching:
+            matches = _compiler.compile(_parser.SubPattern(self._state, [item]), flags).match
+            self._matching[known] = frozenset(filter(matches, self._letters))
+        self._matched.append(self._matching[known])
+        self._following.append([])
+        place = (len(self._matched) - 1,)
+        return _Part(place, place, empty=False)
+
+    def _repeat(self, least: int, most: Any, inner: Any, flags: int) -> _Part:
+        repeats, choices = self.repeats, self.choices
+        nothings, since = self._nothings, len(self._matched)
+        body = self.sequence(inner, flags)
+        if most == 1:
+            self._nothings += body.empty
+            self.choices += 1
+            return body._replace(empty=body.empty or least == 0)
+        if least == most <= _WRITTEN_OUT and len(self._matched) == since + 1:
+            return self._joined([body, *(self.sequence(inner, flags) for _ in range(least - 1))])
+        self._follow(body.last, body.first)
+        if self._nothings > nothings or not self.clear(body, since) or (body.empty and least > 1):
+            raise _Slow("one of its repeats can divide the same text among its turns in several ways")
+        self._nothings += body.empty
+        self.repeats, self.choices = repeats + (least != most), choices
+        return body._replace(empty=body.empty or least == 0)
+
+    def _either(self, branches: Sequence[_Part]) -> _Part:
+        empty = sum(branch.empty for branch in branches)
+        self._nothings += empty > 1
+        self.choices += 1
+        return _Part(
+            tuple(place for branch in branches for place in branch.first),
+            tuple(place for branch in branches for place in branch.last),
+            empty > 0,
+        )
+
+    def _joined(self, parts: Sequence[_Part]) -> _Part:
+        made = _Part()
+        for part in parts:
+            self._follow(made.last, part.first)
+            made = _Part(
+                made.first + (part.first if made.empty else ()),
+                part.last + (made.last if part.empty else ()),
+                made.empty and part.empty,
+            )
+        return made
+
+    def _follow(self, before: Sequence[int], after: Sequence[int]) -> None:
+        for place in before:
+            self._following[place] += after

@@ -1,0 +1,59 @@
+"""Copies of a Spark checkpoint: which of its files are translated, and what comes along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kmigrate.cli.offsets import _checkpoint, _copy_checkpoint, _whole
+
+BATCH = 'v1\n{}\n{"orders":{"0":400}}'
+BEGINNING = '\0v1\n{"orders":{"0":100}}'
+
+
+def checkpoint(folder: Path, **more: str) -> Path:
+    """A query that was ended in its first batch; `more` are further files, `__` standing for the slash."""
+    told = {"metadata": "{}", "offsets__0": BATCH, "offsets__.0.crc": "sum", "sources__0__0": BEGINNING}
+    for name, text in {**told, "sources__0__.0.crc": "sum", "sources__1__0": "v1\nnot Kafka", **more}.items():
+        path = folder.joinpath(*name.split("__"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_of_a_first_batch_that_was_not_committed_the_beginnings_of_kafka_sources_are_translated_too(
+    tmp_path: Path,
+) -> None:
+    given = checkpoint(tmp_path / "given")
+    assert _checkpoint(given) == {given / "offsets/0": BATCH, given / "sources/0/0": BEGINNING}
+
+
+def test_beginnings_stay_as_they_are_once_a_batch_is_committed(tmp_path: Path) -> None:
+    """They may name topics that are long gone, and no start reads them."""
+    given = checkpoint(tmp_path / "given", commits__0="v1\n{}")
+    assert list(_checkpoint(given)) == [given / "offsets/0"]
+
+
+def test_a_copy_leaves_out_the_checksums_of_what_was_translated(tmp_path: Path) -> None:
+    given, out = checkpoint(tmp_path / "given"), tmp_path / "out"
+    _copy_checkpoint(given, out, {Path("offsets/0"): "a", Path("sources/0/0"): "b"})
+    found = {str(path.relative_to(out)): path.read_text("utf-8") for path in out.rglob("*") if path.is_file()}
+    assert found == {"metadata": "{}", "offsets/0": "a", "sources/0/0": "b", "sources/1/0": "v1\nnot Kafka"}
+
+
+def test_a_copy_that_was_broken_off_never_has_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    """Spark would begin anew from half a checkpoint."""
+    given, out = checkpoint(tmp_path / "given"), tmp_path / "out"
+
+    def broken(beside: Path) -> None:
+        _copy_checkpoint(given, beside, {Path("offsets/0"): "a"})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _whole(out, broken)
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+    _whole(out, lambda beside: _copy_checkpoint(given, beside, {Path("offsets/0"): "b"}))
+    assert (out / "offsets/0").read_text("utf-8") == "b"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["given", "out"]
+    assert out.stat().st_mode == given.stat().st_mode

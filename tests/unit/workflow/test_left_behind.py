@@ -1,0 +1,69 @@
+"""Groups that a promote leaves behind are named before it; they do not keep it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.errors import Refused
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, PromoteTerms, Record, TopicRecord
+from kmigrate.workflow.plan import Plan
+from kmigrate.workflow.verbs import topics
+from kmigrate.workflow.verbs.topics import promote_topics
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.test_following import Source
+from tests.unit.workflow.test_promote import LINK
+
+TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
+
+
+class Admin:
+    """The source has these groups; all of them read what its cluster says."""
+
+    def __init__(self, *groups: str) -> None:
+        self._groups = groups
+
+    async def groups(self) -> dict[str, str]:
+        return dict.fromkeys(self._groups, "empty")
+
+
+class SilentAdmin(Admin):
+    async def groups(self) -> dict[str, str]:
+        raise Refused("not-authorized", "list consumer groups: not allowed", still_true="")
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, admin: Admin, *records: Record, reads: str = "t") -> Plan:
+    async def nobody(*_: object) -> list[str]:
+        return []
+
+    async def source(_: object) -> tuple[Source, Admin]:
+        return Source(positions=(reads,)), admin
+
+    monkeypatch.setattr(topics, "direct_writers", nobody)
+    estate = cast("Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source))
+    return asyncio.run(promote_topics(estate, "l", ["t"], PromoteTerms(1), plan=True))
+
+
+def test_a_promote_names_the_groups_that_read_the_topic_and_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(monkeypatch, Admin("x", "billing", "console-consumer-7"))
+    (finding,) = made.findings
+    assert (finding.level, finding.ref) == ("warn", "group-not-mirrored")
+    assert finding.what == "groups that read t and are not mirrored lose their place: billing, x"
+    assert made.warnings == [f"{finding.what} (before the promote: kmigrate group mirror billing x)"]
+    assert made.changes == ("promote t",)
+
+
+def test_groups_that_are_promoted_or_read_something_else_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    promoted = GroupRecord("l", "x", GroupPhase.PROMOTED, 1, mode=GroupMode.HOLD)
+    assert planned(monkeypatch, Admin("x"), promoted).findings == ()
+    assert planned(monkeypatch, Admin("y"), reads="another").findings == ()
+
+
+def test_a_source_that_does_not_tell_its_groups_does_not_keep_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planned(monkeypatch, SilentAdmin())
+    assert [finding.ref for finding in made.findings] == ["readers-unknown"]
+    assert made.changes == ("promote t",)
