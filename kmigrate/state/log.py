@@ -283,6 +283,7 @@ class StateLog:
         gone = [n for n, (word, heard) in self._presence.items() if isinstance(word, MirrorPresence) and heard < past]
         for name in gone:
             del self._presence[name]
+            self._reader.forget(name)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """From when a word counts, on our monotonic clock.

@@ -111,6 +111,7 @@ def test_words_of_mirrors_that_are_long_gone_are_dropped_when_a_new_one_speaks(
         scene.hear(f"start-{start}")
         scene.now += 60
     assert list(scene.log.presence) == [f"mirror/start-{start}" for start in range(49, 60)]
+    assert list(scene.log._reader._kept) == list(scene.log.presence)
 
 
 def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monkeypatch: pytest.MonkeyPatch) -> None:
