@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 
 from kmigrate.cli.call import Call, command
-from kmigrate.cli.link import DeliveryTimeout, Name, app, plan_answer
+from kmigrate.cli.link import DeliveryTimeout, Name, app, delivery_seconds, plan_answer
 from kmigrate.cli.options import NoWait, PlanOnly, Timeout, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.leaving import clients_table, ending
@@ -55,7 +55,7 @@ async def finish(
             call.confirm(yes, f"Let routers keep the clients of link {link} again?")
             return plan_answer(await verbs.undo_finish(estate, link))
         given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
-        seconds = call.settings.finish.delivery_timeout_s if delivery_timeout is None else delivery_timeout
+        seconds = delivery_seconds(call, delivery_timeout)
         looked, asked = await verbs.finish_link(
             estate, link, given, seconds, clients_known=clients_known, plan=True
         )

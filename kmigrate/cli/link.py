@@ -144,13 +144,18 @@ async def delete(
     While a router runs it refuses until no producer can repeat a write from before the last promote.
     """
     name = call.required(name, "NAME", "the link to delete")
-    seconds = call.settings.finish.delivery_timeout_s if delivery_timeout is None else delivery_timeout
+    seconds = delivery_seconds(call, delivery_timeout)
     async with call.estate() as estate:
         looked = await verbs.delete_link(estate, name, seconds, plan=True)
         if plan:
             return plan_answer(looked)
         call.confirm(yes, f"Forget link {name}? ({len(looked.changes)} records of the state log)")
         return plan_answer(await verbs.delete_link(estate, name, seconds))
+
+
+def delivery_seconds(call: Call, given: float | None) -> float:
+    """`--delivery-timeout`, or what the configuration says."""
+    return call.settings.finish.delivery_timeout_s if given is None else given
 
 
 def _as_json(link: LinkRecord) -> dict[str, object]:

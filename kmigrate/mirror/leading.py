@@ -65,8 +65,8 @@ class Leader:
         self._applied = -1
         self._unready: list[str] = []
         """Topics that are still to be made or aligned."""
-        self._judged: object = None
         self._releases = Releases()
+        self._judged: object = None
         """What the partitions were last shared out by: until it changes nothing else follows from it."""
         self._claimed: list[TopicRecord] = []
         """Topics of which Spark's tasks hold partitions."""

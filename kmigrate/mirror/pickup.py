@@ -108,6 +108,6 @@ class Pickup:
                 chosen = chosen_topics(link.topic_patterns, [record.topic])
                 return record if chosen and state.topic_owner(record.topic) is None else None
             chosen = chosen_groups(link.group_patterns, [record.group])
-            return record if chosen and all(group.group != record.group for group in state.groups()) else None
+            return record if chosen and state.group_owner(record.group) is None else None
 
         await self._log.append(decide)

@@ -262,8 +262,7 @@ class StateLog:
         key, value = read_single_record(batch)
         name = key.decode("utf-8", "replace")
         if value is None:
-            self._presence.pop(name, None)
-            self._reader.forget(name)
+            self._drop(name)
             return
         try:
             record = self._said.get((name, value)) or self._reader.read(name, value)
@@ -282,8 +281,11 @@ class StateLog:
         past = monotonic() - _FORGET_S
         gone = [n for n, (word, heard) in self._presence.items() if isinstance(word, MirrorPresence) and heard < past]
         for name in gone:
-            del self._presence[name]
-            self._reader.forget(name)
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._presence.pop(name, None)
+        self._reader.forget(name)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """From when a word counts, on our monotonic clock.
