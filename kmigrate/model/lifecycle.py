@@ -10,6 +10,8 @@ Two rules:
         ↑______________________|  ↑____________|_______________|_________|   (un-fence: back, with a reason)
          (anew: the target topic is gone or empty)
 
+A topic that the flip of another names (`PromotedUnit`) has one way from `fenced`: its own flip.
+
 Deliberately left out: soak, reverse mirror and rollback after `promoted`.
 """
 

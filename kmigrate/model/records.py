@@ -58,6 +58,8 @@ __all__ = [
     "PartitionProgress",
     "ProducerMark",
     "PromoteTerms",
+    "PromotedUnit",
+    "ProvenTopic",
     "Record",
     "RouterLimits",
     "RouterPresence",
@@ -207,6 +209,25 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class ProvenTopic:
+    """What the flip of a topic needs that stands at its barrier and was proven there."""
+
+    fence_epoch: int
+    """The fence that it was proven under."""
+    target_ends: Mapping[int, int] = field(default_factory=dict)
+    """The target's log ends at the barrier, of a mapped topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromotedUnit:
+    """What transactions couple with a topic, and what is promoted with it: its flip decides for all of them."""
+
+    topics: Mapping[str, ProvenTopic] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    """Groups whose positions stood on the target: they open."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRecord:
     """One mirrored topic. Phase changes obey `kmigrate.model.lifecycle`."""
 
@@ -263,6 +284,8 @@ class TopicRecord:
     """The highest term of a claim so far; assignments count on from it (V3)."""
     seal: Seal | None = None
     """What the source broker holds in place of routers that nobody hears of."""
+    unit: PromotedUnit = PromotedUnit()
+    """Of the topic of a unit that was flipped first: nothing that it names has a way back any more."""
 
     @property
     def key(self) -> str:

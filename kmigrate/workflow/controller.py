@@ -27,6 +27,7 @@ from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer, may_come_off
+from kmigrate.workflow.unit import Rendezvous
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -57,8 +58,7 @@ class Controller:
         self._instance = instance
         self._settings = settings or ControllerSettings()
         self._busy: dict[str, asyncio.Task[None]] = {}
-        self._ready: set[tuple[str, str]] = set()
-        self._pending: set[tuple[str, str]] = set()
+        self._rendezvous = Rendezvous()
         self._waits: dict[str, str] = {}
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
@@ -152,8 +152,7 @@ class Controller:
                 self._estate.target_admin,
                 Sealer(self._log, source, source_admin, self._settings.router_silent_s),
                 self._settings.straggler_window_s,
-                self._ready,
-                self._pending,
+                self._rendezvous,
                 self._waits,
             ).run()
         except KmigrateError as error:
@@ -188,8 +187,9 @@ class Controller:
             if follows:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
-                    record.link, record.group, self._log, source_admin, carry, gather_s, drain_s, self._pending
-                ).run()
+                    record.link, record.group, self._log, source_admin, carry, gather_s, drain_s,
+                    self._rendezvous.pending,
+                ).run()  # fmt: skip
                 return
             done = await carry()
             changed = replace(record, written=done, promoted_ms=now_ms(), reason="")

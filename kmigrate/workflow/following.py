@@ -12,7 +12,7 @@ C  A group whose positions were committed in transactions is frozen between two 
    while it waits for a join). It opens when the topics that these transactions write are promoted, and they are fenced
    only when its positions stand on the target (`staged`): at no moment are offsets and records of one transaction on
    two clusters.
-D  Once one of these topics is promoted there is no way but forward.
+D  Once the flip of these topics names it there is no way but forward (`unit`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.handover import Written, refuse_members
 from kmigrate.workflow.membership import still_direct, undrained_router, words_on
+from kmigrate.workflow.unit import group_decided
 
 __all__ = ["FollowHandover"]
 
@@ -176,7 +177,7 @@ class FollowHandover:
             record = state.group(self.link, self.group)
             if record is None or record.phase is not GroupPhase.PROMOTING:
                 return None
-            if record.staged and TopicPhase.PROMOTED in self._unit(state).values():
+            if group_decided(state, self.link, self.group):
                 return self._opened(record)  # rule D
             phase = advance_group(record.phase, GroupEvent.GIVE_UP)
             why = f"{error.ref}: {error.what}"

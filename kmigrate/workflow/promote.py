@@ -10,18 +10,16 @@ B  The barrier is read after the drain, and after the markers of routed transact
 C  The flip needs the word of each partition's owner that it stopped exactly at the barrier of this fence, and the
    target's log end equal to it (where offsets are mapped: to what the barrier is there), and the source's log end and
    leader epoch still the same.
-D  Any deadline or guard before the flip un-fences; after the flip there is no way but forward.
+D  Any deadline or guard before the flip un-fences; after it, or the first flip of its unit, there is no way but
+   forward.
 E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
    record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
-F  Topics that transactions couple are fenced only when all of them are to be promoted, and flipped only when all stand
-   at their barriers: their records follow each other at once, and no transaction begins in between (`router`).
+F  Topics that transactions couple are fenced only when all of them are to be promoted, and are flipped as one (`unit`).
    A group whose positions these transactions commit is handed over before the fence, and opens after the flip.
 G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
    the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
-H  The end of the source's log has a say in the barrier table: the broker may have forgotten producers whose records are
-   old (V6), and who else saw their acknowledgements may be dead. It is read before the fence, and behind the fence only
-   what has come since.
+H  The barrier table (`barrier_table`) is in the state log before the flip: routers read it there.
 """
 
 from __future__ import annotations
@@ -30,40 +28,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset, ProducerState
-from kmigrate.cluster.recent import RecentBatches
+from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
-from kmigrate.model.barrier import barrier_chunks, merge_marks
-from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
-    BarrierRecord,
     MirrorPresence,
     PartitionBarrier,
     PartitionProgress,
-    ProducerMark,
     PromoteTerms,
+    ProvenTopic,
     Record,
     RouterPresence,
     TopicRecord,
     topic_key,
 )
-from kmigrate.model.routes import DIRECT_LIMIT, id_shift
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.barrier_table import BarrierTable
 from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.transactions import (
-    coupled_records,
-    not_asked_for,
-    not_staged,
-    refuse_lost_ids,
-    wait_for_ends,
-    wait_for_unit,
-)
+from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
+from kmigrate.workflow.unit import Rendezvous, decided, not_asked_for, not_staged, unit_to_flip, wait_for_unit
 
 __all__ = ["TopicPromotion"]
 
@@ -82,17 +71,14 @@ class TopicPromotion:
     target_admin: Admin
     sealer: Sealer
     straggler_window_s: float = 5.0
-    ready: set[tuple[str, str]] = field(default_factory=set)
-    """Topics that only wait for the others of their unit, by link; shared by all promotes of a controller (F)."""
-    pending: set[tuple[str, str]] = field(default_factory=set)
-    """The same before the fence: topics that only wait until their groups are handed over."""
+    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    """Shared by all promotes of a controller (F)."""
     waits: dict[str, str] = field(default_factory=dict)
     """What each topic waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
-    recent: RecentBatches = field(init=False)
-    """What the ends of the source's logs say of its producers (H)."""
+    table: BarrierTable = field(init=False)
 
     def __post_init__(self) -> None:
-        self.recent = RecentBatches(self.source)
+        self.table = BarrierTable(self.log, self.source)
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
@@ -106,6 +92,8 @@ class TopicPromotion:
                         await self._pending(record)
                     case TopicPhase.FENCING:
                         await self._fencing(record)
+                    case TopicPhase.FENCED if decided(self.log.state, record) is not None:
+                        await self._flip(record)
                     case TopicPhase.FENCED:
                         await self._fenced(record)
                     case TopicPhase.PROMOTED if record.unsettled:
@@ -115,8 +103,7 @@ class TopicPromotion:
         except KmigrateError as error:
             await self._unfence(error)
         finally:
-            self.ready.discard((self.link, self.topic))
-            self.pending.discard((self.link, self.topic))
+            self.rendezvous.leave(self.link, self.topic)
             self.waits.pop(topic_key(self.link, self.topic), None)
 
     # facts
@@ -151,8 +138,7 @@ class TopicPromotion:
                 return None
             phase = advance_topic(record.phase, event)
             epoch = state.epoch + 1 if event is TopicEvent.FENCE else changed.fence_epoch
-            flipped = event is TopicEvent.FLIP
-            return replace(changed, phase=phase, since_ms=now_ms(), fence_epoch=epoch, unsettled=flipped)
+            return replace(changed, phase=phase, since_ms=now_ms(), fence_epoch=epoch)
 
         await self.log.append(decide)
 
@@ -164,9 +150,9 @@ class TopicPromotion:
         def ready(state: State) -> bool | None:
             why = self._why_not_ready(record, terms)
             if why is None:
-                self.pending.add((self.link, self.topic))
+                self.rendezvous.pending.add((self.link, self.topic))
             else:
-                self.pending.discard((self.link, self.topic))
+                self.rendezvous.pending.discard((self.link, self.topic))
             return self._waits_for(record, why or not_staged(state, record))
 
         try:
@@ -187,7 +173,7 @@ class TopicPromotion:
         await together(self._refreshed(), questions)
         ends = await self.source.list_offsets(dict.fromkeys(self._keys(record), LATEST))
         readable = {key: end for key, end in ends.items() if not end.error}
-        await self.recent.read_to(readable, self._deadline(record))
+        await self.table.recent.read_to(readable, self._deadline(record))
 
     def _why_not_ready(self, record: TopicRecord, terms: PromoteTerms) -> str | None:
         progress = self._progress(record)
@@ -282,70 +268,6 @@ class TopicPromotion:
             await self.source.refresh([self.topic])
             await sleep(0.01)
 
-    async def _read_marks(self, record: TopicRecord) -> dict[int, tuple[ProducerMark, ...]]:
-        """The barrier table, read once the barrier stands (rule B)."""
-        ends = {
-            (self.topic, partition): LogOffset(0, barrier.offset, barrier.leader_epoch)
-            for partition, barrier in record.barrier.items()
-        }
-        told, recent = await together(
-            self.source.describe_producers(self._keys(record)), self.recent.read_to(ends, self._deadline(record))
-        )
-        for (topic, partition), (error, producers) in told.items():
-            if error:
-                raise Refused("no-barrier", f"the producers of {topic}-{partition} cannot be read (error {error})")
-            for producer in producers:
-                if producer.txn_start_offset >= 0:
-                    raise Refused(
-                        "open-transaction",
-                        f"producer id {producer.producer_id} has a transaction open on {topic}-{partition}",
-                    )
-        return self._marks(record, {key: producers for key, (_, producers) in told.items()}, recent)
-
-    async def _write_marks(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
-        """Put the barrier table into the state log, where every router reads it before the flip.
-
-        A new controller may write it again: later marks of the same fence say the same.
-        """
-        for chunk in barrier_chunks(self.link, self.topic, record.fence_epoch, marks):
-
-            def decide(state: State, wanted: BarrierRecord = chunk) -> Record | None:
-                return None if state.records.get(wanted.key) == wanted else wanted
-
-            await self.log.append(decide)
-
-    def _marks(
-        self,
-        record: TopicRecord,
-        producers: Mapping[tuple[str, int], tuple[ProducerState, ...]],
-        recent: Mapping[tuple[str, int], tuple[ProducerMark, ...]],
-    ) -> dict[int, tuple[ProducerMark, ...]]:
-        """Marks by partition from routers, broker and log, in the ids that clients know."""
-        link = self.log.state.link(self.link)
-        assert link is not None
-        shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
-        marks: dict[int, list[ProducerMark]] = {p: [] for p in range(record.partitions)}
-        stored = [
-            (partition, state.producer_id, state.producer_epoch, state.last_sequence)
-            for (_, partition), states in producers.items()
-            for state in states
-            if state.last_sequence >= 0
-        ]
-        stored += [
-            (partition, mark.producer_id, mark.epoch, mark.last_sequence)
-            for (_, partition), found in recent.items()
-            for mark in found
-        ]
-        for partition, producer_id, epoch, last_sequence in stored:
-            if 0 <= producer_id - shift < DIRECT_LIMIT:
-                marks[partition].append(ProducerMark(producer_id - shift, epoch, last_sequence))
-        for presence in self.log.alive(RouterPresence):
-            ack = presence.fences.get(record.key)
-            if ack is not None and ack.epoch == record.fence_epoch:
-                for partition, seen in ack.producers.items():
-                    marks.setdefault(partition, []).extend(seen)
-        return {p: merge_marks(found) for p, found in marks.items() if found}
-
     # fenced
 
     async def _fenced(self, record: TopicRecord) -> None:
@@ -361,18 +283,43 @@ class TopicPromotion:
                 raise Refused("barrier-not-reached", self._not_arrived(record) or late.what) from late
 
         rules = put_in_force(record, self.target, self.target_admin, deadline)
-        _, (marks, _) = await together(arrival(), together(self._read_marks(record), rules))
+        _, (marks, _) = await together(arrival(), together(self.table.read(record, deadline), rules))
+        self.rendezvous.at_barrier.add((self.link, self.topic))
+        await wait_for_unit(self.log, record, self.rendezvous, deadline)
         # Writers wait: what is asked once more must follow the reading of the marks (B), not their writing.
-        ends, _ = await together(self._prove(record, deadline), self._write_marks(record, marks))
-        if coupled_records(self.log.state, record):
-            self.ready.add((self.link, self.topic))
-            await wait_for_unit(self.log, record, self.ready, deadline)
-            ends = await self._prove(record, deadline)
-        against = not_staged(self.log.state, record)
-        if against is not None:
-            raise Refused("coupled-group", against)
-        flipped = replace(record, promoted_ms=now_ms(), reason="", target_ends=ends if record.mapped else {})
-        await self._advance(record, TopicEvent.FLIP, flipped)
+        ends, _ = await together(self._prove(record, deadline), self.table.write(record, marks))
+        proven = ProvenTopic(record.fence_epoch, ends if record.mapped else {})
+        self.rendezvous.proven[self.link, self.topic] = (record, proven)
+        await self._unit_proven(record, deadline)
+        await self._flip(record)
+
+    async def _unit_proven(self, record: TopicRecord, deadline: float) -> None:
+        """Until the last topic of the unit is proven, whose promote goes on at once; the others follow its record."""
+
+        def proven(state: State) -> bool | None:
+            over = state.topic(self.link, self.topic) != record or decided(state, record) is not None
+            return True if over or unit_to_flip(state, record, self.rendezvous) is not None else None
+
+        try:
+            await self.log.wait(proven, max(0.0, deadline - monotonic()), "its unit to be proven")
+        except WaitTimedOut as late:
+            raise Refused("coupled-topics", "not all topics that are written with it were proven in time") from late
+
+    async def _flip(self, record: TopicRecord) -> None:
+        """Write the record that decides for the unit, or follow the one that has (rule F)."""
+
+        def decide(state: State) -> Record | None:
+            if state.topic(self.link, self.topic) != record:
+                return None
+            named = decided(state, record)
+            if named is not None:
+                return _flipped(record, named)
+            unit = unit_to_flip(state, record, self.rendezvous)
+            if unit is None:
+                return None
+            return replace(_flipped(record, self.rendezvous.proven[self.link, self.topic][1]), unit=unit)
+
+        await self.log.append(decide)
 
     def _not_arrived(self, record: TopicRecord) -> str | None:
         progress = self._progress(record)
@@ -451,11 +398,11 @@ class TopicPromotion:
     # the way back
 
     async def _unfence(self, error: KmigrateError) -> None:
-        """Back to mirroring with the reason, unless the flip is already written (rule D)."""
+        """Back to mirroring with the reason, unless a flip has decided already (rule D)."""
 
         def decide(state: State) -> Record | None:
             record = state.topic(self.link, self.topic)
-            if record is None or TopicEvent.UNFENCE not in _LEAVE.get(record.phase, ()):
+            if record is None or record.phase not in PROMOTING or decided(state, record) is not None:
                 return None
             return replace(
                 record,
@@ -469,4 +416,14 @@ class TopicPromotion:
         await self.log.append(decide)
 
 
-_LEAVE = dict.fromkeys((TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED), (TopicEvent.UNFENCE,))
+
+def _flipped(record: TopicRecord, proven: ProvenTopic) -> TopicRecord:
+    return replace(
+        record,
+        phase=advance_topic(record.phase, TopicEvent.FLIP),
+        since_ms=now_ms(),
+        promoted_ms=now_ms(),
+        reason="",
+        target_ends=proven.target_ends,
+        unsettled=True,
+    )

@@ -1,4 +1,4 @@
-"""What a promote must know of transactions that routers carry: whether they have ended, and what they couple."""
+"""What a promote must know of transactions that routers carry: whether they have ended, and can go on at the target."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Collection
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import last_begun, open_topics
 from kmigrate.errors import Refused
-from kmigrate.model.coupling import coupled_topics, unit_of
-from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import GroupRecord, TopicRecord
+from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.state.log import StateLog
 
-__all__ = ["coupled_records", "not_asked_for", "not_staged", "refuse_lost_ids", "wait_for_ends", "wait_for_unit"]
+__all__ = ["refuse_lost_ids", "wait_for_ends"]
 
 _PAUSE_S = 0.005
 
@@ -37,55 +34,6 @@ async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord
             raise Refused(
                 "open-transaction", f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
             )
-        await sleep(_PAUSE_S)
-
-
-def coupled_records(state: State, record: TopicRecord) -> list[TopicRecord]:
-    """The other topics of a topic's unit that this link mirrors."""
-    names = coupled_topics(state.transactions(record.link), [record.topic])
-    return [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
-
-
-def _following_groups(state: State, record: TopicRecord) -> list[GroupRecord]:
-    """Groups that follow and have positions committed in a topic's transactions; promoted ones are left out."""
-    _, names = unit_of(state.transactions(record.link), [record.topic])
-    found = [group for name in sorted(names) if (group := state.group(record.link, name)) is not None]
-    return [g for g in found if g.mode is GroupMode.FOLLOW and g.phase is not GroupPhase.PROMOTED]
-
-
-def not_staged(state: State, record: TopicRecord) -> str | None:
-    """A coupled group whose positions do not stand on the target yet; Refused where its promote was given up."""
-    for group in _following_groups(state, record):
-        if group.phase is GroupPhase.MIRRORED and group.reason:
-            raise Refused("coupled-group", f"the promote of group {group.group} was given up: {group.reason}")
-        if not group.staged:
-            return f"the positions of group {group.group}, which its transactions commit, are not on the target yet"
-    return None
-
-
-def not_asked_for(state: State, record: TopicRecord) -> str | None:
-    """A coupled topic that is not being promoted, too."""
-    for other in coupled_records(state, record):
-        if other.phase not in PROMOTING and other.phase is not TopicPhase.PROMOTED:
-            why = f": {other.reason}" if other.reason else ""
-            return f"{other.topic}, which is written together with {record.topic}, is not being promoted{why}"
-    return None
-
-
-async def wait_for_unit(
-    log: StateLog, record: TopicRecord, ready: Collection[tuple[str, str]], deadline: float
-) -> None:
-    """Until every coupled topic is ready for its flip (`ready`), too: one that is given up takes the others back."""
-    while True:
-        against = not_asked_for(log.state, record)
-        if against is not None:
-            raise Refused("coupled-topics", against)
-        others = coupled_records(log.state, record)
-        waits = [o.topic for o in others if o.phase is not TopicPhase.PROMOTED and (o.link, o.topic) not in ready]
-        if not waits:
-            return
-        if monotonic() > deadline:
-            raise Refused("coupled-topics", f"{', '.join(waits)} did not reach its barrier in time")
         await sleep(_PAUSE_S)
 
 

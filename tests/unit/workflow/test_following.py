@@ -16,6 +16,7 @@ from kmigrate.model.members import member_mark
 from kmigrate.model.records import (
     GroupRecord,
     GroupWord,
+    PromotedUnit,
     Record,
     RouterPresence,
     RouterRecord,
@@ -28,7 +29,7 @@ from kmigrate.router.apis.blank import blank, element
 from kmigrate.workflow import membership
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import Written
-from kmigrate.workflow.transactions import not_staged
+from kmigrate.workflow.unit import not_staged
 from kmigrate.workflow.verbs.modes import mode_for
 from kmigrate.workflow.verbs.topics import _reading_groups
 from tests.fakes.state_log import MemoryLog
@@ -212,7 +213,13 @@ def test_a_group_that_is_given_up_takes_its_topics_back() -> None:
         not_staged(MemoryLog(LINK, TILL, TOPIC, given_up).state, TOPIC)
 
 
-def test_once_a_topic_is_promoted_its_group_goes_on_to_the_target() -> None:
+@pytest.mark.parametrize(
+    ("unit", "phase"),
+    [(PromotedUnit(groups=("g",)), GroupPhase.PROMOTED), (PromotedUnit(), GroupPhase.MIRRORED)],
+)
+def test_a_group_goes_on_to_the_target_when_a_flip_has_named_it_and_not_for_an_older_promote(
+    unit: PromotedUnit, phase: GroupPhase
+) -> None:
     other = replace(TOPIC, topic="u")
     made = stage(GROUP, replace(TILL, topics=("t", "u")), TOPIC, other)
     made.says()
@@ -220,13 +227,13 @@ def test_once_a_topic_is_promoted_its_group_goes_on_to_the_target() -> None:
 
     def on_append(record: Record | None) -> None:
         if isinstance(record, GroupRecord) and record.staged and record.phase is GroupPhase.PROMOTING:
-            made.log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.PROMOTED))
+            made.log._put(TOPIC.key, replace(TOPIC, phase=TopicPhase.PROMOTED, unit=unit))
             made.log._put(other.key, replace(other, phase=TopicPhase.MIRRORING, reason="source-moved"))
 
     made.log.on_append = on_append
     with pytest.raises(Refused):
         asyncio.run(made.run())
-    assert made.group.phase is GroupPhase.PROMOTED
+    assert made.group.phase is phase
 
 
 @pytest.mark.parametrize(

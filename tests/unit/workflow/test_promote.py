@@ -127,7 +127,7 @@ class Stage:
     def promotion(self) -> TopicPromotion:
         sealer = Sealer(self.log, self.source, self.source_admin, self.silent_s)  # type: ignore[arg-type]
         made = TopicPromotion("l", "t", self.log, self.source, self.target, self.admin, sealer)  # type: ignore[arg-type]
-        made.recent = self.recent  # type: ignore[assignment]
+        made.table.recent = self.recent  # type: ignore[assignment]
         return made
 
     @property

@@ -1,4 +1,4 @@
-"""The promote of topics that transactions write: nothing open is cut off, and coupled topics go together."""
+"""The promote of topics that transactions write: nothing open is cut off, and none is fenced without its unit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from kmigrate.cluster.client import ProducerState
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import TopicRecord, TransactionRecord
+from kmigrate.model.records import TransactionRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow import transactions
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.transactions import wait_for_ends, wait_for_unit
+from kmigrate.workflow.transactions import wait_for_ends
 from kmigrate.workflow.verbs.topics import _coupled
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK, PENDING, ROUTER, SHARED, FakeCluster, Stage, promoted
@@ -87,32 +87,3 @@ def test_a_topic_is_not_fenced_before_its_whole_unit_is_to_be_promoted() -> None
     record = promoted(Stage(log=MemoryLog(LINK, ROUTER, *SHARED, PENDING, BOTH, other)))
     assert record.phase is TopicPhase.MIRRORING
     assert "u, which is written together with t, is not being promoted" in record.reason
-
-
-def unit(other: TopicRecord, ready: set[tuple[str, str]], span: float = 5.0, then: TopicRecord | None = None) -> None:
-    async def scene() -> None:
-        log = MemoryLog(LINK, BOTH, PENDING, other)
-        async with asyncio.timeout(10):
-            waiting = asyncio.ensure_future(
-                wait_for_unit(log, PENDING, ready, monotonic() + span)  # type: ignore[arg-type]
-            )
-            if then is not None:
-                await asyncio.sleep(0.02)
-                assert not waiting.done()
-                await log.append(lambda _: then)
-            await waiting
-
-    asyncio.run(scene())
-
-
-def test_a_topic_is_flipped_when_the_others_of_its_unit_are_ready_or_promoted() -> None:
-    fenced = replace(OTHER, phase=TopicPhase.FENCED)
-    unit(fenced, {("l", "u")})
-    unit(fenced, set(), then=replace(OTHER, phase=TopicPhase.PROMOTED))
-
-
-def test_one_topic_that_is_given_up_takes_its_unit_back() -> None:
-    with pytest.raises(Refused, match="is not being promoted: not-drained"):
-        unit(OTHER, set(), then=replace(OTHER, phase=TopicPhase.MIRRORING, reason="not-drained"))
-    with pytest.raises(Refused, match="u did not reach its barrier in time"):
-        unit(OTHER, set(), span=0.05)

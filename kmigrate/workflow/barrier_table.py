@@ -1,0 +1,97 @@
+"""The barrier table: the last sequence of each producer below a topic's barrier, from three witnesses.
+
+The end of the source's log has a say in it: the broker may have forgotten producers whose records are old (V6), and who
+else saw their acknowledgements may be dead. It is read before the fence, and behind the fence only what has come since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
+from kmigrate.cluster.recent import RecentBatches
+from kmigrate.errors import Refused
+from kmigrate.model.barrier import barrier_chunks, merge_marks
+from kmigrate.model.records import BarrierRecord, ProducerMark, Record, RouterPresence, TopicRecord
+from kmigrate.model.routes import DIRECT_LIMIT, id_shift
+from kmigrate.model.state import State
+from kmigrate.net.tasks import together
+from kmigrate.state.log import StateLog
+
+__all__ = ["BarrierTable"]
+
+_Marks = dict[int, tuple[ProducerMark, ...]]
+"""By partition."""
+
+
+class BarrierTable:
+    """Reads and writes the table of one topic."""
+
+    def __init__(self, log: StateLog, source: ClusterClient) -> None:
+        self._log = log
+        self._source = source
+        self.recent = RecentBatches(source)
+        """What the ends of the source's logs say of its producers."""
+
+    async def read(self, record: TopicRecord, deadline: float) -> _Marks:
+        """What stands below the barrier; asked once it is known."""
+        ends = {
+            (record.topic, partition): LogOffset(0, barrier.offset, barrier.leader_epoch)
+            for partition, barrier in record.barrier.items()
+        }
+        keys = [(record.topic, partition) for partition in range(record.partitions)]
+        told, recent = await together(self._source.describe_producers(keys), self.recent.read_to(ends, deadline))
+        for (topic, partition), (error, producers) in told.items():
+            if error:
+                raise Refused("no-barrier", f"the producers of {topic}-{partition} cannot be read (error {error})")
+            for producer in producers:
+                if producer.txn_start_offset >= 0:
+                    raise Refused(
+                        "open-transaction",
+                        f"producer id {producer.producer_id} has a transaction open on {topic}-{partition}",
+                    )
+        return self._marks(record, {key: producers for key, (_, producers) in told.items()}, recent)
+
+    async def write(self, record: TopicRecord, marks: Mapping[int, tuple[ProducerMark, ...]]) -> None:
+        """Put the table into the state log, where every router reads it before the flip.
+
+        A new controller may write it again: later marks of the same fence say the same.
+        """
+        for chunk in barrier_chunks(record.link, record.topic, record.fence_epoch, marks):
+
+            def decide(state: State, wanted: BarrierRecord = chunk) -> Record | None:
+                return None if state.records.get(wanted.key) == wanted else wanted
+
+            await self._log.append(decide)
+
+    def _marks(
+        self,
+        record: TopicRecord,
+        producers: Mapping[tuple[str, int], tuple[ProducerState, ...]],
+        recent: Mapping[tuple[str, int], tuple[ProducerMark, ...]],
+    ) -> _Marks:
+        """Marks from routers, broker and log, in the ids that clients know."""
+        link = self._log.state.link(record.link)
+        assert link is not None
+        shift = id_shift(link.target.cluster_id, link.uuid, record.generation)
+        marks: dict[int, list[ProducerMark]] = {p: [] for p in range(record.partitions)}
+        stored = [
+            (partition, state.producer_id, state.producer_epoch, state.last_sequence)
+            for (_, partition), states in producers.items()
+            for state in states
+            if state.last_sequence >= 0
+        ]
+        stored += [
+            (partition, mark.producer_id, mark.epoch, mark.last_sequence)
+            for (_, partition), found in recent.items()
+            for mark in found
+        ]
+        for partition, producer_id, epoch, last_sequence in stored:
+            if 0 <= producer_id - shift < DIRECT_LIMIT:
+                marks[partition].append(ProducerMark(producer_id - shift, epoch, last_sequence))
+        for presence in self._log.alive(RouterPresence):
+            ack = presence.fences.get(record.key)
+            if ack is not None and ack.epoch == record.fence_epoch:
+                for partition, seen in ack.producers.items():
+                    marks.setdefault(partition, []).extend(seen)
+        return {p: merge_marks(found) for p, found in marks.items() if found}

@@ -1,0 +1,136 @@
+"""A unit is promoted whole or goes back whole: topics that transactions write, and groups whose positions they commit.
+
+A  A topic of a unit is proven when all of its topics stand at their barriers (`promote`, rules B and C).
+B  One record decides: the first flip. It is written on a state in which every other topic is still the record that was
+   proven, and every group that follows is staged, and it names them (`TopicRecord.unit`).
+C  From that record on none of them has a way back. It says all that their flips need, so that whoever drives them
+   next asks nobody. Routers hold a topic until its own flip, and so no transaction begins in between.
+D  How far each has come before that is in the controller's memory only: after a crash all prove themselves anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kmigrate.errors import Refused
+from kmigrate.model.coupling import unit_of
+from kmigrate.model.lifecycle import PROMOTING, GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, PromotedUnit, ProvenTopic, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.state.log import StateLog
+
+__all__ = [
+    "Rendezvous",
+    "decided",
+    "group_decided",
+    "not_asked_for",
+    "not_staged",
+    "unit_to_flip",
+    "wait_for_unit",
+]
+
+_PAUSE_S = 0.005
+
+
+@dataclass(slots=True)
+class Rendezvous:
+    """How far the promotes of one controller have come, for those that wait for each other; by link and topic (D)."""
+
+    pending: set[tuple[str, str]] = field(default_factory=set)
+    """Topics that wait for nothing but their groups before they are fenced."""
+    at_barrier: set[tuple[str, str]] = field(default_factory=set)
+    proven: dict[tuple[str, str], tuple[TopicRecord, ProvenTopic]] = field(default_factory=dict)
+    """Each with the record that it was proven of."""
+
+    def leave(self, link: str, topic: str) -> None:
+        """A topic's promote is over, or begins anew."""
+        self.pending.discard((link, topic))
+        self.at_barrier.discard((link, topic))
+        self.proven.pop((link, topic), None)
+
+
+def _unit(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[GroupRecord]]:
+    """The other topics of a topic's unit that this link mirrors, and its groups that follow and are not promoted."""
+    names, groups = unit_of(state.transactions(record.link), [record.topic])
+    topics = [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
+    known = [group for name in sorted(groups) if (group := state.group(record.link, name)) is not None]
+    return topics, [g for g in known if g.mode is GroupMode.FOLLOW and g.phase is not GroupPhase.PROMOTED]
+
+
+def not_staged(state: State, record: TopicRecord) -> str | None:
+    """A coupled group whose positions do not stand on the target yet; Refused where its promote was given up."""
+    return _unstaged(_unit(state, record)[1])
+
+
+def _unstaged(groups: Iterable[GroupRecord]) -> str | None:
+    for group in groups:
+        if group.phase is GroupPhase.MIRRORED and group.reason:
+            raise Refused("coupled-group", f"the promote of group {group.group} was given up: {group.reason}")
+        if not group.staged:
+            return f"the positions of group {group.group}, which its transactions commit, are not on the target yet"
+    return None
+
+
+def not_asked_for(state: State, record: TopicRecord) -> str | None:
+    """A coupled topic that is not being promoted, too."""
+    return _unasked(record, _unit(state, record)[0])
+
+
+def _unasked(record: TopicRecord, others: Iterable[TopicRecord]) -> str | None:
+    for other in others:
+        if other.phase not in PROMOTING and other.phase is not TopicPhase.PROMOTED:
+            why = f": {other.reason}" if other.reason else ""
+            return f"{other.topic}, which is written together with {record.topic}, is not being promoted{why}"
+    return None
+
+
+async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: Rendezvous, deadline: float) -> None:
+    """Until every coupled topic stands at its barrier, too: one that is given up takes the others back."""
+    while True:
+        others, _ = _unit(log.state, record)
+        against = _unasked(record, others)
+        if against is not None:
+            raise Refused("coupled-topics", against)
+        left = [other for other in others if other.phase is not TopicPhase.PROMOTED]
+        waits = [other.topic for other in left if (other.link, other.topic) not in rendezvous.at_barrier]
+        if not waits:
+            return
+        if monotonic() > deadline:
+            raise Refused("coupled-topics", f"{', '.join(waits)} did not reach its barrier in time")
+        await sleep(_PAUSE_S)
+
+
+def unit_to_flip(state: State, record: TopicRecord, rendezvous: Rendezvous) -> PromotedUnit | None:
+    """What is flipped with a topic (rule B), None while another topic of its unit is not as it was proven.
+
+    Raises Refused where a topic or a group of it was given up.
+    """
+    others, groups = _unit(state, record)
+    for ref, against in (("coupled-topics", _unasked(record, others)), ("coupled-group", _unstaged(groups))):
+        if against is not None:
+            raise Refused(ref, against)
+    topics: dict[str, ProvenTopic] = {}
+    for other in others:
+        if other.phase is TopicPhase.PROMOTED:
+            continue
+        known = rendezvous.proven.get((other.link, other.topic))
+        if known is None or known[0] != other:
+            return None
+        topics[other.topic] = known[1]
+    return PromotedUnit(topics, tuple(group.group for group in groups))
+
+
+def decided(state: State, record: TopicRecord) -> ProvenTopic | None:
+    """What another topic's flip says of one that is flipped with it; None while none names its present fence."""
+    for other in state.topics(record.link):
+        named = other.unit.topics.get(record.topic)
+        if named is not None and named.fence_epoch == record.fence_epoch:
+            return named
+    return None
+
+
+def group_decided(state: State, link: str, group: str) -> bool:
+    """Whether a flip names a group that is promoted with it."""
+    return any(group in other.unit.groups for other in state.topics(link))
