@@ -5,6 +5,7 @@
     ├── Refused             exit 3   a guard said no; nothing was changed
     ├── ParityMismatch      exit 4   source and target differ
     ├── WaitTimedOut        exit 5   a condition did not come true in time; the intent stays
+    ├── Interrupted         exit 130 a person ended the wait for something that goes on without him
     └── Failed              exit 1   something broke while acting
         ├── Unreachable              no broker of a cluster answers
         ├── AuthenticationFailed     TLS or SASL: broker and we do not agree on who is who
@@ -26,6 +27,7 @@ __all__ = [
     "BrokerRefused",
     "Diverged",
     "Failed",
+    "Interrupted",
     "KmigrateError",
     "ParityMismatch",
     "ProtocolViolation",
@@ -89,6 +91,12 @@ class WaitTimedOut(KmigrateError):
     """A condition did not come true within its deadline; what was intended stays written."""
 
     exit_code = 5
+
+
+class Interrupted(KmigrateError):
+    """Ctrl-C while a call waited for what others do: that goes on, and is said."""
+
+    exit_code = 130
 
 
 class Failed(KmigrateError):

@@ -16,6 +16,7 @@ from kmigrate.cli.options import NoWait, PlanOnly, Timeout, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.leaving import clients_table, ending
 from kmigrate.cli.views.plans import plan_view
+from kmigrate.cli.waiting import interruptible
 from kmigrate.model.routes import finished
 from kmigrate.workflow import verbs
 from kmigrate.workflow.bootstraps import Leads
@@ -67,7 +68,8 @@ async def finish(
         made, asked = await verbs.finish_link(estate, link, given, seconds, clients_known=clients_known)
         if no_wait:
             return plan_answer(made)
-        with _watched(call) as say:
+        keep = f"to keep who is left: kmigrate link finish {link} --undo"
+        with interruptible("clients to leave", "routers go on letting them leave", keep), _watched(call) as say:
             await verbs.wait_left(estate, link, timeout, say)
         left = verbs.left_behind(estate, 0)
         gone = finished(estate.log.state)

@@ -15,7 +15,7 @@ from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
-from kmigrate.cli.waiting import need_controller, watched_groups
+from kmigrate.cli.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched_groups
 from kmigrate.errors import Refused
 from kmigrate.model.records import encode_record
 from kmigrate.workflow import verbs
@@ -96,10 +96,11 @@ async def promote(
         made = await verbs.promote_groups(estate, name, groups)
         if no_wait:
             return plan_answer(made)
-        if looked.changes:
-            await need_controller(estate, timeout)
-        with watched_groups(call, name, groups) as say:
-            records = await verbs.wait_groups(estate, name, groups, timeout, say)
+        with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
+            if looked.changes:
+                await need_controller(estate, timeout)
+            with watched_groups(call, name, groups) as say:
+                records = await verbs.wait_groups(estate, name, groups, timeout, say)
         json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
         return Answer(json, Stack(plan_view(made), groups_table(records)))
 

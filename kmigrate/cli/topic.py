@@ -23,7 +23,7 @@ from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
 from kmigrate.cli.views.tables import facts, phase_text, topics_table
-from kmigrate.cli.waiting import need_mirror, watched_topics
+from kmigrate.cli.waiting import interruptible, need_mirror, watched_topics
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord, encode_record
@@ -107,10 +107,11 @@ async def mirror(
         made = dataclasses.replace(made, changes=(*made.changes, *engined))
         if no_wait:
             return plan_answer(made)
-        if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
-            await need_mirror(estate, name, timeout)
-        with watched_topics(call, estate, name, topics) as say:
-            records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
+        with interruptible(f"{', '.join(topics)} to be mirroring", "the mirror goes on with it"):
+            if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
+                await need_mirror(estate, name, timeout)
+            with watched_topics(call, estate, name, topics) as say:
+                records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
         if options.engine != "daemon":
             return await _mirror_by(call, estate, name, topics, options, made)
         json = {**made.as_json(), "topics": [encode_record(record) for record in records]}

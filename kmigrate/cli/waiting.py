@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kmigrate.cli.call import Call
-from kmigrate.errors import WaitTimedOut
+from kmigrate.errors import Interrupted, WaitTimedOut
 from kmigrate.model.records import ControllerPresence, CopyEngine, MirrorPresence
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
 
-__all__ = ["need_controller", "need_mirror", "watched_groups", "watched_topics"]
+__all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched_groups", "watched_topics"]
 
 _GRACE_SECONDS = 4.0
 """A process that has just been started gets this long to say its first word."""
@@ -50,6 +51,23 @@ async def _need(estate: Estate, runs: Callable[[], bool], timeout: float, ref: s
                 next_step="kmigrate run",
             )
         await estate.log.changed(left)
+
+
+CONTROLLER_GOES_ON = (
+    "it goes on: the controller carries it out, or gives it up with the reason where a guard or a deadline says no"
+)
+"""What is true of a promote that nobody waits for."""
+
+
+@contextmanager
+def interruptible(what: str, still_true: str, next_step: str = "kmigrate status --watch") -> Iterator[None]:
+    """Ctrl-C ends the wait and not what is waited for: others carry that out, so it has to be said."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise Interrupted(
+            "interrupted", f"stopped waiting for {what}", still_true=still_true, next_step=next_step
+        ) from None
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""A call that waits for what others carry out: whoever stops waiting is told that it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cli.app import main
+from kmigrate.cli.call import Call
+from kmigrate.cli.exits import Exit
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
+PENDING = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
+PROMOTING = GroupRecord("l", "g", GroupPhase.PROMOTING, 1)
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT as a terminal's processes have it: one that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["promote", "t"], "stopped waiting for the promote of t"),
+        (["group", "promote", "g"], "stopped waiting for the promote of group g"),
+    ],
+)
+def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
+    words: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def source(_: LinkRecord) -> tuple[None, None]:
+        return None, None
+
+    @asynccontextmanager
+    async def opened(_: Call) -> AsyncIterator[Any]:
+        asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGINT)
+        log = MemoryLog(LINK, PENDING, PROMOTING)
+        yield SimpleNamespace(log=log, source=source, waits_for=lambda _: "")
+
+    config = tmp_path / "kmigrate.toml"
+    config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
+    monkeypatch.setattr(Call, "estate", opened)
+    code = main([*words, "--config", str(config), "--json", "--yes", "--timeout", "5"])
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["error"], told["exit_code"]) == (Exit.INTERRUPTED, "interrupted", 130)
+    assert told["what"] == what
+    assert told["still_true"].startswith("it goes on: the controller carries it out")
+    assert told["next"] == "kmigrate status --watch"
