@@ -99,7 +99,7 @@ async def promote(
         with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
             if looked.changes:
                 await need_controller(estate, timeout)
-            with watched_groups(call, name, groups) as say:
+            with watched_groups(call, estate, name, groups) as say:
                 records = await verbs.wait_groups(estate, name, groups, timeout, say)
         json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
         return Answer(json, Stack(plan_view(made), groups_table(records)))

@@ -17,7 +17,14 @@ from kmigrate.cli.output import Answer
 from kmigrate.cli.verify import compare_new
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.tables import parity_view, table
-from kmigrate.cli.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, need_mirror, watched_topics
+from kmigrate.cli.waiting import (
+    CONTROLLER_GOES_ON,
+    interruptible,
+    need_controller,
+    need_mirror,
+    watched_groups,
+    watched_topics,
+)
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PromoteTerms, RouterPresence, TopicRecord, encode_record
 from kmigrate.net.clock import monotonic, now_ms
@@ -92,7 +99,8 @@ async def promote(
                 await need_controller(estate, timeout)
             with watched_topics(call, estate, name, topics) as say:
                 records = await verbs.wait_topics(estate, name, topics, {TopicPhase.PROMOTED}, timeout, say)
-            opened = await verbs.wait_groups(estate, name, groups, timeout)
+            with watched_groups(call, estate, name, groups) as say:
+                opened = await verbs.wait_groups(estate, name, groups, timeout, say)
         holds = await _holds(estate, records)
         json = {
             **made.as_json(),

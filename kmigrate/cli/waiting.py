@@ -84,12 +84,13 @@ def watched_topics(call: Call, estate: Estate, link: str, topics: list[str]) -> 
 
 
 @contextmanager
-def watched_groups(call: Call, link: str, groups: list[str]) -> Iterator[Callable[[State], None]]:
+def watched_groups(call: Call, estate: Estate, link: str, groups: list[str]) -> Iterator[Callable[[State], None]]:
+    """The same for groups."""
     with call.out.waiting("waiting") as waiting:
 
         def say(state: State) -> None:
             records = [state.group(link, group) for group in groups]
-            words = [f"{r.group}: {r.phase}{f' ({r.reason})' if r.reason else ''}" for r in records if r is not None]
-            waiting.say("; ".join(words))
+            why = [(r, r.reason or estate.waits_for(r)) for r in records if r is not None]
+            waiting.say("; ".join(f"{r.group}: {r.phase}{f' ({reason})' if reason else ''}" for r, reason in why))
 
         yield say

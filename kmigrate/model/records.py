@@ -658,7 +658,7 @@ class ControllerPresence:
     active: bool
     interval_ms: int
     waits: Mapping[str, str] = field(default_factory=dict)
-    """What promotes wait for, by topic record."""
+    """What promotes of topics and groups wait for, or are tried again for, by record."""
 
     @property
     def key(self) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.errors import Failed, KmigrateError, Unreachable
-from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
+from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import ControllerPresence, GroupRecord, LeaseRecord, Record, TopicRecord
 from kmigrate.model.state import State
@@ -60,12 +61,13 @@ class Controller:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._rendezvous = Rendezvous()
         self._waits: dict[str, str] = {}
+        """What promotes and handovers wait for, by record."""
+        self._troubles: dict[str, str] = {}
+        """What the last try of one ended with that is tried again, by record."""
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
         self._keeping: asyncio.Task[None] | None = None
         self._started = monotonic()
-        self.trouble: KmigrateError | None = None
-        """The newest error of an act that is tried again, None when all is well."""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -85,11 +87,10 @@ class Controller:
 
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
-        try:
-            waits = dict(islice(self._waits.items(), _TOLD))
+        told = self._troubles | self._waits
+        waits = dict(islice(told.items(), _TOLD))
+        with suppress(Unreachable):  # it is said again
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
-        except Unreachable as error:
-            self.trouble = error
 
     async def _lead(self) -> bool:
         """Whether this instance holds the lease, taking it where its holder is silent."""
@@ -104,10 +105,8 @@ class Controller:
             now = state.lease(_LEASE)
             return LeaseRecord(_LEASE, self._instance, (seen.term if seen else 0) + 1) if now == seen else None
 
-        try:
+        with suppress(Failed):  # it is tried again by the next look
             await self._log.append(decide, timeout=10.0)
-        except Failed as error:
-            self.trouble = error
         return False
 
     def _holder_alive(self, lease: LeaseRecord) -> bool:
@@ -128,14 +127,23 @@ class Controller:
         """Start a task for every intent that has none."""
         for key in [k for k, task in self._busy.items() if task.done()]:
             del self._busy[key]
-        for record in self._log.state.topics():
-            pending = record.phase in (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
-            due = pending or record.unsettled or may_come_off(self._log, record)
-            if due and record.key not in self._busy:
-                self._busy[record.key] = self._tasks.start(self._promote(record), f"promote {record.topic}")
-        for group in self._log.state.groups():
-            if group.phase is GroupPhase.PROMOTING and group.key not in self._busy:
+        topics = [record for record in self._log.state.topics() if self._due(record)]
+        groups = [record for record in self._log.state.groups() if record.phase is GroupPhase.PROMOTING]
+        due = {topic.key for topic in topics} | {group.key for group in groups}
+        self._troubles = {key: why for key, why in self._troubles.items() if key in due}
+        for topic in topics:
+            if topic.key not in self._busy:
+                self._busy[topic.key] = self._tasks.start(self._promote(topic), f"promote {topic.topic}")
+        for group in groups:
+            if group.key not in self._busy:
                 self._busy[group.key] = self._tasks.start(self._hand_over(group), f"hand over {group.group}")
+
+    def _due(self, record: TopicRecord) -> bool:
+        return record.phase in PROMOTING or record.unsettled or may_come_off(self._log, record)
+
+    def _fails(self, record: TopicRecord | GroupRecord, error: KmigrateError) -> None:
+        """The intent stays in the state log and is taken up again: who waits for it is told why it does not get on."""
+        self._troubles[record.key] = f"tried again: {error.ref}: {error.what}"
 
     async def _promote(self, record: TopicRecord) -> None:
         try:
@@ -155,8 +163,9 @@ class Controller:
                 self._rendezvous,
                 self._waits,
             ).run()
+            self._troubles.pop(record.key, None)
         except KmigrateError as error:
-            self.trouble = error  # the intent stays in the state log and is taken up again
+            self._fails(record, error)
 
     async def _hand_over(self, record: GroupRecord) -> None:
         try:
@@ -188,17 +197,16 @@ class Controller:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
                     record.link, record.group, self._log, source_admin, carry, gather_s, drain_s,
-                    self._rendezvous.pending,
+                    self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return
             done = await carry()
             changed = replace(record, written=done, promoted_ms=now_ms(), reason="")
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
-            self.trouble = error
-            if record.mode is GroupMode.FOLLOW:
-                return  # it has given up by itself, with the reason
-            await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
+            self._fails(record, error)
+            if record.mode is not GroupMode.FOLLOW:  # that gives up by itself, with the reason
+                await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
 
     def _maps_of(self, link: str) -> Callable[[str], Awaitable[Mapping[int, OffsetMap]]]:
         positions = Positions(self._estate.target, self._log)

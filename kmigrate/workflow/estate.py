@@ -8,7 +8,7 @@ from types import TracebackType
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
-from kmigrate.model.records import ClusterRef, ControllerPresence, LinkRecord, Record, TopicRecord
+from kmigrate.model.records import ClusterRef, ControllerPresence, GroupRecord, LinkRecord, Record, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
@@ -75,7 +75,7 @@ class Estate:
             )
         return client, admin
 
-    def waits_for(self, record: TopicRecord) -> str:
+    def waits_for(self, record: TopicRecord | GroupRecord) -> str:
         """What a promote waits for, in the words of the controller that carries it out; '' where it says nothing."""
         words = (word.waits.get(record.key, "") for word in self.log.alive(ControllerPresence))
         return next(filter(None, words), "")

@@ -18,14 +18,14 @@ D  Once the flip of these topics names it there is no way but forward (`unit`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.members import member_mark
-from kmigrate.model.records import GroupRecord, Record
+from kmigrate.model.records import GroupRecord, Record, group_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
@@ -52,6 +52,8 @@ class FollowHandover:
     drain_s: float
     ready: Collection[tuple[str, str]] = ()
     """Topics, by link, that wait for nothing but their groups; all promotes of a controller share it."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """What it waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
 
     async def run(self) -> None:
         try:
@@ -71,6 +73,8 @@ class FollowHandover:
         except KmigrateError as error:
             await self._give_up(error)
             raise
+        finally:
+            self._waits_for(None)
 
     # facts
 
@@ -79,6 +83,14 @@ class FollowHandover:
         if record is None or record.phase is not GroupPhase.PROMOTING:
             raise Refused("not-promoting", f"group {self.group} is not being promoted any more")
         return record
+
+    def _waits_for(self, why: str | None) -> None:
+        """Tell what is waited for, if anything."""
+        key = group_key(self.link, self.group)
+        if why is None:
+            self.waits.pop(key, None)
+        else:
+            self.waits[key] = why
 
     def _unit(self, state: State) -> dict[str, TopicPhase]:
         """The phase of each topic that is written in transactions with this group's positions (C)."""
@@ -105,6 +117,7 @@ class FollowHandover:
             refuse_members(self.group, await self._outsiders(missing))
             if monotonic() > deadline:
                 raise Refused("members-not-joined", f"{_named(missing)} did not join anew in {self.gather_s:g} s")
+            self._waits_for(f"{_named(missing)} to join anew")
             await self.log.changed(_PAUSE_S)
             await sleep(_PAUSE_S / 2)
 
@@ -114,6 +127,7 @@ class FollowHandover:
         while left := [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]:
             if monotonic() > deadline:
                 raise Refused("coupled-topics", f"{', '.join(left)} was not ready to be promoted with it")
+            self._waits_for(f"{', '.join(left)} to be ready to be promoted with it")
             await self.log.changed(_PAUSE_S)
 
     async def _outsiders(self, members: list[GroupMember]) -> list[GroupMember]:
@@ -127,7 +141,9 @@ class FollowHandover:
         epoch = self.log.state.epoch
 
         def drained(_: State) -> bool | None:
-            return True if undrained_router(self.log, self.group, epoch) is None else None
+            why = undrained_router(self.log, self.group, epoch)
+            self._waits_for(why)
+            return True if why is None else None
 
         try:
             await self.log.wait(drained, self.drain_s, "every router to freeze the group")
@@ -147,6 +163,7 @@ class FollowHandover:
             return None if waiting else True
 
         what = f"the topics that transactions of group {self.group} write"
+        self._waits_for(f"{what} to be promoted")
         try:
             await self.log.wait(flipped, self.gather_s, what)
         except WaitTimedOut as late:

@@ -81,7 +81,10 @@ class TopicPromotion:
         self.table = BarrierTable(self.log, self.source)
 
     async def run(self) -> None:
-        """Go on from whatever phase the state log shows; un-fence on failure before the flip (D)."""
+        """Go on from whatever phase the state log shows; un-fence on failure before the flip (D).
+
+        What fails where there is no way back is raised: it has to be tried again.
+        """
         try:
             while (record := self._record()) is not None:
                 if may_come_off(self.log, record):
@@ -101,6 +104,8 @@ class TopicPromotion:
                     case _:
                         return
         except KmigrateError as error:
+            if self._may_go_back(self.log.state) is None:
+                raise
             await self._unfence(error)
         finally:
             self.rendezvous.leave(self.link, self.topic)
@@ -397,12 +402,17 @@ class TopicPromotion:
 
     # the way back
 
+    def _may_go_back(self, state: State) -> TopicRecord | None:
+        record = state.topic(self.link, self.topic)
+        going = record is not None and record.phase in PROMOTING and decided(state, record) is None
+        return record if going else None
+
     async def _unfence(self, error: KmigrateError) -> None:
         """Back to mirroring with the reason, unless a flip has decided already (rule D)."""
 
         def decide(state: State) -> Record | None:
-            record = state.topic(self.link, self.topic)
-            if record is None or record.phase not in PROMOTING or decided(state, record) is not None:
+            record = self._may_go_back(state)
+            if record is None:
                 return None
             return replace(
                 record,

@@ -125,6 +125,8 @@ class GroupStatus:
     mode: GroupMode = GroupMode.HOLD
     direct_members: int = -1
     """Of a group that follows: members on the source that no router carries; −1 where unknown."""
+    promote_waits_for: str = ""
+    """What its promote waits for, in the words of the controller, or ''."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +387,7 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
     words = words_on(estate.log, group.group)
     known = {mark for word in words for mark in word.members}
     direct = sum(member_mark(member.member_id) not in known for member in members) if words else -1
+    waits = estate.waits_for(group)
     return GroupStatus(
-        group.link, group.group, group.phase, group.reason, members, on_target, lag, group.mode, direct
+        group.link, group.group, group.phase, group.reason, members, on_target, lag, group.mode, direct, waits
     )

@@ -173,7 +173,7 @@ def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
             f"{len(group.source_members)} members",
             f"{_figure(group.target_members)} members",
             _figure(group.lag),
-            group.reason,
+            group.reason or (f"its promote waits: {group.promote_waits_for}" if group.promote_waits_for else ""),
         )
     return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kmigrate.errors import Failed, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
@@ -49,8 +49,7 @@ async def wait_topics(
         return await estate.log.wait(look, timeout, what)
     except WaitTimedOut as late:
         records = [record for topic in topics if (record := estate.log.state.topic(link, topic)) is not None]
-        why = {record.topic: estate.waits_for(record) for record in records}
-        raise _late(estate, link, late, [f"{topic}: {told}" for topic, told in why.items() if told]) from late
+        raise _late(estate, link, late, {record.topic: estate.waits_for(record) for record in records}) from late
 
 
 async def wait_groups(
@@ -80,12 +79,14 @@ async def wait_groups(
     try:
         return await estate.log.wait(look, timeout, f"group {', '.join(groups)} to be promoted")
     except WaitTimedOut as late:
-        raise _late(estate, link, late) from late
+        records = [record for group in groups if (record := estate.log.state.group(link, group)) is not None]
+        raise _late(estate, link, late, {record.group: estate.waits_for(record) for record in records}) from late
 
 
-def _late(estate: Estate, link: str, late: WaitTimedOut, why: Collection[str] = ()) -> WaitTimedOut:
+def _late(estate: Estate, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
+    """With what each topic or group waits for."""
     if mirror_runs(estate, link):
-        what = "; ".join((late.what, *why))
+        what = "; ".join((late.what, *(f"{name}: {told}" for name, told in why.items() if told)))
         return WaitTimedOut(late.ref, what, still_true=late.still_true, next_step=late.next_step)
     return WaitTimedOut(
         "no-mirror-running",

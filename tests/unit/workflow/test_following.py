@@ -75,6 +75,7 @@ class Stage:
     carried: list[GroupRecord] = field(default_factory=list)
     ready: set[tuple[str, str]] = field(default_factory=set)
     fails: KmigrateError | None = None
+    waits: dict[str, str] = field(default_factory=dict)
 
     def says(self, *, applied: int = 1 << 30, **word: object) -> None:
         self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupWord(**word)}))  # type: ignore[arg-type]
@@ -93,8 +94,9 @@ class Stage:
 
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(
-            "l", "g", self.log, self.source, self.carry, gather_s, drain_s, self.ready  # type: ignore[arg-type]
-        ).run()
+            "l", "g", self.log, self.source, self.carry, gather_s, drain_s,  # type: ignore[arg-type]
+            self.ready, self.waits,
+        ).run()  # fmt: skip
 
 
 def stage(*records: Record) -> Stage:
@@ -139,6 +141,20 @@ def test_a_member_that_does_not_join_in_time_is_named() -> None:
     made.says(members=(member_mark("m-1"),))
     refused(made, "members-not-joined", gather_s=0.2)
     assert "shop at /10.0.0.1" in made.group.reason
+    assert made.waits == {}
+
+
+def test_what_a_handover_waits_for_is_told_meanwhile() -> None:
+    made = stage()
+    made.says(members=(member_mark("m-1"),))
+
+    async def scenario() -> None:
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(0.05)
+        assert made.waits == {GROUP.key: "shop at /10.0.0.1 (m-1) to join anew"}
+        running.cancel()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("applied", "in_flight"), [(0, 0), (1 << 30, 1)])

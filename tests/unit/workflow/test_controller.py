@@ -1,0 +1,60 @@
+"""The controller: what it fails at and tries again is told to who waits for it, by name."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.errors import Unreachable
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import ControllerPresence, GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.workflow.controller import Controller
+from kmigrate.workflow.estate import Estate
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.test_promote import LINK
+
+TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
+GROUP = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
+
+
+@dataclass
+class Dark:
+    """An estate whose source does not answer."""
+
+    log: MemoryLog
+    target: Any = None
+    target_admin: Any = None
+
+    async def source(self, _: LinkRecord) -> Any:
+        raise Unreachable("no-broker", "no broker of s answers")
+
+    def waits_for(self, record: TopicRecord | GroupRecord) -> str:
+        return Estate.waits_for(cast("Any", self), record)
+
+
+async def acted(controller: Controller) -> None:
+    """One look, what comes of it, and the word about it."""
+    controller._act()
+    await asyncio.wait(controller._busy.values() or [asyncio.ensure_future(asyncio.sleep(0))])
+    await controller._announce(True)
+
+
+@pytest.mark.parametrize("record", [TOPIC, GROUP])
+def test_a_controller_that_cannot_get_on_says_so_of_each_topic_and_group(record: TopicRecord | GroupRecord) -> None:
+    async def scene() -> None:
+        estate = Dark(MemoryLog(LINK, record))
+        controller = Controller(cast("Any", estate), "c")
+        for _ in range(2):
+            await acted(controller)
+            assert estate.waits_for(record) == "tried again: no-broker: no broker of s answers"
+        phase: Any = TopicPhase.MIRRORING if isinstance(record, TopicRecord) else GroupPhase.MIRRORED
+        over: Record = replace(record, phase=phase)
+        await estate.log.append(lambda _: over)
+        await acted(controller)
+        assert estate.waits_for(record) == "", "nobody tries it again"
+        assert [word.waits for word in estate.log.alive(ControllerPresence)] == [{}]
+
+    asyncio.run(scene())
