@@ -92,6 +92,9 @@ async def promote(
         if plan:
             return plan_answer(looked)
         if looked.changes:
+            if not yes:
+                for warning in looked.warnings:
+                    call.out.note(f"warning: {warning}")
             call.confirm(yes, f"Promote {', '.join(groups)}? Their members read from the target afterwards")
         made = await verbs.promote_groups(estate, name, groups)
         if no_wait:

@@ -304,6 +304,10 @@ class GroupRecord:
     force: bool = False
     asked_ms: int = 0
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    unread: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Records that it had not read when it was promoted, and that were never copied: the mirror began behind them."""
+    read_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Records that it had read on the target before its promote, beyond the positions that were carried over."""
     promoted_ms: int = 0
     granted_acls: tuple[Acl, ...] = ()
     """Rules that kmigrate put on the target."""

@@ -22,7 +22,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.following import FollowHandover
-from kmigrate.workflow.handover import Written, hand_over, members_left
+from kmigrate.workflow.handover import HandedOver, hand_over, members_left
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.positions import Positions
@@ -180,7 +180,7 @@ class Controller:
                     return await still_direct(self._log, source_admin, record.group)
                 return await members_left(source_admin, record.group)
 
-            async def carry() -> Written:
+            async def carry() -> HandedOver:
                 topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
                 return await hand_over(
                     record.group,
@@ -200,8 +200,7 @@ class Controller:
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return
-            done = await carry()
-            changed = replace(record, written=done, promoted_ms=now_ms(), reason="")
+            changed = replace((await carry()).on(record), promoted_ms=now_ms(), reason="")
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
             self._fails(record, error)

@@ -29,7 +29,7 @@ from kmigrate.model.records import GroupRecord, Record, group_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.handover import Written, refuse_members
+from kmigrate.workflow.handover import HandedOver, refuse_members
 from kmigrate.workflow.membership import still_direct, undrained_router, words_on
 from kmigrate.workflow.unit import group_decided
 
@@ -46,7 +46,7 @@ class FollowHandover:
     group: str
     log: StateLog
     source: Admin
-    carry: Callable[[], Awaitable[Written]]
+    carry: Callable[[], Awaitable[HandedOver]]
     """Reads the positions on the source and writes them on the target."""
     gather_s: float
     drain_s: float
@@ -65,7 +65,7 @@ class FollowHandover:
                     await self._gather()
                 await self._write(replace(record, frozen=True))
             await self._drained()
-            record = replace(self._record(), written=await self.carry())
+            record = (await self.carry()).on(self._record())
             if self._waiting_topics(self.log.state):
                 record = await self._write(replace(record, staged=True))
                 await self._topics_flipped()
@@ -198,9 +198,8 @@ class FollowHandover:
                 return self._opened(record)  # rule D
             phase = advance_group(record.phase, GroupEvent.GIVE_UP)
             why = f"{error.ref}: {error.what}"
-            return replace(
-                record, phase=phase, since_ms=now_ms(), frozen=False, staged=False, written={}, reason=why
-            )
+            before = HandedOver({}).on(record)
+            return replace(before, phase=phase, since_ms=now_ms(), frozen=False, staged=False, reason=why)
 
         await self.log.append(decide)
 

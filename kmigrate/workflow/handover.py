@@ -3,6 +3,10 @@
 Order (C12): nobody on the source (but through a router) → read stable offsets → wait until the target holds every
 record below them → translate by the topic's offset map (one run where offsets are identical: a position stays what it
 is) → write with leader epoch −1 and the metadata string → read back → look at the source once more → open.
+Two kinds of positions are not what they were, and are counted: one before the first mirrored offset goes to that, and
+what lies between is read by nobody; one that the group has on the target already gives way to the source's, which its
+members there may have been ahead of. The source is the truth (AL-22): who believed the target's would pass over what
+nobody has read.
 All or nothing: a group whose handover stops anywhere before `open` is mirrored as before, and nothing that was
 written to the target is seen by a consumer, because the routers still hold the group.
 """
@@ -10,18 +14,36 @@ written to the target is seen by a consumer, because the routers still hold the 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
-from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
 from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
+from kmigrate.model.records import GroupRecord
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["Written", "hand_over", "members_left", "refuse_members"]
+__all__ = [
+    "ByPartition", "HandedOver", "Wanted", "hand_over", "members_left", "read_again", "refuse_members", "unread"
+]  # fmt: skip
 
-Written = Mapping[str, Mapping[int, int]]
-"""The positions that were written to the target, by topic and partition."""
+ByPartition = Mapping[str, Mapping[int, int]]
+"""A number for each partition, by topic."""
+Wanted = dict[tuple[str, int], CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What was written to the target, and what of it was moved (`GroupRecord`)."""
+
+    written: ByPartition
+    unread: ByPartition = field(default_factory=dict)
+    read_again: ByPartition = field(default_factory=dict)
+
+    def on(self, record: GroupRecord) -> GroupRecord:
+        """The group's record with this in it."""
+        return replace(record, written=self.written, unread=self.unread, read_again=self.read_again)
 
 
 async def members_left(source: Admin, group: str) -> Sequence[GroupMember]:
@@ -53,7 +75,7 @@ async def hand_over(
     source: ClusterClient,
     target: ClusterClient,
     timeout: float,
-) -> Written:
+) -> HandedOver:
     """Carry one group's positions over; `starts` is the first mirrored offset of each mirrored partition.
 
     A position in a topic that nobody mirrors is left out: the promote's guards have named it. One in a topic that is
@@ -63,7 +85,7 @@ async def hand_over(
     """
     refuse_members(group, await outsiders())
     told = await read_positions(source, group, timeout)
-    wanted: dict[tuple[str, int], CommittedOffset] = {}
+    wanted: Wanted = {}
     early = sorted({topic for topic, _ in told} & set(unready))
     if early:
         raise Refused(
@@ -77,7 +99,9 @@ async def hand_over(
             continue
         first = starts[topic].get(partition, 0)
         wanted[(topic, partition)] = CommittedOffset(max(committed.offset, first), committed.metadata)
+    left = await unread(source, told, starts)
     wanted = await _translate(group, target, wanted, maps_of, timeout)
+    again = read_again(wanted, await read_positions(target, group, timeout))
     failed = await write_positions(target, group, wanted)
     if failed:
         (topic, partition), why = next(iter(failed.items()))
@@ -99,13 +123,33 @@ async def hand_over(
             still_true="the group is still mirrored",
             next_step=f"find who commits for {group} on the source, then: kmigrate group promote {group}",
         )
-    written: dict[str, dict[int, int]] = {}
-    for (topic, partition), committed in wanted.items():
-        written.setdefault(topic, {})[partition] = committed.offset
-    return written
+    return HandedOver(_by_partition({key: committed.offset for key, committed in wanted.items()}), left, again)
 
 
-Wanted = dict[tuple[str, int], CommittedOffset]
+async def unread(
+    source: ClusterClient,
+    positions: Mapping[tuple[str, int], CommittedOffset],
+    starts: Mapping[str, Mapping[int, int]],
+) -> ByPartition:
+    """Records from a group's positions on that the source still has, and that lie before the first mirrored offset."""
+    firsts = {key: starts[key[0]].get(key[1], 0) for key in positions if key[0] in starts}
+    early = {key: first for key, first in firsts.items() if positions[key].offset < first}
+    kept = await source.list_offsets(dict.fromkeys(early, EARLIEST)) if early else {}
+    left = {key: first - max(positions[key].offset, kept[key].offset) for key, first in early.items()}
+    return _by_partition({key: count for key, count in left.items() if count > 0})
+
+
+def read_again(wanted: Wanted, on_target: Mapping[tuple[str, int], CommittedOffset]) -> ByPartition:
+    """Records between the positions to be carried over and those that the group has on the target already."""
+    ahead = {key: on_target[key].offset - at.offset for key, at in wanted.items() if key in on_target}
+    return _by_partition({key: count for key, count in ahead.items() if count > 0})
+
+
+def _by_partition(numbers: Mapping[tuple[str, int], int]) -> ByPartition:
+    found: dict[str, dict[int, int]] = {}
+    for (topic, partition), number in sorted(numbers.items()):
+        found.setdefault(topic, {})[partition] = number
+    return found
 
 
 async def _translate(

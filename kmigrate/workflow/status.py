@@ -127,6 +127,10 @@ class GroupStatus:
     """Of a group that follows: members on the source that no router carries; −1 where unknown."""
     promote_waits_for: str = ""
     """What its promote waits for, in the words of the controller, or ''."""
+    unread: int = 0
+    """Records that its promote left unread, because they were never copied (`GroupRecord`)."""
+    read_again: int = 0
+    """Records that it has read twice since its promote, because it had read them on the target before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +391,18 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
     words = words_on(estate.log, group.group)
     known = {mark for word in words for mark in word.members}
     direct = sum(member_mark(member.member_id) not in known for member in members) if words else -1
-    waits = estate.waits_for(group)
+    unread, again = (sum(sum(of.values()) for of in found.values()) for found in (group.unread, group.read_again))
     return GroupStatus(
-        group.link, group.group, group.phase, group.reason, members, on_target, lag, group.mode, direct, waits
+        group.link,
+        group.group,
+        group.phase,
+        group.reason,
+        members,
+        on_target,
+        lag,
+        group.mode,
+        direct,
+        estate.waits_for(group),
+        unread,
+        again,
     )

@@ -173,9 +173,16 @@ def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
             f"{len(group.source_members)} members",
             f"{_figure(group.target_members)} members",
             _figure(group.lag),
-            group.reason or (f"its promote waits: {group.promote_waits_for}" if group.promote_waits_for else ""),
+            _group_note(group),
         )
     return made
+
+
+def _group_note(group: GroupStatus) -> str:
+    waits = f"its promote waits: {group.promote_waits_for}" if group.promote_waits_for else ""
+    unread = f"{group.unread:,} records before the copy were left unread" if group.unread else ""
+    again = f"{group.read_again:,} records that it had read on the target were read again" if group.read_again else ""
+    return "; ".join(said for said in (group.reason or waits, unread, again) if said)
 
 
 def _figure(value: int) -> str:

@@ -24,6 +24,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.carried import moved_positions_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import check_mode, mode_for
 
@@ -155,7 +156,8 @@ async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) 
         )
         for m in members
     ]
-    return found + await _offset_guards(estate, link, source, record.group)
+    found += await _offset_guards(estate, link, source, record.group)
+    return found + await moved_positions_guards(estate, link, source, record.group)
 
 
 def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:

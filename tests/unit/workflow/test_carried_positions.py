@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +18,8 @@ from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.workflow import controller, handover
-from kmigrate.workflow.handover import Written, hand_over
+from kmigrate.workflow.handover import ByPartition, HandedOver, hand_over
+from kmigrate.workflow.verbs import carried as carried_guards
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK
 
@@ -29,12 +31,36 @@ class Target:
     async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
         return dict.fromkeys(wanted, LogOffset(0, 100, 0))
 
+    async def refresh(self, topics: Any) -> None: ...
+
+    async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
+        return dict.fromkeys(keys, LogOffset(0, 100, 0))
+
+
+class Source:
+    """Its logs begin at 20."""
+
+    async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
+        return dict.fromkeys(wanted, LogOffset(0, 20, 0))
+
 
 def carried(
     monkeypatch: pytest.MonkeyPatch, on_source: Positions, starts: Collection[str], unready: Collection[str]
-) -> tuple[Written, Positions]:
+) -> tuple[ByPartition, Positions]:
+    made, on_target = handed_over(monkeypatch, on_source, dict.fromkeys(starts, 0), unready)
+    return made.written, on_target
+
+
+def handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+    on_source: Positions,
+    starts: Mapping[str, int],
+    unready: Collection[str] = (),
+    before: Positions | None = None,
+) -> tuple[HandedOver, Positions]:
+    """`before` is what the group has on the target already."""
     target = Target()
-    on_target: Positions = {}
+    on_target: Positions = dict(before or {})
 
     async def read(client: Any, *_: Any, **__: Any) -> Positions:
         return on_target if client is target else on_source
@@ -53,11 +79,11 @@ def carried(
     monkeypatch.setattr(handover, "write_positions", write)
     made = hand_over(
         "g",
-        starts={topic: {0: 0} for topic in starts},
+        starts={topic: {0: first} for topic, first in starts.items()},
         unready=unready,
         maps_of=maps_of,
         outsiders=outsiders,
-        source=SOURCE,
+        source=cast("Any", Source()),
         target=cast("Any", target),
         timeout=1.0,
     )
@@ -91,9 +117,9 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
     log = MemoryLog(LINK, group)
     given: dict[str, Any] = {}
 
-    async def hand_over(_: str, **told: Any) -> Written:
+    async def hand_over(_: str, **told: Any) -> HandedOver:
         given.update(told)
-        return {}
+        return HandedOver({})
 
     class Joining:
         def __init__(self, link: str, group: str, log: MemoryLog, source: Any, carry: Any, *_: Any) -> None:
@@ -111,3 +137,48 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
     estate = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
     asyncio.run(controller.Controller(cast("Any", estate), "c")._hand_over(group))
     assert given["unready"] == {"new"}
+
+
+T = ("t", 0)
+
+
+@pytest.mark.parametrize(("position", "unread"), [(30, 20), (5, 30), (50, 0), (60, 0)])
+def test_records_before_the_first_mirrored_offset_that_the_group_has_not_read_are_counted(
+    monkeypatch: pytest.MonkeyPatch, position: int, unread: int
+) -> None:
+    """What the source itself has no more is not among them."""
+    made, on_target = handed_over(monkeypatch, {T: CommittedOffset(position, "")}, {"t": 50})
+    assert made.unread == ({"t": {0: unread}} if unread else {})
+    assert on_target[T].offset == max(position, 50)
+
+
+@pytest.mark.parametrize(("on_target", "again"), [(90, 20), (70, 0), (60, 0)])
+def test_what_the_group_had_read_on_the_target_beyond_its_positions_is_counted_and_read_again(
+    monkeypatch: pytest.MonkeyPatch, on_target: int, again: int
+) -> None:
+    before = {T: CommittedOffset(on_target, "")}
+    made, after = handed_over(monkeypatch, {T: CommittedOffset(70, "")}, {"t": 0}, before=before)
+    assert made.read_again == ({"t": {0: again}} if again else {})
+    assert after[T].offset == 70
+
+
+def test_a_plan_names_what_carrying_positions_over_would_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = Target()
+    copied = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
+    late = replace(copied, topic="late", starts={0: 50})
+    estate: Any = SimpleNamespace(log=MemoryLog(LINK, copied, late), target=target)
+
+    async def read(client: Any, *_: Any, **__: Any) -> Positions:
+        if client is target:
+            return {T: CommittedOffset(90, ""), ("own", 0): CommittedOffset(1, "")}
+        return {T: CommittedOffset(70, ""), ("late", 0): CommittedOffset(30, "")}
+
+    monkeypatch.setattr(carried_guards, "read_positions", read)
+    source: Any = Source()
+    found = asyncio.run(carried_guards.moved_positions_guards(estate, LINK, source, "g"))
+    assert [(each.level, each.ref) for each in found] == [
+        ("warn", "position-before-copy"),
+        ("warn", "position-on-target"),
+    ]
+    assert "20 records (partition 0) of late" in found[0].what
+    assert "20 records (partition 0) of t" in found[1].what

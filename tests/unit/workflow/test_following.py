@@ -28,7 +28,7 @@ from kmigrate.protocol.api import response_type
 from kmigrate.router.apis.blank import blank, element
 from kmigrate.workflow import membership
 from kmigrate.workflow.following import FollowHandover
-from kmigrate.workflow.handover import Written
+from kmigrate.workflow.handover import HandedOver
 from kmigrate.workflow.unit import not_staged
 from kmigrate.workflow.verbs.modes import mode_for
 from kmigrate.workflow.verbs.topics import _reading_groups
@@ -86,11 +86,11 @@ class Stage:
         assert found is not None
         return found
 
-    async def carry(self) -> Written:
+    async def carry(self) -> HandedOver:
         self.carried.append(self.group)
         if self.fails is not None:
             raise self.fails
-        return {"t": {0: 5}}
+        return HandedOver({"t": {0: 5}})
 
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(

@@ -1,0 +1,70 @@
+"""What carrying a group's positions over would move, as its promote's plan names it: `handover` says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.positions import CommittedOffset, read_positions
+from kmigrate.model.lifecycle import NOT_COPIED_YET
+from kmigrate.model.records import LinkRecord, TopicRecord
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.handover import ByPartition, Wanted, read_again, unread
+from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.positions import Positions
+
+__all__ = ["moved_positions_guards"]
+
+
+async def moved_positions_guards(
+    estate: Estate, link: LinkRecord, source: ClusterClient, group: str
+) -> list[Finding]:
+    """Warnings, by topic: none of it is a fault of the copy, and a person may want it so."""
+    records = {r.topic: r for r in estate.log.state.topics(link.name) if r.phase not in NOT_COPIED_YET}
+    told = await read_positions(source, group, stable=False)
+    positions = {key: at for key, at in told.items() if key[0] in records}
+    before = await unread(source, positions, {topic: record.starts for topic, record in records.items()})
+    on_target = await read_positions(estate.target, group, stable=False)
+    both = {key: at for key, at in positions.items() if key in on_target}
+    again = read_again(await _translated(estate, records, both), on_target)
+    return [
+        Finding(
+            "warn",
+            "position-before-copy",
+            f"group {group} has {count} of {topic} to read that are not copied: they lie before its first mirrored "
+            "offset, from which the group reads on",
+            "let it read them on the source first",
+        )
+        for topic, count in _counted(before)
+    ] + [
+        Finding(
+            "warn",
+            "position-on-target",
+            f"group {group} has read {count} of {topic} on the target already, beyond its positions on the source: it "
+            "reads them again",
+            "where the target's positions are the right ones: set the source's to them first",
+        )
+        for topic, count in _counted(again)
+    ]
+
+
+async def _translated(
+    estate: Estate, records: Mapping[str, TopicRecord], positions: Mapping[tuple[str, int], CommittedOffset]
+) -> Wanted:
+    """Where positions lie on the target; those that the copy has not come to are left out."""
+    places = Positions(estate.target, estate.log)
+    maps = {topic: await places.maps(records[topic]) for topic in sorted({topic for topic, _ in positions})}
+    found: Wanted = {}
+    for (topic, partition), at in positions.items():
+        place = maps[topic][partition].to_target(max(at.offset, records[topic].starts.get(partition, 0)))
+        if place is not None:
+            found[topic, partition] = CommittedOffset(place.offset, at.metadata)
+    return found
+
+
+def _counted(found: ByPartition) -> list[tuple[str, str]]:
+    """By topic how many records, and of which partitions."""
+    return [
+        (topic, f"up to {sum(counts.values()):,} records (partition {', '.join(map(str, counts))})")
+        for topic, counts in found.items()
+    ]
