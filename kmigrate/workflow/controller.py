@@ -87,7 +87,7 @@ class Controller:
 
     async def _announce(self, active: bool) -> None:
         interval = round(self._settings.interval_s * 1000)
-        told = self._troubles | self._waits
+        told = (self._troubles if active else {}) | self._waits
         waits = dict(islice(told.items(), _TOLD))
         with suppress(Unreachable):  # it is said again
             await self._log.announce(ControllerPresence(self._instance, self._log.state.epoch, active, interval, waits))
@@ -125,8 +125,7 @@ class Controller:
 
     def _act(self) -> None:
         """Start a task for every intent that has none."""
-        for key in [k for k, task in self._busy.items() if task.done()]:
-            del self._busy[key]
+        self._collect()
         topics = [record for record in self._log.state.topics() if self._due(record)]
         groups = [record for record in self._log.state.groups() if record.phase is GroupPhase.PROMOTING]
         due = {topic.key for topic in topics} | {group.key for group in groups}
@@ -141,31 +140,35 @@ class Controller:
     def _due(self, record: TopicRecord) -> bool:
         return record.phase in PROMOTING or record.unsettled or may_come_off(self._log, record)
 
-    def _fails(self, record: TopicRecord | GroupRecord, error: KmigrateError) -> None:
-        """The intent stays in the state log and is taken up again: who waits for it is told why it does not get on."""
-        self._troubles[record.key] = f"tried again: {error.ref}: {error.what}"
+    def _collect(self) -> None:
+        """Tasks that have ended. What one failed at, its intent stays in the state log and is taken up again: who
+        waits for it is told why it does not get on."""
+        for key, task in [(key, task) for key, task in self._busy.items() if task.done()]:
+            del self._busy[key]
+            error = None if task.cancelled() else task.exception()
+            if error is None:
+                self._troubles.pop(key, None)
+            else:
+                why = f"{error.ref}: {error.what}" if isinstance(error, KmigrateError) else f"internal-error: {error!r}"
+                self._troubles[key] = f"tried again: {why}"
 
     async def _promote(self, record: TopicRecord) -> None:
-        try:
-            link = self._log.state.link(record.link)
-            if link is None:
-                return
-            source, source_admin = await self._estate.source(link)
-            await TopicPromotion(
-                record.link,
-                record.topic,
-                self._log,
-                source,
-                self._estate.target,
-                self._estate.target_admin,
-                Sealer(self._log, source, source_admin, self._settings.router_silent_s),
-                self._settings.straggler_window_s,
-                self._rendezvous,
-                self._waits,
-            ).run()
-            self._troubles.pop(record.key, None)
-        except KmigrateError as error:
-            self._fails(record, error)
+        link = self._log.state.link(record.link)
+        if link is None:
+            return
+        source, source_admin = await self._estate.source(link)
+        await TopicPromotion(
+            record.link,
+            record.topic,
+            self._log,
+            source,
+            self._estate.target,
+            self._estate.target_admin,
+            Sealer(self._log, source, source_admin, self._settings.router_silent_s),
+            self._settings.straggler_window_s,
+            self._rendezvous,
+            self._waits,
+        ).run()
 
     async def _hand_over(self, record: GroupRecord) -> None:
         try:
@@ -203,9 +206,9 @@ class Controller:
             changed = replace((await carry()).on(record), promoted_ms=now_ms(), reason="")
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
-            self._fails(record, error)
-            if record.mode is not GroupMode.FOLLOW:  # that gives up by itself, with the reason
-                await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
+            if record.mode is GroupMode.FOLLOW:
+                raise  # it has given up by itself, with the reason, unless its source cannot be asked
+            await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
 
     def _maps_of(self, link: str) -> Callable[[str], Awaitable[Mapping[int, OffsetMap]]]:
         positions = Positions(self._estate.target, self._log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -25,11 +25,12 @@ class Dark:
     """An estate whose source does not answer."""
 
     log: MemoryLog
+    failure: Exception = field(default_factory=lambda: Unreachable("no-broker", "no broker of s answers"))
     target: Any = None
     target_admin: Any = None
 
     async def source(self, _: LinkRecord) -> Any:
-        raise Unreachable("no-broker", "no broker of s answers")
+        raise self.failure
 
     def waits_for(self, record: TopicRecord | GroupRecord) -> str:
         return Estate.waits_for(cast("Any", self), record)
@@ -38,7 +39,9 @@ class Dark:
 async def acted(controller: Controller) -> None:
     """One look, what comes of it, and the word about it."""
     controller._act()
-    await asyncio.wait(controller._busy.values() or [asyncio.ensure_future(asyncio.sleep(0))])
+    if controller._busy:
+        await asyncio.wait(controller._busy.values())
+    controller._collect()
     await controller._announce(True)
 
 
@@ -56,5 +59,14 @@ def test_a_controller_that_cannot_get_on_says_so_of_each_topic_and_group(record:
         await acted(controller)
         assert estate.waits_for(record) == "", "nobody tries it again"
         assert [word.waits for word in estate.log.alive(ControllerPresence)] == [{}]
+
+    asyncio.run(scene())
+
+
+def test_what_nobody_foresaw_is_told_as_well() -> None:
+    async def scene() -> None:
+        estate = Dark(MemoryLog(LINK, TOPIC), KeyError("t"))
+        await acted(Controller(cast("Any", estate), "c"))
+        assert estate.waits_for(TOPIC) == "tried again: internal-error: KeyError('t')"
 
     asyncio.run(scene())
