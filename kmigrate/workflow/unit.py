@@ -27,6 +27,7 @@ __all__ = [
     "group_decided",
     "not_asked_for",
     "not_staged",
+    "unit_records",
     "unit_to_flip",
     "wait_for_unit",
 ]
@@ -51,7 +52,7 @@ class Rendezvous:
         self.proven.pop((link, topic), None)
 
 
-def _unit(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[GroupRecord]]:
+def unit_records(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[GroupRecord]]:
     """The other topics of a topic's unit that this link mirrors, and its groups that follow and are not promoted."""
     names, groups = unit_of(state.transactions(record.link), [record.topic])
     topics = [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
@@ -61,7 +62,7 @@ def _unit(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[Gr
 
 def not_staged(state: State, record: TopicRecord) -> str | None:
     """A coupled group whose positions do not stand on the target yet; Refused where its promote was given up."""
-    return _unstaged(_unit(state, record)[1])
+    return _unstaged(unit_records(state, record)[1])
 
 
 def _unstaged(groups: Iterable[GroupRecord]) -> str | None:
@@ -75,7 +76,7 @@ def _unstaged(groups: Iterable[GroupRecord]) -> str | None:
 
 def not_asked_for(state: State, record: TopicRecord) -> str | None:
     """A coupled topic that is not being promoted, too."""
-    return _unasked(record, _unit(state, record)[0])
+    return _unasked(record, unit_records(state, record)[0])
 
 
 def _unasked(record: TopicRecord, others: Iterable[TopicRecord]) -> str | None:
@@ -89,7 +90,7 @@ def _unasked(record: TopicRecord, others: Iterable[TopicRecord]) -> str | None:
 async def wait_for_unit(log: StateLog, record: TopicRecord, rendezvous: Rendezvous, deadline: float) -> None:
     """Until every coupled topic stands at its barrier, too: one that is given up takes the others back."""
     while True:
-        others, _ = _unit(log.state, record)
+        others, _ = unit_records(log.state, record)
         against = _unasked(record, others)
         if against is not None:
             raise Refused("coupled-topics", against)
@@ -107,7 +108,7 @@ def unit_to_flip(state: State, record: TopicRecord, rendezvous: Rendezvous) -> P
 
     Raises Refused where a topic or a group of it was given up.
     """
-    others, groups = _unit(state, record)
+    others, groups = unit_records(state, record)
     for ref, against in (("coupled-topics", _unasked(record, others)), ("coupled-group", _unstaged(groups))):
         if against is not None:
             raise Refused(ref, against)
