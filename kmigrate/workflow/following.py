@@ -64,11 +64,12 @@ class FollowHandover:
                 else:
                     await self._gather()
                 await self._write(replace(record, frozen=True))
-            await self._drained()
-            record = (await self.carry()).on(self._record())
-            if self._waiting_topics(self.log.state):
-                record = await self._write(replace(record, staged=True))
-                await self._topics_flipped()
+            if not record.staged:
+                await self._drained()
+                record = (await self.carry()).on(self._record())
+                if self._waiting_topics(self.log.state):
+                    record = await self._write(replace(record, staged=True))
+            await self._topics_flipped()
             await self._write(self._opened(record))
         except KmigrateError as error:
             await self._give_up(error)

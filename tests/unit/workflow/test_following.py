@@ -209,6 +209,21 @@ def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_w
     assert (made.group.phase, made.group.staged) == (GroupPhase.PROMOTED, False)
 
 
+def test_who_takes_over_when_positions_stand_on_the_target_carries_none_over_again() -> None:
+    made = stage(replace(GROUP, frozen=True, staged=True, written={"t": {0: 5}}), TILL, TOPIC)
+
+    async def scenario() -> None:
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(0.02)
+        assert made.waits == {GROUP.key: "the topics that transactions of group g write to be promoted"}
+        await made.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTED))
+        await running
+
+    asyncio.run(scenario())
+    assert made.carried == []
+    assert (made.group.phase, made.group.written) == (GroupPhase.PROMOTED, {"t": {0: 5}})
+
+
 def test_a_topic_that_is_given_up_takes_its_group_back() -> None:
     made = stage(GROUP, TILL, TOPIC)
     made.says()
