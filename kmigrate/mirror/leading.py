@@ -24,7 +24,7 @@ from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEve
 from kmigrate.model.records import AssignmentRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
-from kmigrate.net.clock import now_ms, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.state.log import StateLog
 
@@ -33,6 +33,8 @@ __all__ = ["Leader"]
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 """How often members are looked at where nothing is heard of them."""
+_COMING_UP_S = 0.25
+"""Between two assignments while topics come up one after another: each names all partitions of all of them."""
 
 
 class Leader:
@@ -66,6 +68,7 @@ class Leader:
         self._unready: list[str] = []
         """Topics that are still to be made or aligned."""
         self._releases = Releases()
+        self._shared_at = -_COMING_UP_S
         self._judged: object = None
         """What the partitions were last shared out by: until it changes nothing else follows from it."""
         self._claimed: list[TopicRecord] = []
@@ -92,6 +95,8 @@ class Leader:
     async def _share_out(self) -> None:
         """Write the assignment that follows from who lives and what is mirrored, where it is another one."""
         if not self._membership.hears_itself():
+            return
+        if self._unready and monotonic() - self._shared_at < _COMING_UP_S:
             return
         members = self._members(self._log.state)
         words = self._membership.words()
@@ -129,6 +134,7 @@ class Leader:
         try:
             await self._log.append(decide)
             self.trouble = ""
+            self._shared_at = monotonic()
         except StateLogBroken:
             raise
         except (Failed, WaitTimedOut) as error:
