@@ -27,6 +27,7 @@ from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer, may_come_off
+from kmigrate.workflow.turns import Turns
 
 __all__ = ["Controller", "ControllerSettings"]
 
@@ -60,6 +61,7 @@ class Controller:
         self._ready: set[tuple[str, str]] = set()
         self._pending: set[tuple[str, str]] = set()
         self._waits: dict[str, str] = {}
+        self._turns = Turns()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
         self._keeping: asyncio.Task[None] | None = None
@@ -155,6 +157,7 @@ class Controller:
                 self._ready,
                 self._pending,
                 self._waits,
+                self._turns,
             ).run()
         except KmigrateError as error:
             self.trouble = error  # the intent stays in the state log and is taken up again

@@ -22,6 +22,8 @@ G  A router that does not acknowledge the fence because it is silent, or left wi
 H  The end of the source's log has a say in the barrier table: the broker may have forgotten producers whose records are
    old (V6), and who else saw their acknowledgements may be dead. It is read before the fence, and behind the fence only
    what has come since.
+I  Where many topics are promoted at once they are fenced in turns: writers wait for a topic as long as the mirror needs
+   to bring all that is fenced to its barriers (`turns`).
 """
 
 from __future__ import annotations
@@ -58,12 +60,14 @@ from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import (
     coupled_records,
+    following_groups,
     not_asked_for,
     not_staged,
     refuse_lost_ids,
     wait_for_ends,
     wait_for_unit,
 )
+from kmigrate.workflow.turns import Turns
 
 __all__ = ["TopicPromotion"]
 
@@ -88,6 +92,8 @@ class TopicPromotion:
     """The same before the fence: topics that only wait until their groups are handed over."""
     waits: dict[str, str] = field(default_factory=dict)
     """What each topic waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
+    turns: Turns = field(default_factory=Turns)
+    """Whose turn it is to be fenced; shared by all promotes of a controller (I)."""
     recent: RecentBatches = field(init=False)
     """What the ends of the source's logs say of its producers (H)."""
 
@@ -101,6 +107,7 @@ class TopicPromotion:
                 if may_come_off(self.log, record):
                     await self.sealer.take_off(record)
                     continue
+                self._hold_turn(record)
                 match record.phase:
                     case TopicPhase.PROMOTE_PENDING:
                         await self._pending(record)
@@ -117,6 +124,7 @@ class TopicPromotion:
         finally:
             self.ready.discard((self.link, self.topic))
             self.pending.discard((self.link, self.topic))
+            self.turns.over((self.link, self.topic))
             self.waits.pop(topic_key(self.link, self.topic), None)
 
     # facts
@@ -159,6 +167,38 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
+        await self._ready(record)
+        if await self._turn(record):
+            await self._ready(record)  # as it is now, and not as it was when the turn was another's
+        found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
+        if found:
+            raise Refused("direct-writers", "; ".join(found))
+        await refuse_lost_ids(self.log.state, self.source, self.target, record)
+        await self._rehearse(record)
+        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
+
+    async def _turn(self, record: TopicRecord) -> bool:
+        """Wait until it is this topic's turn (I); whether it had to be waited for."""
+        state, key = self.log.state, (self.link, self.topic)
+        if following_groups(state, record):
+            self.turns.go(key, record.partitions)  # members of its groups wait already
+            return False
+        mates = coupled_records(state, record)
+        together = record.partitions + sum(mate.partitions for mate in mates)
+        self._waits_for(record, "its turn: other topics are fenced before it")
+        waited = await self.turns.take(key, together, {(mate.link, mate.topic) for mate in mates})
+        self._waits_for(record, None)
+        return waited
+
+    def _hold_turn(self, record: TopicRecord) -> None:
+        """Writers wait for this topic, under whichever controller it was fenced; or they do not any more."""
+        if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED):
+            self.turns.go((self.link, self.topic), record.partitions)
+        elif record.phase is not TopicPhase.PROMOTE_PENDING:
+            self.turns.over((self.link, self.topic))
+
+    async def _ready(self, record: TopicRecord) -> None:
+        """Until it can be fenced."""
         terms = self._terms(record)
 
         def ready(state: State) -> bool | None:
@@ -174,12 +214,6 @@ class TopicPromotion:
         except WaitTimedOut as late:
             why = self._why_not_ready(record, terms) or not_staged(self.log.state, record) or late.what
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
-        found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
-        if found:
-            raise Refused("direct-writers", "; ".join(found))
-        await refuse_lost_ids(self.log.state, self.source, self.target, record)
-        await self._rehearse(record)
-        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
 
     async def _rehearse(self, record: TopicRecord) -> None:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""

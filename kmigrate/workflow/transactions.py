@@ -14,7 +14,15 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
-__all__ = ["coupled_records", "not_asked_for", "not_staged", "refuse_lost_ids", "wait_for_ends", "wait_for_unit"]
+__all__ = [
+    "coupled_records",
+    "following_groups",
+    "not_asked_for",
+    "not_staged",
+    "refuse_lost_ids",
+    "wait_for_ends",
+    "wait_for_unit",
+]
 
 _PAUSE_S = 0.005
 
@@ -46,7 +54,7 @@ def coupled_records(state: State, record: TopicRecord) -> list[TopicRecord]:
     return [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
 
 
-def _following_groups(state: State, record: TopicRecord) -> list[GroupRecord]:
+def following_groups(state: State, record: TopicRecord) -> list[GroupRecord]:
     """Groups that follow and have positions committed in a topic's transactions; promoted ones are left out."""
     _, names = unit_of(state.transactions(record.link), [record.topic])
     found = [group for name in sorted(names) if (group := state.group(record.link, name)) is not None]
@@ -55,7 +63,7 @@ def _following_groups(state: State, record: TopicRecord) -> list[GroupRecord]:
 
 def not_staged(state: State, record: TopicRecord) -> str | None:
     """A coupled group whose positions do not stand on the target yet; Refused where its promote was given up."""
-    for group in _following_groups(state, record):
+    for group in following_groups(state, record):
         if group.phase is GroupPhase.MIRRORED and group.reason:
             raise Refused("coupled-group", f"the promote of group {group.group} was given up: {group.reason}")
         if not group.staged:
