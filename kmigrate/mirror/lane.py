@@ -81,8 +81,10 @@ class Lane:
         self.source_end = -1
         self.stable_end = -1
         self.barrier: int | None = None
+        self.promoting = False
+        """In a promote: the link's throttle does not hold it up."""
         self.urgent = False
-        """In a promote: progress must be told at once."""
+        """Writers wait behind a fence: progress must be told at once."""
         self.problem = ""
         self.lost_range = (-1, -1)
         """The source offsets that the problem is about, both included."""
@@ -548,6 +550,11 @@ class Lane:
         reached = self.barrier is not None and self.position == self.barrier and not self._sent
         settled = self.state not in (LaneState.LOST, LaneState.STOPPED)
         return self.position if reached and settled else -1
+
+    @property
+    def said(self) -> PartitionProgress:
+        """What it said last."""
+        return self.progress() if self._said is None else self._said[1]
 
     def progress(self) -> PartitionProgress:
         """What this lane says of itself in the presence log; the very same value while that is the same."""

@@ -12,6 +12,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.copier import Copier
 from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.model.lifecycle import TopicPhase
@@ -72,6 +73,20 @@ def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, part
     it._membership.said(monotonic() - 1.6 * interval_s)
     assert it._membership.sure()
     assert interval_s <= (0.5 if partitions == 1 else 1.0)
+
+
+def test_a_word_that_comes_early_looks_only_at_what_writers_wait_for() -> None:
+    """Of thousands of partitions, twenty times a second, while one topic is fenced."""
+    it = engine(MemoryLog(LEASE, TOPIC, SHARED))
+    lanes = {("t", p): Lane("t", p, producer_id=1, epoch=0, hole_limit=1) for p in (0, 1)}
+    it._copier = cast("Copier", SimpleNamespace(lanes=lanes, trouble=""))
+    assert [told.position for told in it._presence().topics["t"].values()] == [-1, -1]
+    lanes["t", 1].urgent = True
+    for lane in lanes.values():
+        lane.position = 7
+    assert [told.position for told in it._presence().topics["t"].values()] == [-1, 7]
+    it._looked_at -= 1.0
+    assert [told.position for told in it._presence().topics["t"].values()] == [7, 7]
 
 
 def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> None:
