@@ -87,7 +87,10 @@ class MirrorEngine:
         self._trouble = ""
         self._applied = self._generation = -1
         self._torn = False
-        """Whether we ended while something was on its way that may not come behind another's (`Lane.torn`)."""
+        """Whether we stopped while something was on its way that may not come behind another's (`Lane.torn`).
+
+        It may still come: until we copy again we say nothing, so that the others take over as from one that died.
+        """
         self._speak = asyncio.Event()
         self._at_once = False
         self._told: dict[tuple[str, int], int] = {}
@@ -106,7 +109,7 @@ class MirrorEngine:
     async def _leave(self) -> None:
         """Say that our share is free, and give up the lease."""
         if self._torn:
-            return  # that may still come: the others take over as from one that died
+            return
         try:
             async with asyncio.timeout(2):
                 await self._log.announce(self._presence())
@@ -271,13 +274,17 @@ class MirrorEngine:
             self._speak.clear()
             self._at_once = False
             sent = monotonic()
-            try:
-                await self._log.announce(self._presence())
-                self._membership.said(sent)
-                self.meter.said_at = sent
-            except Unreachable:
-                await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
+            if self._copier is not None or not self._torn:
+                await self._say(sent)
             await self._until_due(sent, self._presence_ms() / 1000)
+
+    async def _say(self, sent: float) -> None:
+        try:
+            await self._log.announce(self._presence())
+            self._membership.said(sent)
+            self.meter.said_at = sent
+        except Unreachable:
+            await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
 
     async def _until_due(self, sent: float, interval: float) -> None:
         """Wait for the interval, an urgent change, or (a little longer) any change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import cast
 
@@ -53,6 +54,20 @@ def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() 
     asyncio.run(leaving._leave())
     assert said(log) == []
     assert log.state.lease("mirror/l") == LEASE
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_one_that_begins_anew_after_a_failure_in_the_middle_of_a_hole_keeps_silent_until_it_copies(torn: bool) -> None:
+    log = MemoryLog(LEASE, TOPIC, SHARED)
+    it = engine(log)
+    it._torn = torn
+
+    async def scene() -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(it._announce(), 0.05)
+
+    asyncio.run(scene())
+    assert [word.shares for word in said(log)] == ([] if torn else [False])
 
 
 def test_what_is_not_compare_and_set_is_done_only_by_an_owner_that_is_sure_of_itself() -> None:
