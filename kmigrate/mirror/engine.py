@@ -34,7 +34,7 @@ from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import COPIED
-from kmigrate.model.records import MirrorPresence, PartitionProgress
+from kmigrate.model.records import FencedProgress, MirrorPresence, PartitionProgress
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
@@ -50,8 +50,6 @@ _URGENT_GAP_S = 0.05
 """A barrier that is reached, and a state that is applied, are told at once."""
 _MANY = 500
 """Partitions."""
-_NEARLY = 0.9
-"""A word that comes this close to the next one that is due looks at everything."""
 
 
 class MirrorEngine:
@@ -93,9 +91,11 @@ class MirrorEngine:
         """
         self._speak = asyncio.Event()
         self._at_once = False
+        self._of_all = True
+        """Whether more is to be told than of what writers wait for."""
+        self._said_at = -inf
+        """When all was last told, or tried to be."""
         self._told: dict[tuple[str, int], int] = {}
-        self._looked_at = -inf
-        """When all lanes were last asked for their progress."""
         self.meter = LinkMeter(source.settings.name, target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
 
@@ -157,7 +157,7 @@ class MirrorEngine:
         self._applied = -1
         self._copier = copier
         self.meter.lanes = copier.lanes
-        self._speak.set()
+        self._speak_soon()
         try:
             await together(
                 copier.run(),
@@ -203,7 +203,7 @@ class MirrorEngine:
             self._maker,
             aligner,
             self._settings,
-            on_word=self._speak.set,
+            on_word=self._speak_soon,
         )
         self._leader, self._upkeep = leader, upkeep
         try:
@@ -238,8 +238,10 @@ class MirrorEngine:
         link = state.link(self._link)
         copier.limit(part_of_limit(link.throttle, sum(len(t.starts) for t in mirrored), all_partitions) if link else 0)
         self._applied = state.epoch
-        self._generation = assignment.generation if assignment is not None else -1
-        self._at_once = self._at_once or any(topic.urgent for topic in mirrored)
+        before, self._generation = self._generation, assignment.generation if assignment is not None else -1
+        urgent = any(topic.urgent for topic in mirrored)
+        self._at_once = self._at_once or urgent
+        self._of_all = self._of_all or not urgent or self._generation != before
         self._speak.set()
 
     def _warrant(self, key: tuple[str, int]) -> int:
@@ -265,31 +267,46 @@ class MirrorEngine:
             self._at_once = True
         self._speak.set()
 
-    def _speak_at_once(self) -> None:
-        self._at_once = True
+    def _speak_soon(self) -> None:
+        self._of_all = True
         self._speak.set()
 
+    def _speak_at_once(self) -> None:
+        self._at_once = True
+        self._speak_soon()
+
     async def _announce(self) -> None:
+        """Tell all when it is due, or has changed; and in between, of thousands, only what writers wait for."""
         while True:
             self._speak.clear()
-            self._at_once = False
-            sent = monotonic()
+            now = monotonic()
+            fenced = self._fenced()
+            of_all = self._of_all or not fenced.topics or now >= self._due
+            self._at_once = self._of_all = False
+            if of_all:
+                self._said_at = now
             if self._copier is not None or not self._torn:
-                await self._say(sent)
-            await self._until_due(sent, self._presence_ms() / 1000)
+                await self._say(now, self._presence() if of_all else fenced)
+            await self._until_due(now)
 
-    async def _say(self, sent: float) -> None:
+    async def _say(self, now: float, word: MirrorPresence | FencedProgress) -> None:
         try:
-            await self._log.announce(self._presence())
-            self._membership.said(sent)
-            self.meter.said_at = sent
+            await self._log.announce(word)
         except Unreachable:
             await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
+            return
+        if isinstance(word, MirrorPresence):
+            self._membership.said(now)
+            self.meter.said_at = now
 
-    async def _until_due(self, sent: float, interval: float) -> None:
+    @property
+    def _due(self) -> float:
+        return self._said_at + self._presence_ms() / 1000
+
+    async def _until_due(self, sent: float) -> None:
         """Wait for the interval, an urgent change, or (a little longer) any change."""
         try:
-            async with asyncio.timeout(max(0.0, sent + interval - monotonic())):
+            async with asyncio.timeout(max(0.0, self._due - monotonic())):
                 await self._speak.wait()
         except TimeoutError:
             return
@@ -304,23 +321,25 @@ class MirrorEngine:
         many = self._copier is not None and len(self._copier.lanes) > _MANY
         return min(self._settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
 
-    def _presence(self) -> MirrorPresence:
-        """Our word; one that comes early for the sake of some partitions looks at those alone, of thousands."""
+    def _fenced(self) -> FencedProgress:
         topics: dict[str, dict[int, PartitionProgress]] = {}
-        copier, interval_ms, now = self._copier, self._presence_ms(), monotonic()
-        due = now - self._looked_at >= _NEARLY * interval_ms / 1000
-        if due:
-            self._looked_at = now
+        for lane in self._copier.lanes.values() if self._copier is not None else ():
+            if lane.urgent:
+                topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
+        return FencedProgress(self._instance, self._applied, topics)
+
+    def _presence(self) -> MirrorPresence:
+        topics: dict[str, dict[int, PartitionProgress]] = {}
+        copier = self._copier
         if copier is not None:
             for lane in copier.lanes.values():
-                told = lane.progress() if due or lane.urgent else lane.said
-                topics.setdefault(lane.topic, {})[lane.partition] = told
+                topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
         return MirrorPresence(
             instance=self._instance,
             link=self._link,
             applied=self._applied,
             active=self._lease.held,
-            interval_ms=interval_ms,
+            interval_ms=self._presence_ms(),
             topics=topics,
             upkeep=self._upkeep.words if self._upkeep is not None else {},
             notes=self._notes(),

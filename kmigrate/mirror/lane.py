@@ -551,11 +551,6 @@ class Lane:
         settled = self.state not in (LaneState.LOST, LaneState.STOPPED)
         return self.position if reached and settled else -1
 
-    @property
-    def said(self) -> PartitionProgress:
-        """What it said last."""
-        return self.progress() if self._said is None else self._said[1]
-
     def progress(self) -> PartitionProgress:
         """What this lane says of itself in the presence log; the very same value while that is the same."""
         words = self._words()

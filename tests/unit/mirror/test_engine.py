@@ -17,9 +17,10 @@ from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import AssignmentRecord, LeaseRecord, MirrorPresence, TopicRecord
+from kmigrate.model.records import AssignmentRecord, FencedProgress, LeaseRecord, MirrorPresence, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
+from kmigrate.state.codec import Word
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
 
@@ -90,18 +91,39 @@ def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, part
     assert interval_s <= (0.5 if partitions == 1 else 1.0)
 
 
-def test_a_word_that_comes_early_looks_only_at_what_writers_wait_for() -> None:
+def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of partitions, twenty times a second, while one topic is fenced."""
-    it = engine(MemoryLog(LEASE, TOPIC, SHARED))
-    lanes = {("t", p): Lane("t", p, producer_id=1, epoch=0, hole_limit=1) for p in (0, 1)}
+    log = MemoryLog(LEASE, TOPIC, SHARED)
+    it = engine(log)
+    lanes = {(t, 0): Lane(t, 0, producer_id=1, epoch=0, hole_limit=1) for t in ("t", "fenced")}
     it._copier = cast("Copier", SimpleNamespace(lanes=lanes, trouble=""))
-    assert [told.position for told in it._presence().topics["t"].values()] == [-1, -1]
-    lanes["t", 1].urgent = True
-    for lane in lanes.values():
-        lane.position = 7
-    assert [told.position for told in it._presence().topics["t"].values()] == [-1, 7]
-    it._looked_at -= 1.0
-    assert [told.position for told in it._presence().topics["t"].values()] == [7, 7]
+    it._applied = 9
+    words: list[Word] = []
+
+    async def announce(word: Word) -> None:
+        words.append(word)
+
+    monkeypatch.setattr(log, "announce", announce)
+
+    async def scene() -> None:
+        speaking = asyncio.create_task(it._announce())
+        await asyncio.sleep(0.02)
+        lanes["fenced", 0].urgent = True
+        lanes["fenced", 0].barrier = lanes["fenced", 0].position = 7
+        it._moved(lanes["t", 0])
+        it._moved(lanes["fenced", 0])
+        await asyncio.sleep(0.1)
+        it._speak_at_once()
+        await asyncio.sleep(0.02)
+        speaking.cancel()
+
+    asyncio.run(scene())
+    first, second, third = words
+    assert isinstance(first, MirrorPresence)
+    assert isinstance(second, FencedProgress)
+    assert isinstance(third, MirrorPresence)
+    assert set(first.topics) == set(third.topics) == {"t", "fenced"}
+    assert (second.applied, {t: told[0].position for t, told in second.topics.items()}) == (9, {"fenced": 7})
 
 
 def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> None:
