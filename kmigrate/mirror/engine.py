@@ -34,7 +34,14 @@ from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import COPIED
-from kmigrate.model.records import FencedProgress, MirrorPresence, PartitionProgress
+from kmigrate.model.records import (
+    AssignmentRecord,
+    FencedProgress,
+    LeaseRecord,
+    MirrorPresence,
+    PartitionProgress,
+    TopicRecord,
+)
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
@@ -50,6 +57,9 @@ _URGENT_GAP_S = 0.05
 """A barrier that is reached, and a state that is applied, are told at once."""
 _MANY = 500
 """Partitions."""
+
+
+_Follows = tuple[TopicRecord, AssignmentRecord | None, LeaseRecord | None]
 
 
 class MirrorEngine:
@@ -96,6 +106,8 @@ class MirrorEngine:
         self._said_at = -inf
         """When all was last told, or tried to be."""
         self._told: dict[tuple[str, int], int] = {}
+        self._topics: dict[str, tuple[_Follows, MirroredTopic]] = {}
+        """What the copier was last given, by topic."""
         self.meter = LinkMeter(source.settings.name, target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
 
@@ -222,27 +234,34 @@ class MirrorEngine:
             await self._log.changed(1.0)
 
     def _apply(self, state: State, copier: Copier) -> None:
-        lease, assignment = state.lease(self._lease.what), state.assignment(self._link)
-        term = lease.term if lease is not None else 0
         known = {lane.topic for lane in copier.lanes.values()}
-        mirrored: list[MirroredTopic] = []
-        all_partitions = 0
-        for record in state.topics(self._link):
-            if record.phase not in COPIED:
-                continue
-            ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._instance}
-            all_partitions += len(record.starts)
-            if ours or self._lease.held or record.topic in known:
-                mirrored.append(mirrored_topic(record, ours, term))
+        records = [record for record in state.topics(self._link) if record.phase in COPIED]
+        self._topics = {record.topic: self._topic(state, record) for record in records}
+        mirrored = [
+            topic
+            for _, topic in self._topics.values()
+            if topic.starts or self._lease.held or topic.topic in known
+        ]
         copier.assign(mirrored)
-        link = state.link(self._link)
+        link, all_partitions = state.link(self._link), sum(len(record.starts) for record in records)
         copier.limit(part_of_limit(link.throttle, sum(len(t.starts) for t in mirrored), all_partitions) if link else 0)
         self._applied = state.epoch
+        assignment = state.assignment(self._link)
         before, self._generation = self._generation, assignment.generation if assignment is not None else -1
         urgent = any(topic.urgent for topic in mirrored)
         self._at_once = self._at_once or urgent
         self._of_all = self._of_all or not urgent or self._generation != before
         self._speak.set()
+
+    def _topic(self, state: State, record: TopicRecord) -> tuple[_Follows, MirroredTopic]:
+        """What is to be copied of a topic, and what that follows from; the very same as before while that is so."""
+        lease = state.lease(self._lease.what)
+        follows = record, state.assignment(self._link), lease
+        before = self._topics.get(record.topic)
+        if before is not None and before[0] == follows:
+            return before
+        ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._instance}
+        return follows, mirrored_topic(record, ours, lease.term if lease is not None else 0)
 
     def _warrant(self, key: tuple[str, int]) -> int:
         """The term under which we may do what is not compare-and-set on a partition; 0 where we may not now."""

@@ -166,6 +166,7 @@ class Leader:
 
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
+        kept_back = len(self.problems)
         self._claimed = [r for r in state.topics(self._link) if r.claims]
         self._unready = [r.topic for r in state.topics(self._link) if r.phase in NOT_COPIED_YET]
         for record in state.topics(self._link):
@@ -181,7 +182,8 @@ class Leader:
         for topic in [topic for topic in self._rechecking if topic not in copied]:
             self._rechecking.pop(topic).cancel()
         self._applied = state.epoch
-        self._on_word()
+        if len(self.problems) != kept_back:
+            self._on_word()
 
     def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
         """Do one step of a topic, unless it is being done; a failure is told and tried again."""
