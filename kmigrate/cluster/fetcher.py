@@ -58,11 +58,7 @@ class FetchSession:
 
     async def fetch(self, wanted: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
         """One Fetch; raises Unreachable. A session that the broker dropped is opened anew by the next call."""
-        connection = await self._client.connection(self._node, self._purpose)
-        if connection is not self._connection:
-            self._forget()
-            self._takes_ids = await _takes_ids(connection)
-            self._connection = connection
+        connection = await self.open()
         ids = self._ids_of(wanted) if self._takes_ids else None
         if full or not _goes_on(self._ids, ids):
             self._forget()
@@ -104,6 +100,15 @@ class FetchSession:
             self._known = dict(wanted)
             self._ids = ids
         return answer
+
+    async def open(self) -> BrokerConnection:
+        """The connection, open; raises Unreachable."""
+        connection = await self._client.connection(self._node, self._purpose)
+        if connection is not self._connection:
+            self._forget()
+            self._takes_ids = await _takes_ids(connection)
+            self._connection = connection
+        return connection
 
     def _ids_of(self, wanted: Mapping[Key, FetchPartition]) -> dict[str, bytes] | None:
         """The ids of these topics; None where one of them is not known, or the cluster gives none."""

@@ -54,8 +54,10 @@ class MirroredTopic:
     barriers: Mapping[int, int] = field(default_factory=dict)
     compacted: bool = False
     """The source topic's own policy says that a log cleaner works on it."""
+    promoting: bool = False
+    """In a promote: the link's throttle does not hold it up."""
     urgent: bool = False
-    """In a promote: every partition's answer is asked for, idle or not, and progress told at once (AL-76)."""
+    """Writers wait: every partition's answer is asked for, idle or not, and progress told at once (AL-76)."""
     paused: bool = False
     stops: Mapping[int, PartitionStop] = field(default_factory=dict)
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
@@ -75,7 +77,8 @@ def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) ->
         term=term,
         barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
         compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
-        urgent=record.phase in PROMOTING,
+        promoting=record.phase in PROMOTING,
+        urgent=record.phase in (TopicPhase.FENCING, TopicPhase.FENCED),
         paused=record.paused,
         stops=record.stops,
         losses=record.losses,
@@ -160,9 +163,10 @@ class Copier:
                 lane.retire()
                 self._drop_released(lane)
         for topic in wanted.values():
-            self._place(topic)
+            if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most stay as they are
+                self._place(topic)
         self._topics = wanted
-        self._signals.wake()
+        self._signals.assign()
 
     def _drop(self, lane: Lane) -> None:
         lane.stop("no longer mirrored by this process")
@@ -193,7 +197,7 @@ class Copier:
                 lane.beware_of_cleaner()
             lane.retired = False
             lane.barrier = topic.barriers.get(partition)
-            lane.urgent = topic.urgent
+            lane.promoting, lane.urgent = topic.promoting, topic.urgent
             lane.paused = topic.paused
             lane.losses = topic.losses.get(partition, ())
 
@@ -279,7 +283,7 @@ class Copier:
             self._staff(self._source.leader(*lane.key), self._readers, self._reader.run)
             self._staff(self._target.leader(*lane.key), self._writers, self._writer.run)
             self._attend(lane)
-        self._signals.wake()
+        self._signals.assign()
 
     async def _refresh(self, client: ClusterClient, names: list[str]) -> None:
         try:

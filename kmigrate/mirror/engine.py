@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container
+from math import inf
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -33,7 +34,14 @@ from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import COPIED
-from kmigrate.model.records import MirrorPresence, PartitionProgress
+from kmigrate.model.records import (
+    AssignmentRecord,
+    FencedProgress,
+    LeaseRecord,
+    MirrorPresence,
+    PartitionProgress,
+    TopicRecord,
+)
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
@@ -49,6 +57,9 @@ _URGENT_GAP_S = 0.05
 """A barrier that is reached, and a state that is applied, are told at once."""
 _MANY = 500
 """Partitions."""
+
+
+_Follows = tuple[TopicRecord, AssignmentRecord | None, LeaseRecord | None]
 
 
 class MirrorEngine:
@@ -84,10 +95,19 @@ class MirrorEngine:
         self._trouble = ""
         self._applied = self._generation = -1
         self._torn = False
-        """Whether we ended while something was on its way that may not come behind another's (`Lane.torn`)."""
+        """Whether we stopped while something was on its way that may not come behind another's (`Lane.torn`).
+
+        It may still come: until we copy again we say nothing, so that the others take over as from one that died.
+        """
         self._speak = asyncio.Event()
         self._at_once = False
+        self._of_all = True
+        """Whether more is to be told than of what writers wait for."""
+        self._said_at = -inf
+        """When all was last told, or tried to be."""
         self._told: dict[tuple[str, int], int] = {}
+        self._topics: dict[str, tuple[_Follows, MirroredTopic]] = {}
+        """What the copier was last given, by topic."""
         self.meter = LinkMeter(source.settings.name, target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
 
@@ -101,7 +121,7 @@ class MirrorEngine:
     async def _leave(self) -> None:
         """Say that our share is free, and give up the lease."""
         if self._torn:
-            return  # that may still come: the others take over as from one that died
+            return
         try:
             async with asyncio.timeout(2):
                 await self._log.announce(self._presence())
@@ -149,7 +169,7 @@ class MirrorEngine:
         self._applied = -1
         self._copier = copier
         self.meter.lanes = copier.lanes
-        self._speak.set()
+        self._speak_soon()
         try:
             await together(
                 copier.run(),
@@ -195,7 +215,7 @@ class MirrorEngine:
             self._maker,
             aligner,
             self._settings,
-            on_word=self._speak.set,
+            on_word=self._speak_soon,
         )
         self._leader, self._upkeep = leader, upkeep
         try:
@@ -214,25 +234,34 @@ class MirrorEngine:
             await self._log.changed(1.0)
 
     def _apply(self, state: State, copier: Copier) -> None:
-        lease, assignment = state.lease(self._lease.what), state.assignment(self._link)
-        term = lease.term if lease is not None else 0
         known = {lane.topic for lane in copier.lanes.values()}
-        mirrored: list[MirroredTopic] = []
-        all_partitions = 0
-        for record in state.topics(self._link):
-            if record.phase not in COPIED:
-                continue
-            ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._instance}
-            all_partitions += len(record.starts)
-            if ours or self._lease.held or record.topic in known:
-                mirrored.append(mirrored_topic(record, ours, term))
+        records = [record for record in state.topics(self._link) if record.phase in COPIED]
+        self._topics = {record.topic: self._topic(state, record) for record in records}
+        mirrored = [
+            topic
+            for _, topic in self._topics.values()
+            if topic.starts or self._lease.held or topic.topic in known
+        ]
         copier.assign(mirrored)
-        link = state.link(self._link)
+        link, all_partitions = state.link(self._link), sum(len(record.starts) for record in records)
         copier.limit(part_of_limit(link.throttle, sum(len(t.starts) for t in mirrored), all_partitions) if link else 0)
         self._applied = state.epoch
-        self._generation = assignment.generation if assignment is not None else -1
-        self._at_once = self._at_once or any(topic.urgent for topic in mirrored)
+        assignment = state.assignment(self._link)
+        before, self._generation = self._generation, assignment.generation if assignment is not None else -1
+        urgent = any(topic.urgent for topic in mirrored)
+        self._at_once = self._at_once or urgent
+        self._of_all = self._of_all or not urgent or self._generation != before
         self._speak.set()
+
+    def _topic(self, state: State, record: TopicRecord) -> tuple[_Follows, MirroredTopic]:
+        """What is to be copied of a topic, and what that follows from; the very same as before while that is so."""
+        lease = state.lease(self._lease.what)
+        follows = record, state.assignment(self._link), lease
+        before = self._topics.get(record.topic)
+        if before is not None and before[0] == follows:
+            return before
+        ours = {p: start for p, start in record.starts.items() if owner_of(state, record, p) == self._instance}
+        return follows, mirrored_topic(record, ours, lease.term if lease is not None else 0)
 
     def _warrant(self, key: tuple[str, int]) -> int:
         """The term under which we may do what is not compare-and-set on a partition; 0 where we may not now."""
@@ -257,27 +286,46 @@ class MirrorEngine:
             self._at_once = True
         self._speak.set()
 
-    def _speak_at_once(self) -> None:
-        self._at_once = True
+    def _speak_soon(self) -> None:
+        self._of_all = True
         self._speak.set()
 
+    def _speak_at_once(self) -> None:
+        self._at_once = True
+        self._speak_soon()
+
     async def _announce(self) -> None:
+        """Tell all when it is due, or has changed; and in between, of thousands, only what writers wait for."""
         while True:
             self._speak.clear()
-            self._at_once = False
-            sent = monotonic()
-            try:
-                await self._log.announce(self._presence())
-                self._membership.said(sent)
-                self.meter.said_at = sent
-            except Unreachable:
-                await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
-            await self._until_due(sent, self._presence_ms() / 1000)
+            now = monotonic()
+            fenced = self._fenced()
+            of_all = self._of_all or not fenced.topics or now >= self._due
+            self._at_once = self._of_all = False
+            if of_all:
+                self._said_at = now
+            if self._copier is not None or not self._torn:
+                await self._say(now, self._presence() if of_all else fenced)
+            await self._until_due(now)
 
-    async def _until_due(self, sent: float, interval: float) -> None:
+    async def _say(self, now: float, word: MirrorPresence | FencedProgress) -> None:
+        try:
+            await self._log.announce(word)
+        except Unreachable:
+            await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
+            return
+        if isinstance(word, MirrorPresence):
+            self._membership.said(now)
+            self.meter.said_at = now
+
+    @property
+    def _due(self) -> float:
+        return self._said_at + self._presence_ms() / 1000
+
+    async def _until_due(self, sent: float) -> None:
         """Wait for the interval, an urgent change, or (a little longer) any change."""
         try:
-            async with asyncio.timeout(max(0.0, sent + interval - monotonic())):
+            async with asyncio.timeout(max(0.0, self._due - monotonic())):
                 await self._speak.wait()
         except TimeoutError:
             return
@@ -291,6 +339,13 @@ class MirrorEngine:
         """
         many = self._copier is not None and len(self._copier.lanes) > _MANY
         return min(self._settings.presence_ms * (2 if many else 1), round(600 * self._membership.sure_s))
+
+    def _fenced(self) -> FencedProgress:
+        topics: dict[str, dict[int, PartitionProgress]] = {}
+        for lane in self._copier.lanes.values() if self._copier is not None else ():
+            if lane.urgent:
+                topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
+        return FencedProgress(self._instance, self._applied, topics)
 
     def _presence(self) -> MirrorPresence:
         topics: dict[str, dict[int, PartitionProgress]] = {}

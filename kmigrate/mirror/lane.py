@@ -81,8 +81,10 @@ class Lane:
         self.source_end = -1
         self.stable_end = -1
         self.barrier: int | None = None
+        self.promoting = False
+        """In a promote: the link's throttle does not hold it up."""
         self.urgent = False
-        """In a promote: progress must be told at once."""
+        """Writers wait behind a fence: progress must be told at once."""
         self.problem = ""
         self.lost_range = (-1, -1)
         """The source offsets that the problem is about, both included."""

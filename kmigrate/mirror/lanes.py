@@ -69,6 +69,8 @@ class Signals:
         """How often any lane has changed: who will wait for the next change takes it before looking at lanes."""
         self.look_now = asyncio.Event()
         """The layout of a cluster may have changed: the copier looks at once."""
+        self.assigned = asyncio.Event()
+        """Set, and replaced by a new one, when other lanes may be a broker's, or be waited for."""
         self.trouble = ""
 
     def wake(self) -> None:
@@ -78,6 +80,12 @@ class Signals:
         for change in waiting:
             if not change.done():
                 change.set_result(None)
+
+    def assign(self) -> None:
+        """The state log wants something else of the lanes, or other brokers lead them."""
+        assigned, self.assigned = self.assigned, asyncio.Event()
+        assigned.set()
+        self.wake()
 
     async def pulse(self) -> None:
         """Wake everybody now and then, for ever: whoever waits for a change needs no timer of its own."""

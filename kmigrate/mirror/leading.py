@@ -24,7 +24,7 @@ from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEve
 from kmigrate.model.records import AssignmentRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
-from kmigrate.net.clock import now_ms, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.state.log import StateLog
 
@@ -33,6 +33,8 @@ __all__ = ["Leader"]
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 """How often members are looked at where nothing is heard of them."""
+_COMING_UP_S = 0.25
+"""Between two assignments while topics come up one after another: each names all partitions of all of them."""
 
 
 class Leader:
@@ -66,6 +68,7 @@ class Leader:
         self._unready: list[str] = []
         """Topics that are still to be made or aligned."""
         self._releases = Releases()
+        self._shared_at = -_COMING_UP_S
         self._judged: object = None
         """What the partitions were last shared out by: until it changes nothing else follows from it."""
         self._claimed: list[TopicRecord] = []
@@ -92,6 +95,8 @@ class Leader:
     async def _share_out(self) -> None:
         """Write the assignment that follows from who lives and what is mirrored, where it is another one."""
         if not self._membership.hears_itself():
+            return
+        if self._unready and monotonic() - self._shared_at < _COMING_UP_S:
             return
         members = self._members(self._log.state)
         words = self._membership.words()
@@ -129,6 +134,7 @@ class Leader:
         try:
             await self._log.append(decide)
             self.trouble = ""
+            self._shared_at = monotonic()
         except StateLogBroken:
             raise
         except (Failed, WaitTimedOut) as error:
@@ -160,6 +166,7 @@ class Leader:
 
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
+        kept_back = len(self.problems)
         self._claimed = [r for r in state.topics(self._link) if r.claims]
         self._unready = [r.topic for r in state.topics(self._link) if r.phase in NOT_COPIED_YET]
         for record in state.topics(self._link):
@@ -175,7 +182,8 @@ class Leader:
         for topic in [topic for topic in self._rechecking if topic not in copied]:
             self._rechecking.pop(topic).cancel()
         self._applied = state.epoch
-        self._on_word()
+        if len(self.problems) != kept_back:
+            self._on_word()
 
     def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
         """Do one step of a topic, unless it is being done; a failure is told and tried again."""

@@ -5,13 +5,15 @@ partition that waits, and whatever has to be asked about it is asked by a task o
 
 Back-pressure in three sentences: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch;
 the fetch then waits briefly only, so that it is taken in again soon; where all lanes together hold too much, each has
-less room. In a promote every partition is asked for each time, and those that producers wait for come first: a broker
-answers in the order of the request until its answer is full.
+less room. What writers wait for behind a fence is read over a second connection, by full fetches: however many the
+other partitions are, and however long the broker makes them wait, they do not stand in its way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
 from kmigrate.cluster.fetcher import FetchSession
@@ -23,7 +25,7 @@ from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, 
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.net.clock import monotonic, now_ms, sleep
-from kmigrate.net.tasks import TaskOwner
+from kmigrate.net.tasks import TaskOwner, together
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
 
 __all__ = ["SourceReader"]
@@ -35,6 +37,32 @@ _SURE_S = 2.0
 place tells of the past until it hears of them."""
 _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
+
+
+@dataclass(slots=True)
+class _Talk:
+    """One of a reader's two connections to a source broker."""
+
+    node: int
+    session: FetchSession
+    asked: dict[Key, FetchPartition] = field(default_factory=dict)
+    slowed: bool = False
+    """Its answers are held back by a quota."""
+    heard_ms: int = 0
+    """When its lanes were last told that the broker has answered."""
+
+    async def open(self) -> None:
+        with suppress(Unreachable):
+            await self.session.open()
+
+    def heard(self, asked: Iterable[Lane], error: int) -> None:
+        """Partitions that an answer leaves out end where they did: said of all of them, but not every time."""
+        now = now_ms()
+        if not error and not 0 <= now - self.heard_ms < _HEARD_MS:
+            self.heard_ms = now
+            for lane in asked:
+                if not lane.reading_trouble:
+                    lane.tally.heard_ms = now
 
 
 class SourceReader:
@@ -62,63 +90,90 @@ class SourceReader:
         self._tasks = tasks
         self._got_on = got_on
         self._check_anew = check_anew
-        self._heard_ms: dict[int, int] = {}
-        """When the lanes of a source broker were last told that it has answered."""
         self._suspected: dict[Key, float] = {}
         self._leaders = 0
         """From how many brokers is read."""
 
     async def run(self, node: int) -> None:
         """Fetch from one source leader for ever."""
-        settings = self._settings
-        session = FetchSession(self._source, node, "mirror-read", max_bytes=settings.fetch_max_bytes)
-        asked: dict[Key, FetchPartition] = {}
-        slowed = False
-        turn = 0
         self._leaders += 1
+        await together(self._read(node), self._read_fenced(node))
+
+    async def _read(self, node: int) -> None:
+        """What nobody waits for."""
+        settings = self._settings
+        talk = self._talk(node, "mirror-read")
         while True:
             moved = self._signals.moved
-            reading = [lane for lane in self._lanes.led_by(self._source, node) if lane.reads]
+            reading = [lane for lane in self._lanes.led_by(self._source, node) if lane.reads and not lane.urgent]
             now = monotonic()
             room = self._room(reading)
             owed = self._throttle.wait_s(now)
             chosen = [
                 lane
                 for lane in reading
-                if lane.queued_bytes < room and lane.read_after <= now and (not owed or lane.urgent)
+                if lane.queued_bytes < room and lane.read_after <= now and (not owed or lane.promoting)
             ]
             if not chosen:
                 await self._signals.wait(moved, min([LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
                 if owed and reading:
                     self._meter.slowed_s[Slowed.LINK_THROTTLE] += monotonic() - now
                 continue
-            session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
-            full = any(lane.urgent for lane in chosen)
-            waits = len(chosen) == len(reading) and not full
-            if full:
-                turn += 1
-                chosen = _urgent_first(chosen, turn)
-            most = self._throttle.most(min(settings.partition_max_bytes, room))
-            asked = _questions(chosen, most, asked)
-            try:
-                answer = await session.fetch(
-                    asked, max_wait_ms=settings.fetch_wait_ms if waits else _SHORT_WAIT_MS, full=full
-                )
-            except Unreachable as error:
-                self._signals.trouble = error.what
-                self._signals.look_now.set()
-                await sleep(0.1)
+            waits = len(chosen) == len(reading)
+            most_ms = settings.fetch_wait_ms if waits else _SHORT_WAIT_MS
+            await self._fetch(talk, chosen, room, most_ms, exempt=bool(owed))
+
+    async def _read_fenced(self, node: int) -> None:
+        """What writers wait for: asked for each time, idle or not (AL-76), over a connection of its own.
+
+        That connection is open before the fence.
+        """
+        talk = self._talk(node, "mirror-read-fenced")
+        while True:
+            moved, assigned = self._signals.moved, self._signals.assigned
+            lanes = self._lanes.led_by(self._source, node)
+            fenced = [lane for lane in lanes if lane.urgent]
+            if not fenced:
+                if any(lane.promoting for lane in lanes):
+                    await talk.open()
+                await assigned.wait()
                 continue
-            size = self.take(asked, answer.partitions)
-            self._heard(chosen, node, answer.error)
-            self._throttle.charge(size, monotonic(), exempt=bool(owed))
-            if answer.throttle_ms or slowed:
-                slowed = answer.throttle_ms > 0
-                self._meter.slowed_s[Slowed.SOURCE_QUOTA] += answer.throttle_ms / 1000
-                for lane in chosen:
-                    lane.slow(Asked.FETCH, node, answer.throttle_ms)
-            if answer.error or slowed:
-                await sleep(max(answer.throttle_ms / 1000, 0.05))
+            now = monotonic()
+            room = self._room(fenced)
+            chosen = [lane for lane in fenced if lane.reads and lane.queued_bytes < room and lane.read_after <= now]
+            if chosen:
+                await self._fetch(talk, chosen, room, _SHORT_WAIT_MS, full=True, exempt=True)
+            else:
+                await self._signals.wait(moved, min([LOOK_S, *_until(fenced, now)]))
+
+    def _talk(self, node: int, purpose: str) -> _Talk:
+        return _Talk(node, FetchSession(self._source, node, purpose, max_bytes=self._settings.fetch_max_bytes))
+
+    async def _fetch(
+        self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
+    ) -> None:
+        """One fetch for these lanes, and what its answer says to each of them."""
+        settings, session = self._settings, talk.session
+        session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
+        most = self._throttle.most(min(settings.partition_max_bytes, room))
+        talk.asked = asked = _questions(lanes, most, talk.asked)
+        try:
+            answer = await session.fetch(asked, max_wait_ms=max_wait_ms, full=full)
+        except Unreachable as error:
+            self._signals.trouble = error.what
+            self._signals.look_now.set()
+            await sleep(0.1)
+            return
+        size = self.take(asked, answer.partitions)
+        talk.heard(lanes, answer.error)
+        self._throttle.charge(size, monotonic(), exempt=exempt)
+        if answer.throttle_ms or talk.slowed:
+            talk.slowed = answer.throttle_ms > 0
+            self._meter.slowed_s[Slowed.SOURCE_QUOTA] += answer.throttle_ms / 1000
+            for lane in lanes:
+                lane.slow(Asked.FETCH, talk.node, answer.throttle_ms)
+        if answer.error or talk.slowed:
+            await sleep(max(answer.throttle_ms / 1000, 0.05))
 
     def _room(self, lanes: Sequence[Lane]) -> int:
         """How many bytes each of a leader's lanes may have read and not yet acknowledged."""
@@ -136,8 +191,8 @@ class SourceReader:
             size += len(part.records)
             key = (part.topic, part.partition)
             lane, asked = self._lanes.get(key), wanted.get(key)
-            if lane is None or asked is None or lane.stopped:
-                continue
+            if lane is None or asked is None or lane.stopped or asked.offset != lane.read_at:
+                continue  # nobody's any more, or asked for before it was read over the other connection
             if part.diverging is not None:
                 self._suspect_cut(lane, part.diverging[1])
             elif part.error:
@@ -159,15 +214,6 @@ class SourceReader:
         ref = reaction_to(Asked.FETCH, Found.CUT).ref
         lane.read_failed(f"{ref}: the source ends at {end}, and more of it was read", now, named=True)
         self._signals.look_now.set()
-
-    def _heard(self, asked: Iterable[Lane], node: int, error: int) -> None:
-        """Partitions that an answer leaves out end where they did: said of all of them, but not every time."""
-        now = now_ms()
-        if not error and not 0 <= now - self._heard_ms.get(node, 0) < _HEARD_MS:
-            self._heard_ms[node] = now
-            for lane in asked:
-                if not lane.reading_trouble:
-                    lane.tally.heard_ms = now
 
     async def ask_ends(self) -> None:
         """Learn for ever where partitions end that are not read now: paused, stopped, held back or refused ones."""
@@ -220,13 +266,6 @@ class SourceReader:
             lane.looking = False
             self._got_on(lane)
             self._signals.wake()
-
-
-def _urgent_first(lanes: Sequence[Lane], turn: int) -> list[Lane]:
-    """Lanes in a promote, then the others, which begin at another one with every turn."""
-    others = [lane for lane in lanes if not lane.urgent]
-    at = turn % len(others) if others else 0
-    return [*(lane for lane in lanes if lane.urgent), *others[at:], *others[:at]]
 
 
 def _questions(

@@ -288,6 +288,7 @@ class Upkeep:
             )
         if ours <= record.partitions:
             return record
+        record = await self._write(record, record)  # one that is promoted grows no more with the source
         if theirs < ours:
             await self._target_admin.create_partitions(record.topic, ours)
         await self._leaders(record.topic, ours)

@@ -10,7 +10,7 @@ Presence log (`__kmigrate_presence`, plain appends): what a running process says
 names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
 own clock, never with the writer's.
 
-    mirror/<instance>   router/<instance>   controller/<instance>
+    mirror/<instance>   fenced/<instance>   router/<instance>   controller/<instance>
 
 Secrets never enter either; a link keeps cluster names, bootstrap addresses and cluster ids only.
 """
@@ -49,6 +49,7 @@ __all__ = [
     "CopyIdentity",
     "EndedClients",
     "FenceAck",
+    "FencedProgress",
     "GroupRecord",
     "GroupWord",
     "LeaseRecord",
@@ -549,6 +550,28 @@ class MirrorPresence:
 
 
 @dataclass(frozen=True, slots=True)
+class FencedProgress:
+    """What a mirror process says between two words of its own: where it stands in the topics that writers wait for.
+
+    Its presence tells of all of its partitions, of thousands at times, and everybody reads it. Who does not know this
+    record waits for the next presence.
+    """
+
+    instance: str
+    applied: int
+    topics: Mapping[str, Mapping[int, PartitionProgress]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"fenced/{self.instance}"
+
+    @property
+    def presence_key(self) -> str:
+        """Of the presence that it goes on with."""
+        return f"mirror/{self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
 class FenceAck:
     """A router's word on one fenced topic: forwards that are not resolved yet, and what it saw acknowledged."""
 
@@ -681,6 +704,7 @@ Record = (
     | LeaseRecord
     | AssignmentRecord
     | MirrorPresence
+    | FencedProgress
     | RouterPresence
     | ControllerPresence
 )
@@ -699,6 +723,7 @@ KINDS: dict[str, type[Record]] = {
         LeaseRecord,
         AssignmentRecord,
         MirrorPresence,
+        FencedProgress,
         RouterPresence,
         ControllerPresence,
     )

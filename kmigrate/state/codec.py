@@ -20,6 +20,7 @@ from kmigrate.model.records import (
     LEAST_READER,
     SCHEMA,
     ControllerPresence,
+    FencedProgress,
     MirrorPresence,
     PartitionProgress,
     Record,
@@ -30,9 +31,10 @@ from kmigrate.model.records import (
     plain,
 )
 
-__all__ = ["Envelope", "Presence", "PresenceReader", "PresenceWriter", "decode_envelope", "encode_envelope"]
+__all__ = ["Envelope", "Presence", "PresenceReader", "PresenceWriter", "Word", "decode_envelope", "encode_envelope"]
 
 Presence = MirrorPresence | RouterPresence | ControllerPresence
+Word = Presence | FencedProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,14 @@ class PresenceWriter:
     def __init__(self) -> None:
         self._kept: dict[str, dict[int, tuple[PartitionProgress, str]]] = {}
 
-    def write(self, record: Presence) -> bytes:
-        if not isinstance(record, MirrorPresence):
+    def write(self, record: Word) -> bytes:
+        if not isinstance(record, MirrorPresence | FencedProgress):
             return _text(encode_record(record)).encode()
         rest = encode_record(replace(record, topics={}))
         del rest["topics"]
         topics = ",".join(f"{json.dumps(topic)}:{self._partitions(topic, of)}" for topic, of in record.topics.items())
-        self._kept = {topic: self._kept[topic] for topic in record.topics}
+        if isinstance(record, MirrorPresence):
+            self._kept = {topic: self._kept[topic] for topic in record.topics}
         return f'{_text(rest)[:-1]},"topics":{{{topics}}}}}'.encode()
 
     def _partitions(self, topic: str, partitions: Mapping[int, PartitionProgress]) -> str:
@@ -100,23 +103,26 @@ class PresenceReader:
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, tuple[_Told, dict[int, PartitionProgress]]]] = {}
+        """By the mirror's instance, and topic."""
 
-    def read(self, name: str, value: bytes) -> Record:
-        """The word under `name`; raises StateLogBroken or ValueError where it is of a newer version, or nobody's."""
+    def read(self, value: bytes) -> Record:
+        """The word; raises StateLogBroken or ValueError where it is of a newer version, or nobody's."""
         body = _object(json.loads(value))
-        told = _object(body.pop("topics", {})) if body.get("kind") == MirrorPresence.__name__ else {}
+        told = _object(body.pop("topics", {})) if body.get("kind") in _BY_PARTITION else {}
         record = decode_record(body)
-        if not isinstance(record, MirrorPresence):
-            self._kept.pop(name, None)
+        if not isinstance(record, MirrorPresence | FencedProgress):
             return record
-        before = self._kept.get(name, {})
-        now = self._kept[name] = {topic: _again(of, *before.get(topic, ({}, {}))) for topic, of in told.items()}
+        before = self._kept.get(record.instance, {})
+        now = {topic: _again(of, *before.get(topic, ({}, {}))) for topic, of in told.items()}
+        self._kept[record.instance] = now if isinstance(record, MirrorPresence) else {**before, **now}
         return replace(record, topics={topic: partitions for topic, (_, partitions) in now.items()})
 
-    def forget(self, name: str) -> None:
-        """The process that spoke under this name is gone."""
-        self._kept.pop(name, None)
+    def forget(self, instance: str) -> None:
+        """This mirror process is gone."""
+        self._kept.pop(instance, None)
 
+
+_BY_PARTITION = {MirrorPresence.__name__, FencedProgress.__name__}
 
 _Told = dict[str, Any]
 """A topic's partitions as they were said."""

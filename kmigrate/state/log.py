@@ -25,6 +25,7 @@ from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unre
 from kmigrate.model.records import (
     SIZE_LIMIT,
     ControllerPresence,
+    FencedProgress,
     MirrorPresence,
     Record,
     RouterPresence,
@@ -36,7 +37,7 @@ from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
-from kmigrate.state.codec import Envelope, Presence, PresenceReader, PresenceWriter, encode_envelope
+from kmigrate.state.codec import Envelope, Presence, PresenceReader, PresenceWriter, Word, encode_envelope
 from kmigrate.state.fold import Fold
 
 __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_producer_id"]
@@ -82,10 +83,8 @@ class StateLog:
         self._presence: dict[str, tuple[Presence, float]] = {}
         self._writer = PresenceWriter()
         self._reader = PresenceReader()
-        self._said: dict[tuple[str, bytes], Presence] = {}
-        """Our own last word, by its key and value as they were written: read back, it need not be decoded."""
-        self._ours: set[str] = set()
-        """Keys of our own words."""
+        self._said: dict[str, tuple[bytes, Word]] = {}
+        """Our own last words, by key: as they were written, and read back they need not be decoded."""
         self._written_before = 0
         """Where the presence log ended when we opened it."""
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
@@ -264,14 +263,24 @@ class StateLog:
         if value is None:
             self._drop(name)
             return
+        said = self._said.get(name)
         try:
-            record = self._said.get((name, value)) or self._reader.read(name, value)
+            record = said[1] if said is not None and said[0] == value else self._reader.read(value)
         except (StateLogBroken, ValueError):
             return  # of a newer version, or nobody's: who is not understood has said nothing, and decides nothing
-        if isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
+        if isinstance(record, FencedProgress):
+            self._go_on(record)
+        elif isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
             if name not in self._presence:
                 self._forget()
             self._presence[name] = (record, self._heard(name, batch))
+
+    def _go_on(self, fenced: FencedProgress) -> None:
+        """A mirror's presence, gone on with; how long that counts is not for this word to say."""
+        word, heard = self._presence.get(fenced.presence_key, (None, 0.0))
+        if isinstance(word, MirrorPresence):
+            now = replace(word, applied=fenced.applied, topics={**word.topics, **fenced.topics})
+            self._presence[fenced.presence_key] = (now, heard)
 
     def _forget(self) -> None:
         """Drop words of mirrors that are long gone: they are large, and each start of one has a name of its own.
@@ -284,8 +293,9 @@ class StateLog:
             self._drop(name)
 
     def _drop(self, name: str) -> None:
-        self._presence.pop(name, None)
-        self._reader.forget(name)
+        word, _ = self._presence.pop(name, (None, 0.0))
+        if isinstance(word, MirrorPresence):
+            self._reader.forget(word.instance)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """From when a word counts, on our monotonic clock.
@@ -294,7 +304,7 @@ class StateLog:
         before we opened the log, and may be old. Our own count from when we said them, by our wall clock alone
         (a broker puts its append time into the max timestamp): after a standstill, what we read first is long past.
         """
-        if name in self._ours:
+        if name in self._said:
             said_ms = batch.base_timestamp
         elif batch.base_offset < self._written_before:
             said_ms = batch.max_timestamp
@@ -382,7 +392,7 @@ class StateLog:
             )
         return self._fold.nonces.get(expected) == nonce
 
-    async def announce(self, record: Presence) -> None:
+    async def announce(self, record: Word) -> None:
         """Say something of this process; lost words are said again, so errors only show as Unreachable.
 
         A mirror whose word is too large for the topic is heard all the same: it says so, and nothing of its partitions.
@@ -401,9 +411,8 @@ class StateLog:
     def _too_large(self, size: int) -> str:
         return f"{size} bytes are more than {self._presence_topic} takes: raise {SIZE_LIMIT} of the topic"
 
-    async def _say(self, record: Presence, value: bytes) -> int:
-        self._said = {(record.key, value): record}
-        self._ours.add(record.key)
+    async def _say(self, record: Word, value: bytes) -> int:
+        self._said[record.key] = (value, record)
         batch = one_record_batch(
             record.key.encode(),
             value,

@@ -28,6 +28,7 @@ from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer, may_come_off
+from kmigrate.workflow.turns import Turns
 from kmigrate.workflow.unit import Rendezvous
 
 __all__ = ["Controller", "ControllerSettings"]
@@ -64,6 +65,7 @@ class Controller:
         """What promotes and handovers wait for, by record."""
         self._troubles: dict[str, str] = {}
         """What the last try of one ended with that is tried again, by record."""
+        self._turns = Turns()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
         self._keeping: asyncio.Task[None] | None = None
@@ -168,6 +170,7 @@ class Controller:
             self._settings.straggler_window_s,
             self._rendezvous,
             self._waits,
+            self._turns,
         ).run()
 
     async def _hand_over(self, record: GroupRecord) -> None:

@@ -20,6 +20,8 @@ F  Topics that transactions couple are fenced only when all of them are to be pr
 G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
    the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
 H  The barrier table (`barrier_table`) is in the state log before the flip: routers read it there.
+I  Where many topics are promoted at once they are fenced in turns: writers wait for a topic as long as the mirror needs
+   to bring all that is fenced to its barriers (`turns`).
 """
 
 from __future__ import annotations
@@ -52,7 +54,16 @@ from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
-from kmigrate.workflow.unit import Rendezvous, decided, not_asked_for, not_staged, unit_to_flip, wait_for_unit
+from kmigrate.workflow.turns import Turns
+from kmigrate.workflow.unit import (
+    Rendezvous,
+    decided,
+    not_asked_for,
+    not_staged,
+    unit_records,
+    unit_to_flip,
+    wait_for_unit,
+)
 
 __all__ = ["TopicPromotion"]
 
@@ -75,6 +86,8 @@ class TopicPromotion:
     """Shared by all promotes of a controller (F)."""
     waits: dict[str, str] = field(default_factory=dict)
     """What each topic waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
+    turns: Turns = field(default_factory=Turns)
+    """Whose turn it is to be fenced; shared by all promotes of a controller (I)."""
     table: BarrierTable = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +103,7 @@ class TopicPromotion:
                 if may_come_off(self.log, record):
                     await self.sealer.take_off(record)
                     continue
+                self._hold_turn(record)
                 match record.phase:
                     case TopicPhase.PROMOTE_PENDING:
                         await self._pending(record)
@@ -109,6 +123,7 @@ class TopicPromotion:
             await self._unfence(error)
         finally:
             self.rendezvous.leave(self.link, self.topic)
+            self.turns.over((self.link, self.topic))
             self.waits.pop(topic_key(self.link, self.topic), None)
 
     # facts
@@ -150,6 +165,38 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
+        await self._ready(record)
+        if await self._turn(record):
+            await self._ready(record)  # as it is now, and not as it was when the turn was another's
+        found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
+        if found:
+            raise Refused("direct-writers", "; ".join(found))
+        await refuse_lost_ids(self.log.state, self.source, self.target, record)
+        await self._rehearse(record)
+        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
+
+    async def _turn(self, record: TopicRecord) -> bool:
+        """Wait until it is this topic's turn (I); whether it had to be waited for."""
+        key = (self.link, self.topic)
+        mates, groups = unit_records(self.log.state, record)
+        if groups:
+            self.turns.go(key, record.partitions)  # their members wait already
+            return False
+        together = record.partitions + sum(mate.partitions for mate in mates)
+        self._waits_for(record, "its turn: other topics are fenced before it")
+        waited = await self.turns.take(key, together, {(mate.link, mate.topic) for mate in mates})
+        self._waits_for(record, None)
+        return waited
+
+    def _hold_turn(self, record: TopicRecord) -> None:
+        """Writers wait for this topic, under whichever controller it was fenced; or they do not any more."""
+        if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED):
+            self.turns.go((self.link, self.topic), record.partitions)
+        elif record.phase is not TopicPhase.PROMOTE_PENDING:
+            self.turns.over((self.link, self.topic))
+
+    async def _ready(self, record: TopicRecord) -> None:
+        """Until it can be fenced."""
         terms = self._terms(record)
 
         def ready(state: State) -> bool | None:
@@ -165,12 +212,6 @@ class TopicPromotion:
         except WaitTimedOut as late:
             why = self._why_not_ready(record, terms) or not_staged(self.log.state, record) or late.what
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
-        found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
-        if found:
-            raise Refused("direct-writers", "; ".join(found))
-        await refuse_lost_ids(self.log.state, self.source, self.target, record)
-        await self._rehearse(record)
-        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
 
     async def _rehearse(self, record: TopicRecord) -> None:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,12 +13,14 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.copier import Copier
 from kmigrate.mirror.engine import MirrorEngine
+from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import AssignmentRecord, LeaseRecord, MirrorPresence, TopicRecord
+from kmigrate.model.records import AssignmentRecord, FencedProgress, LeaseRecord, MirrorPresence, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
+from kmigrate.state.codec import Word
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
 
@@ -54,6 +57,20 @@ def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() 
     assert log.state.lease("mirror/l") == LEASE
 
 
+@pytest.mark.parametrize("torn", [False, True])
+def test_one_that_begins_anew_after_a_failure_in_the_middle_of_a_hole_keeps_silent_until_it_copies(torn: bool) -> None:
+    log = MemoryLog(LEASE, TOPIC, SHARED)
+    it = engine(log)
+    it._torn = torn
+
+    async def scene() -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(it._announce(), 0.05)
+
+    asyncio.run(scene())
+    assert [word.shares for word in said(log)] == ([] if torn else [False])
+
+
 def test_what_is_not_compare_and_set_is_done_only_by_an_owner_that_is_sure_of_itself() -> None:
     it = engine(MemoryLog(LEASE, TOPIC, SHARED))
     assert it._warrant(("t", 0)) == 0, "nobody has heard of it yet"
@@ -72,6 +89,41 @@ def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, part
     it._membership.said(monotonic() - 1.6 * interval_s)
     assert it._membership.sure()
     assert interval_s <= (0.5 if partitions == 1 else 1.0)
+
+
+def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of partitions, twenty times a second, while one topic is fenced."""
+    log = MemoryLog(LEASE, TOPIC, SHARED)
+    it = engine(log)
+    lanes = {(t, 0): Lane(t, 0, producer_id=1, epoch=0, hole_limit=1) for t in ("t", "fenced")}
+    it._copier = cast("Copier", SimpleNamespace(lanes=lanes, trouble=""))
+    it._applied = 9
+    words: list[Word] = []
+
+    async def announce(word: Word) -> None:
+        words.append(word)
+
+    monkeypatch.setattr(log, "announce", announce)
+
+    async def scene() -> None:
+        speaking = asyncio.create_task(it._announce())
+        await asyncio.sleep(0.02)
+        lanes["fenced", 0].urgent = True
+        lanes["fenced", 0].barrier = lanes["fenced", 0].position = 7
+        it._moved(lanes["t", 0])
+        it._moved(lanes["fenced", 0])
+        await asyncio.sleep(0.1)
+        it._speak_at_once()
+        await asyncio.sleep(0.02)
+        speaking.cancel()
+
+    asyncio.run(scene())
+    first, second, third = words
+    assert isinstance(first, MirrorPresence)
+    assert isinstance(second, FencedProgress)
+    assert isinstance(third, MirrorPresence)
+    assert set(first.topics) == set(third.topics) == {"t", "fenced"}
+    assert (second.applied, {t: told[0].position for t, told in second.topics.items()}) == (9, {"fenced": 7})
 
 
 def test_a_mapped_topic_is_the_lease_holders_under_the_term_of_its_lease() -> None:

@@ -109,6 +109,25 @@ def test_a_process_gets_its_share_when_it_asks_and_gives_it_back_when_it_leaves(
     Stage(TOPIC).play(scene)
 
 
+def test_topics_that_come_up_one_after_another_are_shared_out_together() -> None:
+    class NeverReady:
+        async def prepare(self, record: TopicRecord) -> None:
+            await asyncio.Event().wait()
+
+    async def scene(stage: Stage) -> None:
+        stage.leader._maker = cast("TopicMaker", NeverReady())
+        stage.say("me")
+        first = (await stage.until(lambda _: True)).generation
+        for number in range(30):
+            came_up = replace(TOPIC, topic=f"t-{number}")
+            stage.log._put(came_up.key, came_up)
+            await asyncio.sleep(0.01)
+        made = await stage.until(lambda made: len(made.owners) == 31)
+        assert made.generation - first <= 8, "an assignment names everything: one for each topic is quadratic"
+
+    Stage(TOPIC, replace(TOPIC, topic="slow", phase=TopicPhase.INITIALISING)).play(scene)
+
+
 def test_mapped_topics_and_such_as_are_not_copied_are_not_shared_out() -> None:
     mapped = replace(TOPIC, topic="mapped", mapped=True)
     done = replace(TOPIC, topic="done", phase=TopicPhase.PROMOTED)

@@ -40,6 +40,10 @@ def _lanes(**topics: int) -> Lanes:
     return made
 
 
+class EnoughError(Exception):
+    """The test has seen what it wanted to see."""
+
+
 class Leader:
     """Fills its answers as a broker does: in the order of the request, until they are full."""
 
@@ -56,7 +60,7 @@ class Leader:
 
     async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
         if not self.left:
-            raise asyncio.CancelledError
+            raise EnoughError
         self.left -= 1
         await asyncio.sleep(0)
         room = self.max_bytes
@@ -76,51 +80,80 @@ class Leader:
         return FetchAnswer(0, 0, 0, [each for each in out if len(each.records)])
 
 
-def _read(
-    monkeypatch: pytest.MonkeyPatch, lanes: Lanes, answers: int, after: Callable[[], None] = lambda: None
-) -> Counter[Key]:
-    leader = Leader(lanes, after, answers)
+def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -> SourceReader:
     monkeypatch.setattr(reading, "FetchSession", leader.session)
+    source = SimpleNamespace(metadata=object(), leader=lambda *_: 1)
+    return SourceReader(
+        cast("Any", source),
+        leader.lanes,
+        SETTINGS,
+        Throttle(),
+        LinkMeter(),
+        signals,
+        TaskOwner(),
+        got_on=lambda _: None,
+        check_anew=cast("Any", None),
+    )
 
-    async def scene() -> None:
-        source = SimpleNamespace(metadata=object(), leader=lambda *_: 1)
-        reader = SourceReader(
-            cast("Any", source),
-            lanes,
-            SETTINGS,
-            Throttle(),
-            LinkMeter(),
-            Signals(),
-            TaskOwner(),
-            got_on=lambda _: None,
-            check_anew=cast("Any", None),
-        )
-        with pytest.raises((asyncio.CancelledError, TimeoutError)):
-            async with asyncio.timeout(2.0):
-                await reader.run(1)
 
-    asyncio.run(scene())
+def _read(monkeypatch: pytest.MonkeyPatch, leader: Leader) -> Counter[Key]:
+    """What the leader has given by the time it was asked often enough, or nothing more was asked for."""
+    with pytest.raises((EnoughError, TimeoutError)):
+        asyncio.run(asyncio.wait_for(_reader(monkeypatch, leader, Signals()).run(1), 2.0))
     return leader.got
 
 
-def test_a_partition_in_a_promote_is_read_first_and_the_others_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target that is faster than the source: every lane may be read all the time, and answers hold few of them."""
+class Waits(Leader):
+    """Answers at once only what belongs to no session: of the others nothing is new."""
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        if not full:
+            await asyncio.Event().wait()
+        return await super().fetch(asked, max_wait_ms=max_wait_ms, full=full)
+
+    async def open(self) -> None: ...
+
+
+def test_what_writers_wait_for_is_read_while_the_broker_makes_the_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lanes = _lanes(bulk=30, promoted=1)
+    got = _read(monkeypatch, Waits(lanes, lambda: None, 3))
+    assert got == {("promoted", 0): 1}
 
-    def written_at_once() -> None:
-        for lane in lanes.values():
-            lane._queue.clear()
-            lane.queued_bytes = 0
 
-    got = _read(monkeypatch, lanes, 1, written_at_once)
-    assert got[("promoted", 0)] == 1
-    got = _read(monkeypatch, lanes, 60, written_at_once)
-    assert min(got[("bulk", partition)] for partition in range(30)) > 0
+def test_a_fence_is_read_for_at_once_whatever_the_broker_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = _lanes(bulk=1)
+    signals = Signals()
+    leader = Waits(lanes, lambda: None, 1)
+
+    async def scene() -> None:
+        reading = asyncio.create_task(_reader(monkeypatch, leader, signals).run(1))
+        await asyncio.sleep(0.01)
+        lanes[("bulk", 0)].urgent = True
+        signals.assign()
+        await asyncio.wait_for(reading, 2.0)
+
+    with pytest.raises(EnoughError):
+        asyncio.run(scene())
+    assert leader.got[("bulk", 0)] > 0
+
+
+def test_an_answer_to_what_was_read_meanwhile_over_the_other_connection_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lanes = _lanes(t=1)
+    lane = lanes[("t", 0)]
+    lane.read_at = 7
+    reader = _reader(monkeypatch, Leader(lanes, lambda: None, 0), Signals())
+    late = FetchedPartition("t", 0, 1, -1, -1, -1, (), -1, memoryview(b""))
+    reader.take({("t", 0): FetchPartition("t", 0, 5, 1024)}, [late])
+    assert (lane.looking, lane.reading_trouble, lane.read_at) == (False, "", 7)
 
 
 def test_what_thousands_that_lag_have_in_memory_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = _lanes(bulk=300)
-    _read(monkeypatch, lanes, 200)
+    _read(monkeypatch, Leader(lanes, lambda: None, 200))
     held = sum(lane.queued_bytes for lane in lanes.values())
     fair = 300 * 2 * 64 * KIB  # the least room of each, and what one answer may add to it
     assert SETTINGS.backlog_total_bytes < held <= max(fair, 2 * SETTINGS.backlog_total_bytes)

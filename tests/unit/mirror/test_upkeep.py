@@ -177,6 +177,19 @@ def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
     assert admin.put == put
 
 
+def test_a_topic_that_was_promoted_while_it_was_looked_at_is_given_no_partitions_of_the_sources() -> None:
+    class Widens(Admin):
+        async def create_partitions(self, topic: str, total: int) -> None:
+            self.put.append({topic: str(total)})
+
+    looked_at = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
+    admin = Widens()
+    kept = upkeep(MemoryLog(LINK, replace(looked_at, phase=TopicPhase.PROMOTED)), admin, Cluster())
+    with pytest.raises(_OvertakenError):
+        asyncio.run(kept._follow_partitions(looked_at, 2, 1))
+    assert not admin.put
+
+
 def test_new_names_that_cannot_be_read_keep_no_promote_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As while one broker of the source is away: it does not say which groups it has."""
 

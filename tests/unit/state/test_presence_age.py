@@ -11,7 +11,7 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.records import MirrorPresence, RouterPresence
+from kmigrate.model.records import FencedProgress, MirrorPresence, PartitionProgress, RouterPresence
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state import log as state_log
@@ -21,6 +21,9 @@ from kmigrate.state.log import StateLog
 LEASE_S = 3.0
 OLD = 10
 """Offset at which the presence log ended when it was opened."""
+
+
+PROGRESS = {"t": {0: PartitionProgress(5), 1: PartitionProgress(5)}, "u": {0: PartitionProgress(5)}}
 
 
 class Scene:
@@ -34,7 +37,7 @@ class Scene:
         monkeypatch.setattr(state_log, "now_ms", self.wall_ms)
         self.log = StateLog(cast("Any", None))
         self.log._written_before = OLD
-        self.log._ours.add("mirror/me")
+        self.log._said["mirror/me"] = b"", MirrorPresence("me", "l", 1, False, 500)
         self.membership = Membership(self.log, "l", "me", LEASE_S)
 
     def wall_ms(self) -> int:
@@ -42,7 +45,9 @@ class Scene:
 
     def hear(self, instance: str, *, said_s_ago: float = 0.0, offset: int = OLD) -> None:
         """Read a word from the log, as a broker stores it."""
-        word = MirrorPresence(instance, "l", 1, False, 500, shares=True)
+        self.read(MirrorPresence(instance, "l", 1, False, 500, PROGRESS, shares=True), said_s_ago, offset)
+
+    def read(self, word: MirrorPresence | FencedProgress, said_s_ago: float = 0.0, offset: int = OLD) -> None:
         said_ms = self.wall_ms() - round(said_s_ago * 1000)
         value = PresenceWriter().write(word)
         sent = one_record_batch(word.key.encode(), value, timestamp=said_ms, producer_id=-1, epoch=-1, sequence=-1)
@@ -111,7 +116,7 @@ def test_words_of_mirrors_that_are_long_gone_are_dropped_when_a_new_one_speaks(
         scene.hear(f"start-{start}")
         scene.now += 60
     assert list(scene.log.presence) == [f"mirror/start-{start}" for start in range(49, 60)]
-    assert list(scene.log._reader._kept) == list(scene.log.presence)
+    assert [f"mirror/{instance}" for instance in scene.log._reader._kept] == list(scene.log.presence)
 
 
 def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,3 +133,25 @@ def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(mon
     scene.now += 86_400
     scene.hear("me")
     assert "router/r" in scene.log.presence
+
+
+def test_what_is_said_of_fenced_topics_goes_on_with_the_word_before_and_makes_nobody_live_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.hear("you")
+    scene.now += 2
+    now = {0: PartitionProgress(9), 1: PartitionProgress(8)}
+    scene.read(FencedProgress("you", 7, {"t": now}))
+    (word,) = scene.log.alive(MirrorPresence)
+    assert (word.applied, word.topics, word.shares) == (7, {"t": now, "u": PROGRESS["u"]}, True)
+    scene.now += 2
+    assert not scene.alive()
+
+
+def test_what_is_said_of_fenced_topics_by_who_has_said_nothing_else_is_nobodys_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.read(FencedProgress("you", 7, {"t": {0: PartitionProgress(9)}}))
+    assert not scene.log.presence

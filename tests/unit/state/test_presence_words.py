@@ -13,6 +13,7 @@ from kmigrate.errors import StateLogBroken
 from kmigrate.model.lag import Pace
 from kmigrate.model.records import (
     ControllerPresence,
+    FencedProgress,
     MirrorPresence,
     PartitionProgress,
     RouterPresence,
@@ -30,11 +31,12 @@ progress = st.builds(PartitionProgress, st.integers(0, 9), problem=problems, pac
 topics = st.dictionaries(names, st.dictionaries(st.integers(0, 4), progress, max_size=4))
 
 
-@given(st.lists(topics, max_size=5))
-def test_word_after_word_it_is_what_encode_record_makes_of_it(words: list[Progress]) -> None:
+@given(st.lists(st.tuples(st.booleans(), topics), max_size=5))
+def test_word_after_word_it_is_what_encode_record_makes_of_it(words: list[tuple[bool, Progress]]) -> None:
     writer = PresenceWriter()
-    for each in words:
-        said = MirrorPresence("i", "l", 5, True, 500, each, notes=("n",), problems={"u": "why"})
+    for fenced, each in words:
+        whole = MirrorPresence("i", "l", 5, True, 500, each, notes=("n",), problems={"u": "why"})
+        said = FencedProgress("i", 5, each) if fenced else whole
         told = json.loads(writer.write(said))
         assert told == encode_record(said)
         assert decode_record(told) == said
@@ -61,19 +63,19 @@ def word(each: Progress, instance: str = "i") -> MirrorPresence:
     return MirrorPresence(instance, "l", 5, True, 500, each)
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), topics), max_size=8))
-def test_word_after_word_each_is_read_as_if_it_were_the_first(words: list[tuple[str, Progress]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), topics), max_size=8))
+def test_word_after_word_each_is_read_as_if_it_were_the_first(words: list[tuple[str, bool, Progress]]) -> None:
     reader = PresenceReader()
-    for instance, each in words:
-        said = word(each, instance)
-        assert reader.read(said.key, PresenceWriter().write(said)) == said
+    for instance, fenced, each in words:
+        said = FencedProgress(instance, 5, each) if fenced else word(each, instance)
+        assert reader.read(PresenceWriter().write(said)) == said
 
 
 def test_what_is_said_again_is_the_very_same_value() -> None:
     reader = PresenceReader()
 
     def heard(each: Progress) -> MirrorPresence:
-        read = reader.read("mirror/i", PresenceWriter().write(word(each)))
+        read = reader.read(PresenceWriter().write(word(each)))
         assert isinstance(read, MirrorPresence)
         return read
 
@@ -103,18 +105,18 @@ def test_what_is_said_again_is_the_very_same_value() -> None:
 def test_what_cannot_be_read_is_refused_and_what_comes_then_is_read(value: bytes) -> None:
     reader = PresenceReader()
     good = word({"t": {0: PartitionProgress(1)}})
-    reader.read(good.key, PresenceWriter().write(good))
+    reader.read(PresenceWriter().write(good))
     with pytest.raises((StateLogBroken, ValueError)):
-        reader.read(good.key, value)
-    assert reader.read(good.key, PresenceWriter().write(good)) == good
+        reader.read(value)
+    assert reader.read(PresenceWriter().write(good)) == good
 
 
 def test_nothing_is_kept_of_who_is_gone() -> None:
     reader = PresenceReader()
     said = word({"t": {0: PartitionProgress(1)}})
-    before = reader.read(said.key, PresenceWriter().write(said))
-    reader.forget(said.key)
-    after = reader.read(said.key, PresenceWriter().write(said))
+    before = reader.read(PresenceWriter().write(said))
+    reader.forget(said.instance)
+    after = reader.read(PresenceWriter().write(said))
     assert isinstance(before, MirrorPresence)
     assert isinstance(after, MirrorPresence)
     assert after.topics["t"][0] is not before.topics["t"][0]
