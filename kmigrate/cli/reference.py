@@ -37,7 +37,7 @@ _MEANINGS = {
     Exit.OK: "done, or nothing was left to do",
     Exit.FAILED: "something broke while acting",
     Exit.USAGE: "the arguments, the configuration or the playbook are wrong",
-    Exit.REFUSED: "a guard said no; nothing was changed",
+    Exit.REFUSED: "a guard said no; nothing was changed, or what was done before it is named",
     Exit.PARITY_MISMATCH: "source and target hold different records",
     Exit.TIMED_OUT: "a condition did not come true in time; what was intended stays written",
     Exit.INTERRUPTED: "Ctrl-C",

@@ -111,8 +111,9 @@ async def mirror(
             await need_mirror(estate, name, timeout)
         with watched_topics(call, estate, name, topics) as say:
             records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
-        if options.engine != "daemon":
-            return await _mirror_by(call, estate, name, topics, options, made)
+        copying = [record.topic for record in records if record.phase is TopicPhase.MIRRORING]
+        if options.engine != "daemon" and copying:
+            return await _mirror_by(call, estate, name, copying, options, made)
         json = {**made.as_json(), "topics": [encode_record(record) for record in records]}
         return Answer(json, Group(plan_view(made), topics_table(records)))
 
