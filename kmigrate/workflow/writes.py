@@ -15,9 +15,12 @@ from kmigrate.state.log import Decide, StateLog
 __all__ = ["write_each"]
 
 
-async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]]) -> None:
-    """Write intents, each with the change that it makes in words; a refusal says which of them were written before."""
-    done: list[str] = []
+async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: list[str] | None = None) -> None:
+    """Write intents, each with the change that it makes in words; a refusal says which of them were written before.
+
+    `done` is for a verb that does something else in between: what it has written so far, and the words of these.
+    """
+    done = [] if done is None else done
     for change, decide in writes:
         try:
             await log.append(decide)
@@ -27,7 +30,7 @@ async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]]) -> Non
             raise Refused(
                 refused.ref,
                 refused.what,
-                still_true=f"done before that, and not taken back: {'; '.join(done)}",
+                still_true=f"done before that, and not taken back: {'; '.join(dict.fromkeys(done))}",
                 next_step=refused.next_step,
             ) from refused
         done.append(change)
