@@ -198,7 +198,7 @@ async def forget(
             if not yes:
                 for warning in looked.warnings:
                     call.out.note(f"warning: {warning}")
-            call.confirm(yes, f"Forget {', '.join(topics)}? What has come since is copied no longer")
+            call.confirm(yes, f"Forget {', '.join(topics)}? It is copied no longer, and not promoted")
         return plan_answer(await verbs.forget_topics(estate, call.link(link), topics))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Collection
 from dataclasses import replace
@@ -252,6 +253,26 @@ def test_of_several_topics_the_first_is_gone_when_the_second_is_refused() -> Non
         forget(estate, "t", "u")
     assert caught.value.still_true == "done before that, and not taken back: forget topic t"
     assert [each[0] for each in estate.done if isinstance(each, tuple)] == ["t"]
+
+
+def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> None:
+    estate: Any = Estate(replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING), replace(GROUP, phase=GroupPhase.PROMOTING))
+
+    async def both(waits: Any, key: str) -> None:
+        async with asyncio.TaskGroup() as work:
+            work.create_task(waits)
+            await asyncio.sleep(0)
+            await estate.log.append(lambda _: (key, None))
+
+    for waits, key in (
+        (verbs.wait_topics(estate, "l", ["t"], {TopicPhase.PROMOTED}, 9.0), TOPIC.key),
+        (verbs.wait_groups(estate, "l", ["g"], 9.0), GROUP.key),
+    ):
+        with pytest.raises(ExceptionGroup) as caught:
+            run(both(waits, key))
+        (failed,) = caught.value.exceptions
+        assert isinstance(failed, Failed)
+        assert failed.ref == "forgotten"
 
 
 @pytest.mark.parametrize(
