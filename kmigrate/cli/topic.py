@@ -15,7 +15,7 @@ from kmigrate.cli.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.checks import MASTER
 from kmigrate.cli.exits import Exit
-from kmigrate.cli.link import plan_answer
+from kmigrate.cli.link import DeliveryTimeout, delivery_seconds, plan_answer
 from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.patterns import check_names, patterns_answer
@@ -182,7 +182,12 @@ async def resume(
 
 @command(app, "forget")
 async def forget(
-    call: Call, topics: Topics = None, link: Link = None, plan: PlanOnly = False, yes: Yes = False
+    call: Call,
+    topics: Topics = None,
+    delivery_timeout: DeliveryTimeout = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+    yes: Yes = False,
 ) -> Answer:
     """Mirror topics no longer, and take them out of their link; deletes none.
 
@@ -190,8 +195,9 @@ async def forget(
     its copy is deleted, or while there is no router: else clients would be led to the copy.
     """
     topics = call.required_list(topics, "TOPIC", "the topics to forget")
+    seconds = delivery_seconds(call, delivery_timeout)
     async with call.estate() as estate:
-        looked = await verbs.forget_topics(estate, call.link(link), topics, plan=True)
+        looked = await verbs.forget_topics(estate, call.link(link), topics, seconds, plan=True)
         if plan:
             return plan_answer(looked)
         if looked.changes:
@@ -199,7 +205,7 @@ async def forget(
                 for warning in looked.warnings:
                     call.out.note(f"warning: {warning}")
             call.confirm(yes, f"Forget {', '.join(topics)}? It is copied no longer, and not promoted")
-        return plan_answer(await verbs.forget_topics(estate, call.link(link), topics))
+        return plan_answer(await verbs.forget_topics(estate, call.link(link), topics, seconds))
 
 
 @command(app, "patterns")

@@ -85,7 +85,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "timeout": _SECONDS,
         "no-wait": _SWITCH,
     },
-    "topic forget": {"topics": _NAMES, "link": _NAME},
+    "topic forget": {"topics": _NAMES, "link": _NAME, "delivery-timeout": _SECONDS},
     "topic pause": {"topics": _NAMES, "link": _NAME},
     "topic resume": {
         "topics": _NAMES,

@@ -218,7 +218,7 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
 
             addresses = {"source": source.bootstrap, "target": target.bootstrap}
             async with await Estate.open(lambda name: settings_of(name, addresses[name]), "target") as estate:
-                await verbs.forget_topics(estate, world.link, [first])
+                await verbs.forget_topics(estate, world.link, [first], 120.0)
                 await verbs.forget_groups(estate, world.link, [group])
             assert "retention.ms" not in own_configs(target.bootstrap, first)
             assert bounds(target.bootstrap, first) == {0: (0, 0)}

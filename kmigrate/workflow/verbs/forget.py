@@ -6,8 +6,9 @@ log stands on the source must not be forgotten where its clients would go on wit
 group while members of it are at a router, for at the target it has no positions, and they would begin somewhere.
 
 A  A topic is forgotten where that cannot happen: the source does not have it any more, so that the copy is all there
-   is; or the target does not have it, so that clients are told so, and a router has none made (`router.creation`); or
-   it was never copied; or no router is known that clients could be at.
+   is, and no producer may still repeat a write that the copy has; or the target does not have it, so that clients are
+   told so, and a router has none made (`router.creation`); or it was never copied; or no router is known that clients
+   could be at.
 B  A group is forgotten where the source does not know it any more, or every router says that nobody of it is there.
 C  What a person asked for is judged again on the state with each record that goes.
 D  An expression of the link that matches leaves the name out from then on, before its record goes: it is not picked up
@@ -19,9 +20,10 @@ E  No topic is deleted. One that stays on the target gets its own configs back, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
 from kmigrate.model.records import (
@@ -33,6 +35,7 @@ from kmigrate.model.records import (
     verified_key,
 )
 from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
 from kmigrate.workflow.estate import Estate
@@ -52,9 +55,13 @@ class _Standing:
     same_target: bool
     """Whether it is the topic there that was mirrored to."""
     on_source: bool = True
+    repeatable_s: float = 0.0
+    """The delivery timeout, where the copy holds records that are not as old: their producers may write them again."""
 
 
-async def forget_topics(estate: Estate, link_name: str | None, topics: Sequence[str], *, plan: bool = False) -> Plan:
+async def forget_topics(
+    estate: Estate, link_name: str | None, topics: Sequence[str], delivery_timeout_s: float, *, plan: bool = False
+) -> Plan:
     """Take topics out of their link, with all that is kept of them; none that clients would be led astray by (A)."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
@@ -64,7 +71,7 @@ async def forget_topics(estate: Estate, link_name: str | None, topics: Sequence[
         if record is None:
             found.append(Finding("ok", "not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
             continue
-        standing = await _standing(estate, link, record)
+        standing = await _standing(estate, link, record, delivery_timeout_s)
         against = _against_topic(record, estate.log.state, standing)
         if against is not None:
             found.append(against)
@@ -87,14 +94,24 @@ async def forget_topics(estate: Estate, link_name: str | None, topics: Sequence[
     return made.done()
 
 
-async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord) -> _Standing:
+async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
     info = await estate.target.topic(record.topic)
     same = info is not None and str(info.topic_id or "") in (record.target_topic_id, "")
     standing = _Standing(info is not None, same)
     if record.phase not in FORGETTABLE or _against_topic(record, estate.log.state, standing) is None:
         return standing
     source, _ = await estate.source(link)
-    return _Standing(info is not None, same, await source.topic(record.topic) is not None)
+    if await source.topic(record.topic) is not None:
+        return standing
+    newer = await _newer(estate, record.topic, info, delivery_timeout_s) if info is not None else False
+    return replace(standing, on_source=False, repeatable_s=delivery_timeout_s if newer else 0.0)
+
+
+async def _newer(estate: Estate, topic: str, info: TopicInfo, seconds: float) -> bool:
+    """Whether the copy has records of the last so many seconds, or may have: times of records are their producers'."""
+    since = now_ms() - round(seconds * 1000)
+    told = await estate.target.list_offsets({(topic, partition): since for partition in info.partitions})
+    return any(each.error or each.offset >= 0 for each in told.values())
 
 
 def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Finding | None:
@@ -106,23 +123,31 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     if record.phase not in FORGETTABLE:
         what = f"topic {topic} is {record.phase}: its producers wait for the promote"
         return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
-    if not standing.on_source:
-        return None
-    if record.seal is not None:
+    if standing.on_source and record.seal is not None:
         what = f"the source does not take writes to topic {topic} as long as its record says so"
         return Finding("refuse", "topic-sealed", what, "kmigrate status names the router that it waits for")
     never_copied = record.phase is TopicPhase.INITIALISING and not record.target_topic_id
     routers = sorted(set(_routers(state).values()))
     if not standing.on_target or never_copied or not routers:
         return None
-    return Finding(
-        "refuse",
-        "copy-would-serve",
-        f"topic {topic} lives on the source, and router {', '.join(routers)} would lead whoever uses it to the copy on "
-        "the target",
-        f"promote it: kmigrate promote {topic}; or lead its clients back to the source and delete the copy on the "
-        "target, then repeat",
-    )
+    if standing.on_source:
+        return Finding(
+            "refuse",
+            "copy-would-serve",
+            f"topic {topic} lives on the source, and router {', '.join(routers)} would lead its clients to the copy "
+            "on the target",
+            f"promote it: kmigrate promote {topic}; or lead its clients back to the source and delete the copy on the "
+            "target, then repeat",
+        )
+    if standing.repeatable_s:
+        return Finding(
+            "refuse",
+            "retries-not-over",
+            f"the copy of {topic} has records of the last {standing.repeatable_s:g} s: a producer that has no answer "
+            "yet may repeat them for that long (delivery timeout), and they would stand there twice",
+            f"repeat in {standing.repeatable_s:g} s; --delivery-timeout 0 where none of its producers runs",
+        )
+    return None
 
 
 def _routers(state: State) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster.client import LogOffset
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
@@ -29,6 +30,7 @@ from kmigrate.model.records import (
     TopicRecord,
     VerifiedRecord,
 )
+from kmigrate.net.clock import now_ms
 from kmigrate.state.log import Decide
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
@@ -65,13 +67,18 @@ class Estate:
         self.target_id = ID if on_target else None
         self.done: list[Any] = []
         self.fails = False
+        self.newest_ms = now_ms() - 121_000
         self.asked = 0
         self.target, self.target_admin = self, self
         if word is not None:
             self.log.say(word)
 
     async def topic(self, name: str) -> Any:
-        return SimpleNamespace(topic_id=self.target_id) if self.target_id is not None else None
+        return SimpleNamespace(topic_id=self.target_id, partitions=(0, 1)) if self.target_id is not None else None
+
+    async def list_offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
+        """By timestamp."""
+        return {key: LogOffset(0, 9 if key[1] and self.newest_ms >= at else -1, 0) for key, at in wanted.items()}
 
     async def source(self, _: object) -> tuple[Any, Any]:
         self.asked += 1
@@ -109,7 +116,7 @@ class Estate:
 
 
 def forget(estate: Any, *topics: str, plan: bool = False) -> Plan:
-    return run(verbs.forget_topics(estate, "l", topics or ("t",), plan=plan))
+    return run(verbs.forget_topics(estate, "l", topics or ("t",), 120.0, plan=plan))
 
 
 def forget_group(estate: Any, plan: bool = False) -> Plan:
@@ -141,6 +148,16 @@ def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_k
     assert estate.left == {"topic/l/other"}
     assert estate.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
     assert estate.log.state.topic_owner("t") is None
+
+
+def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not_have() -> None:
+    estate = Estate(TOPIC, ROUTER, on_source=False)
+    estate.newest_ms = now_ms() - 119_000
+    assert refusal(estate) == "retries-not-over"
+    assert run(verbs.forget_topics(estate, "l", ["t"], 60.0)).applied  # type: ignore[arg-type]
+    estate = Estate(TOPIC, on_source=False)
+    estate.newest_ms = now_ms()
+    assert forget(estate).applied, "no router is known that could bring it"
 
 
 @pytest.mark.parametrize("router", [ROUTER, STRAY])
