@@ -10,7 +10,8 @@ A  A topic is forgotten where that cannot happen: the source does not have it an
    told so, and a router has none made (`router.creation`); or it was never copied; or no router is known that clients
    could be at.
 B  A group is forgotten where the source does not know it any more, or every router says that nobody of it is there.
-C  What a person asked for is judged again on the state with each record that goes.
+C  All of it is judged again on the state with each record that goes; and what goes is what was looked at, for its
+   record alone knows what is to be put back.
 D  An expression of the link that matches leaves the name out from then on, before its record goes: it is not picked up
    again.
 E  No topic is deleted. One that stays on the target gets its own configs back, and rules that kmigrate put there go,
@@ -24,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kmigrate.cluster.layout import TopicInfo
-from kmigrate.errors import Failed, KmigrateError
+from kmigrate.errors import Failed, KmigrateError, Refused
 from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
 from kmigrate.model.records import (
     GroupRecord,
@@ -176,7 +177,18 @@ def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State
     against = _against_topic(now, state, standing) if now is not None else None
     if against is not None:
         Plan.of("topic forget", [], [against]).refuse()
+    if now not in (record, None):
+        raise _changed(f"topic {record.topic}")
     return (key, None) if key in state.records else None
+
+
+def _changed(what: str) -> Refused:
+    return Refused(
+        "changed-meanwhile",
+        f"{what} changed while it was looked at",
+        still_true="nothing was changed by this call",
+        next_step="repeat it",
+    )
 
 
 def _put_back(link: LinkRecord, record: TopicRecord, standing: _Standing) -> list[str]:
@@ -280,6 +292,8 @@ def _drop_group(
     against = _against_group(now, state, heard)
     if against is not None:
         Plan.of("group forget", [], [against]).refuse()
+    if now != record:
+        raise _changed(f"group {record.group}")
     return now.key, None
 
 

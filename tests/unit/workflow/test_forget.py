@@ -224,11 +224,23 @@ def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: 
     assert {TOPIC.key, "barrier/l/t/0"} <= estate.left
 
 
-def test_a_topic_whose_configs_the_mirror_has_just_followed_is_forgotten_all_the_same() -> None:
-    estate = Estate(TOPIC)
-    estate.meanwhile(lambda _: replace(TOPIC, compacted=True))
-    assert forget(estate).applied
-    assert not estate.left
+@pytest.mark.parametrize(
+    ("verb", "meanwhile"),
+    [
+        (forget, replace(TOPIC, restore_configs={"retention.ms": "6"})),
+        (forget_group, replace(GROUP, granted_acls=())),
+    ],
+)
+def test_what_the_mirror_has_just_followed_is_looked_at_again_for_what_is_to_be_put_back(
+    verb: Any, meanwhile: Record
+) -> None:
+    estate = Estate(TOPIC, GROUP)
+    estate.meanwhile(lambda _: meanwhile)
+    with pytest.raises(Refused) as caught:
+        verb(estate)
+    assert (caught.value.ref, estate.done) == ("changed-meanwhile", [])
+    assert verb(estate).applied
+    assert meanwhile.key not in estate.left
 
 
 def test_another_topic_that_took_the_name_on_the_target_keeps_its_configs() -> None:
