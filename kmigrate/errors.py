@@ -2,7 +2,7 @@
 
     KmigrateError
     ├── UsageError          exit 2   bad arguments, configuration or playbook
-    ├── Refused             exit 3   a guard said no; nothing was changed
+    ├── Refused             exit 3   a guard said no; `still_true` names what was done before
     ├── ParityMismatch      exit 4   source and target differ
     ├── WaitTimedOut        exit 5   a condition did not come true in time; the intent stays
     ├── Interrupted         exit 130 a person ended the wait for something that goes on without him
@@ -76,7 +76,7 @@ class UsageError(KmigrateError):
 
 
 class Refused(KmigrateError):
-    """A guard said no before anything was changed."""
+    """A guard said no before anything was changed, or between two changes: then `still_true` names the first."""
 
     exit_code = 3
 

@@ -21,7 +21,7 @@ from kmigrate.model.records import encode_record
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status import snapshot
 
-__all__ = ["app", "mirror", "promote"]
+__all__ = ["app", "forget", "mirror", "promote"]
 
 app = typer.Typer(name="group", help="Mirrored consumer groups.", no_args_is_help=True)
 
@@ -106,6 +106,24 @@ async def promote(
                 records = await verbs.wait_groups(estate, name, groups, timeout, say)
         json = {**made.as_json(), "groups": [encode_record(record) for record in records]}
         return Answer(json, Stack(plan_view(made), groups_table(records)))
+
+
+@command(app, "forget")
+async def forget(
+    call: Call, groups: Groups = None, link: Link = None, plan: PlanOnly = False, yes: Yes = False
+) -> Answer:
+    """Take groups out of their link without a promote: their positions stay on the source.
+
+    For what is gone on the source, or shall stay there. Refused while members are at a router.
+    """
+    groups = call.required_list(groups, "GROUP", "the groups to forget")
+    async with call.estate() as estate:
+        looked = await verbs.forget_groups(estate, call.link(link), groups, plan=True)
+        if plan:
+            return plan_answer(looked)
+        if looked.changes:
+            call.confirm(yes, f"Forget {', '.join(groups)}? No position is carried over to the target")
+        return plan_answer(await verbs.forget_groups(estate, call.link(link), groups))
 
 
 @command(app, "list")

@@ -24,8 +24,8 @@ Made by `python -m kmigrate.cli.reference > docs/cli.md`; do not edit.
 
 Results go to stdout, progress, warnings and errors to stderr. With `--json` stdout holds JSON alone
 ([json.md](json.md)). A missing value is asked for on a terminal and is a usage error elsewhere. Verbs that change
-something take `--plan`, which changes nothing; `promote`, `group promote`, `link finish` and `link delete` ask on a
-terminal and need `--yes` elsewhere.
+something take `--plan`, which changes nothing; `promote`, `group promote`, `topic forget`, `group forget`,
+`link finish` and `link delete` ask on a terminal and need `--yes` elsewhere.
 
 ## Exit codes
 
@@ -37,7 +37,7 @@ _MEANINGS = {
     Exit.OK: "done, or nothing was left to do",
     Exit.FAILED: "something broke while acting",
     Exit.USAGE: "the arguments, the configuration or the playbook are wrong",
-    Exit.REFUSED: "a guard said no; nothing was changed",
+    Exit.REFUSED: "a guard said no; nothing was changed, or what was done before it is named",
     Exit.PARITY_MISMATCH: "source and target hold different records",
     Exit.TIMED_OUT: "a condition did not come true in time; what was intended stays written",
     Exit.INTERRUPTED: "Ctrl-C",

@@ -15,8 +15,8 @@ from kmigrate.cli.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.checks import MASTER
 from kmigrate.cli.exits import Exit
-from kmigrate.cli.link import plan_answer
-from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics
+from kmigrate.cli.link import DeliveryTimeout, delivery_seconds, plan_answer
+from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.patterns import check_names, patterns_answer
 from kmigrate.cli.times import start_position
@@ -32,7 +32,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.status import snapshot
 
-__all__ = ["app", "mirror", "pause", "resume"]
+__all__ = ["app", "forget", "mirror", "pause", "resume"]
 
 app = typer.Typer(name="topic", help="Mirrored topics.", no_args_is_help=True)
 
@@ -112,8 +112,9 @@ async def mirror(
                 await need_mirror(estate, name, timeout)
             with watched_topics(call, estate, name, topics) as say:
                 records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
-        if options.engine != "daemon":
-            return await _mirror_by(call, estate, name, topics, options, made)
+        copying = [record.topic for record in records if record.phase is TopicPhase.MIRRORING]
+        if options.engine != "daemon" and copying:
+            return await _mirror_by(call, estate, name, copying, options, made)
         json = {**made.as_json(), "topics": [encode_record(record) for record in records]}
         return Answer(json, Group(plan_view(made), topics_table(records)))
 
@@ -178,6 +179,34 @@ async def resume(
                 estate, call.link(link), topics, partition=partition, accept_loss=lost, who=who, plan=plan
             )
         )
+
+
+@command(app, "forget")
+async def forget(
+    call: Call,
+    topics: Topics = None,
+    delivery_timeout: DeliveryTimeout = None,
+    link: Link = None,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+) -> Answer:
+    """Mirror topics no longer, and take them out of their link; deletes none.
+
+    For what was deleted on the source, or was mirrored by mistake. A topic that lives on the source is forgotten once
+    its copy is deleted, or while there is no router: else clients would be led to the copy.
+    """
+    topics = call.required_list(topics, "TOPIC", "the topics to forget")
+    seconds = delivery_seconds(call, delivery_timeout)
+    async with call.estate() as estate:
+        looked = await verbs.forget_topics(estate, call.link(link), topics, seconds, plan=True)
+        if plan:
+            return plan_answer(looked)
+        if looked.changes:
+            if not yes:
+                for warning in looked.warnings:
+                    call.out.note(f"warning: {warning}")
+            call.confirm(yes, f"Forget {', '.join(topics)}? It is copied no longer, and not promoted")
+        return plan_answer(await verbs.forget_topics(estate, call.link(link), topics, seconds))
 
 
 @command(app, "patterns")

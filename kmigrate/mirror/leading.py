@@ -9,7 +9,7 @@ stopped. Nothing here copies: this process's own share is copied like anybody's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from dataclasses import replace
 from typing import Any
 
@@ -181,9 +181,17 @@ class Leader:
                     self._rechecking[record.topic] = self._work.start(self._recheck(record))
         for topic in [topic for topic in self._rechecking if topic not in copied]:
             self._rechecking.pop(topic).cancel()
+        self._let_go({record.topic for record in state.topics(self._link)})
         self._applied = state.epoch
         if len(self.problems) != kept_back:
             self._on_word()
+
+    def _let_go(self, known: Set[str]) -> None:
+        """Make and align no topic that was forgotten, and say nothing of it."""
+        for topic in self._working.keys() - known:
+            self._working[topic].cancel()
+        for topic in self.problems.keys() - known:
+            del self.problems[topic]
 
     def _start(self, topic: str, step: Coroutine[Any, Any, None]) -> None:
         """Do one step of a topic, unless it is being done; a failure is told and tried again."""

@@ -23,6 +23,7 @@ from kmigrate.errors import Refused
 
 __all__ = [
     "COPIED",
+    "FORGETTABLE",
     "GROUP_TRANSITIONS",
     "NOT_COPIED_YET",
     "PROMOTING",
@@ -53,6 +54,8 @@ PROMOTING = frozenset({TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhas
 NOT_COPIED_YET = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 COPIED = PROMOTING | {TopicPhase.MIRRORING}
 """The phases in which a mirror copies."""
+FORGETTABLE = NOT_COPIED_YET | {TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING}
+"""The phases from which a topic may be taken out of its link: before a fence nobody waits for its next phase."""
 
 
 class TopicEvent(StrEnum):

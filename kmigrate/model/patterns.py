@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kmigrate.errors import UsageError
 from kmigrate.model.backtracking import slow_part
@@ -40,6 +40,10 @@ class NamePattern:
         if self.slow:
             return False
         return re.fullmatch(self.include, name) is not None and not excluded(self.exclude, name)
+
+    def without(self, name: str) -> NamePattern:
+        """The expression as it is, but for one name that it chooses."""
+        return replace(self, exclude=(*self.exclude, re.escape(name))) if self.matches(name) else self
 
 
 def excluded(expressions: Iterable[str], name: str) -> bool:

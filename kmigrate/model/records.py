@@ -672,6 +672,9 @@ class RouterPresence:
     """host:port where it receives clients of another router, by that one's `bootstrap`."""
     limits: RouterLimits | None = None
     """None: said by a version that does not tell."""
+    waiting: tuple[str, ...] | None = None
+    """Groups of which somebody waits here for the promote, or did a moment ago; None: said by a version that does not
+    tell."""
 
     @property
     def key(self) -> str:

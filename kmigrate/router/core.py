@@ -20,6 +20,7 @@ from kmigrate.router.begun import Begun
 from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
+from kmigrate.router.held import HeldGroups
 from kmigrate.router.late import Late
 from kmigrate.router.leaving import Farewell
 from kmigrate.router.limits import Limits
@@ -195,6 +196,7 @@ class Core:
     """Keys of the topics of which is told what is not resolved."""
     begun: Begun = field(init=False)
     followers: Followers = field(default_factory=Followers)
+    held: HeldGroups = field(default_factory=HeldGroups)
     late: Late = field(default_factory=Late)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""

@@ -343,6 +343,7 @@ class Router:
             listeners={node: f"{host}:{port}" for node, (host, port) in core.book.addresses.items()},
             stand_ins=core.stand_ins.addresses,
             limits=core.limits.told(),
+            waiting=core.held.waiting(core.table.held_groups | core.table.followed.keys(), monotonic()),
         )
 
     async def _presence(self) -> None:

@@ -432,6 +432,7 @@ class Session:
                 self._pass(head, frame)
             return True
         now = self._edge.now()
+        self._core.held.asked(held.intersection(groups), now)
         if self._group_deadline is None:
             self._group_deadline = now + self._core.settings.group_hold_s
             self._edge.wake_at(self._group_deadline)

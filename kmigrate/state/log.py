@@ -40,7 +40,7 @@ from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.state.codec import Envelope, Presence, PresenceReader, PresenceWriter, Word, encode_envelope
 from kmigrate.state.fold import Fold
 
-__all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Presence", "StateLog", "state_producer_id"]
+__all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Decide", "Presence", "StateLog", "state_producer_id"]
 
 STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"

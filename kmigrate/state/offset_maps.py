@@ -105,6 +105,13 @@ class OffsetMaps:
         else:
             chunks[key] = decode_chunk(str(key), value)
 
+    async def drop(self, link_uuid: str, topic: str) -> None:
+        """Forget the maps of all partitions of a topic, newest chunks first: whoever reads meanwhile finds a map cut
+        short, and no hole in it."""
+        await self.read_to_end()
+        keys = sorted((key for known in self._chunks.values() for key in known), reverse=True)
+        await self.store((key, None) for key in keys if (key.link_uuid, key.topic) == (link_uuid, topic))
+
     async def store(self, chunks: Iterable[tuple[ChunkKey, MapChunk | None]]) -> None:
         """Write chunks in this order, each acknowledged by all replicas before the next; raises Failed."""
         chunks = list(chunks)

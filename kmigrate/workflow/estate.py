@@ -8,7 +8,7 @@ from types import TracebackType
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
-from kmigrate.model.records import ClusterRef, ControllerPresence, GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.records import ClusterRef, ControllerPresence, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
@@ -79,10 +79,6 @@ class Estate:
         """What a promote waits for, in the words of the controller that carries it out; '' where it says nothing."""
         words = (word.waits.get(record.key, "") for word in self.log.alive(ControllerPresence))
         return next(filter(None, words), "")
-
-    async def advance(self, before: Record, after: Record) -> None:
-        """Write `after` over `before`; nothing is written where the record is no longer the one that was judged."""
-        await self.log.append(lambda state: after if state.records.get(before.key) == before else None)
 
     async def close(self) -> None:
         await self.log.close()

@@ -85,6 +85,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "timeout": _SECONDS,
         "no-wait": _SWITCH,
     },
+    "topic forget": {"topics": _NAMES, "link": _NAME, "delivery-timeout": _SECONDS},
     "topic pause": {"topics": _NAMES, "link": _NAME},
     "topic resume": {
         "topics": _NAMES,
@@ -92,6 +93,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "accept-loss": Field("FROM..TO as a text", _is_text),
         "link": _NAME,
     },
+    "group forget": {"groups": _NAMES, "link": _NAME},
     "group mirror": {
         "groups": _NAMES,
         "regex": _SWITCH,
@@ -122,7 +124,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
 }
 """The verbs that change or prove something, with their flags; a test holds them against the command line."""
 
-DANGEROUS = frozenset({"promote", "group promote", "link delete", "link finish"})
+DANGEROUS = frozenset({"promote", "group promote", "topic forget", "group forget", "link delete", "link finish"})
 """Verbs that ask for a yes; a playbook asks once, for all of its steps."""
 
 _CHOICE: Mapping[str, Field] = {

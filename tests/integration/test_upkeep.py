@@ -28,8 +28,18 @@ from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import LinkRecord, MirrorPresence
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.workflow import verbs
+from kmigrate.workflow.estate import Estate
 from tests.integration.migration import Migration, wait_until
-from tests.integration.mirror_world import World, assert_identical, bounds, engine_running, link_between, produce
+from tests.integration.mirror_world import (
+    World,
+    assert_identical,
+    bounds,
+    engine_running,
+    link_between,
+    produce,
+    settings_of,
+)
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -159,11 +169,11 @@ def test_configs_follow_the_source_and_are_relaxed_until_promote(
     asyncio.run(scene())
 
 
-def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is_named(
+def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is_named_and_forgotten(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
     stem = unique_name("match")
-    first, second, ours, kept_out = f"{stem}-a", f"{stem}-b", f"{stem}-ours", f"{stem}-x"
+    first, second, last, ours, kept_out = f"{stem}-a", f"{stem}-b", f"{stem}-d", f"{stem}-ours", f"{stem}-x"
     make_topic(source, first)
     make_topic(target, ours)
     group = f"{stem}-readers"
@@ -205,6 +215,23 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
             )
             assert first in {record.topic for record in world.log.state.topics(world.link)}
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
+
+            addresses = {"source": source.bootstrap, "target": target.bootstrap}
+            async with await Estate.open(lambda name: settings_of(name, addresses[name]), "target") as estate:
+                await verbs.forget_topics(estate, world.link, [first], 120.0)
+                await verbs.forget_groups(estate, world.link, [group])
+            assert "retention.ms" not in own_configs(target.bootstrap, first)
+            assert bounds(target.bootstrap, first) == {0: (0, 0)}
+            make_topic(source, first)
+            make_topic(source, last)
+            await world.in_phase(last, TopicPhase.MIRRORING)  # expressions are looked at again
+            assert {record.topic for record in world.log.state.topics(world.link)} == {second, last}
+            assert world.log.state.group(world.link, group) is None
+            await world.log.wait(
+                lambda state: True if not any(first in mirror.topics for mirror in mirrors(world)) else None,
+                20,
+                "the mirror to let go of it",
+            )
 
     asyncio.run(scene())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
+from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
 from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import (
@@ -34,8 +35,10 @@ __all__ = [
     "create_link",
     "delete_link",
     "finish_link",
+    "forget_groups",
     "forget_patterns",
     "forget_router",
+    "forget_topics",
     "left_behind",
     "mirror_groups",
     "mirror_matching_groups",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from kmigrate.model.lifecycle import COPIED, TopicPhase
+from kmigrate.model.lifecycle import PROMOTING, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.writes import write_each
 
 __all__ = ["set_engine"]
 
@@ -34,12 +36,15 @@ async def set_engine(
     if plan:
         return made
 
-    def decide(state: State, topic: str) -> TopicRecord | None:
+    def decide(topic: str, state: State) -> TopicRecord | None:
         record = state.topic(link.name, topic)
+        finding = _guard(topic, record, engine)
+        if finding is not None:
+            Plan.of("topic mirror", [], [finding]).refuse()
+            return None
         return None if record is None or record.engine is engine else replace(record, engine=engine)
 
-    for topic in changed:
-        await estate.log.append(lambda state, topic=topic: decide(state, topic))  # type: ignore[misc]
+    await write_each(estate.log, zip(made.changes, (partial(decide, topic) for topic in changed), strict=True))
     return made.done()
 
 
@@ -48,6 +53,8 @@ def _guard(topic: str, record: TopicRecord | None, engine: CopyEngine) -> Findin
         return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored", f"kmigrate topic mirror {topic}")
     if engine is CopyEngine.DAEMON:
         return None
+    if record.phase is TopicPhase.PROMOTED:
+        return Finding("ok", "already-promoted", f"topic {topic} is promoted: nothing is copied now")
     if record.mapped:
         return Finding(
             "refuse",
@@ -55,7 +62,7 @@ def _guard(topic: str, record: TopicRecord | None, engine: CopyEngine) -> Findin
             f"topic {topic} has mapped offsets, which have one writer: the mirror process that leads the link",
             "leave out --engine",
         )
-    if record.phase in COPIED - {TopicPhase.MIRRORING} or record.phase is TopicPhase.PROMOTED:
+    if record.phase in PROMOTING:
         return Finding(
             "refuse", "not-mirroring", f"topic {topic} is {record.phase}: near its promote the daemon copies"
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.positions import read_positions
+from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.patterns import NamePattern, chosen_groups
@@ -27,6 +29,7 @@ from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.carried import moved_positions_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import check_mode, mode_for
+from kmigrate.workflow.writes import write_each
 
 __all__ = [
     "ask_promote",
@@ -50,21 +53,24 @@ async def mirror_groups(
     """
     check_mode(mode)
     link = resolve_link(estate.log.state, link_name)
+    mirrored = {group: record for group in groups if (record := estate.log.state.group(link.name, group)) is not None}
+    found = [Finding("ok", "already-mirrored", f"group {r.group} is {r.phase} already") for r in mirrored.values()]
+    asked = [g for g in dict.fromkeys(groups) if g not in mirrored or mirrored[g].phase is GroupPhase.MIRRORED]
+    if not asked:
+        made = Plan.of("group mirror", [], found)
+        return made if plan else made.done()
     refuse_finished(link)
     source, source_admin = await estate.source(link)
     known = await source_admin.groups()
-    found: list[Finding] = []
     new: list[GroupRecord] = []
     changed: list[tuple[GroupRecord, GroupRecord]] = []
-    for group in dict.fromkeys(groups):
+    for group in asked:
         owner = estate.log.state.group_owner(group)
         if owner is not None and owner.link == link.name:
-            found.append(Finding("ok", "already-mirrored", f"group {group} is {owner.phase} already"))
-            if owner.phase is GroupPhase.MIRRORED:
-                given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
-                if given is not owner.mode:
-                    changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
-                    found.append(why)
+            given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
+            if given is not owner.mode:
+                changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
+                found.append(why)
         elif owner is not None:
             found.append(_owned(owner))
         elif group not in known:
@@ -86,14 +92,25 @@ async def mirror_groups(
     made.refuse()
     if plan:
         return made
-    for before, record in changed:
-        await estate.advance(before, record)
-    for record in new:
-        await estate.log.append(lambda state, r=record: _claim(state, r))  # type: ignore[misc]
+    writes = [*(partial(_claim, record) for record in new), *(partial(_remode, record) for _, record in changed)]
+    await write_each(estate.log, zip(changes, writes, strict=True))
     return made.done()
 
 
-def _claim(state: State, record: GroupRecord) -> Record | None:
+def _remode(record: GroupRecord, state: State) -> Record | None:
+    """Give a group its new mode, unless its promote was asked for meanwhile."""
+    now = state.group(record.link, record.group)
+    if now is None or now.phase is not GroupPhase.MIRRORED:
+        raise Refused(
+            "changed-meanwhile",
+            f"group {record.group} is {now.phase if now is not None else 'not mirrored any more'} by now",
+            still_true="nothing was changed",
+            next_step="kmigrate group list",
+        )
+    return replace(now, mode=record.mode, since_ms=record.since_ms)
+
+
+def _claim(record: GroupRecord, state: State) -> Record | None:
     """Register a group with its link, unless somebody did, or finished the link, meanwhile."""
     refuse_finished(resolve_link(state, record.link))
     owner = state.group_owner(record.group)
@@ -116,9 +133,7 @@ async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence
     for group in dict.fromkeys(groups):
         record = estate.log.state.group(link.name, group)
         if record is None:
-            found.append(
-                Finding("refuse", "not-mirrored", f"group {group} is not mirrored", f"kmigrate group mirror {group}")
-            )
+            found.append(_not_mirrored(group))
         elif record.phase is not GroupPhase.MIRRORED:
             found.append(Finding("ok", "already", f"group {group} is {record.phase}"))
         else:
@@ -129,15 +144,23 @@ async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence
     made.refuse()
     if plan:
         return made
-    for record in new:
-        await ask_promote(estate, record)
+    await write_each(estate.log, zip(made.changes, (partial(ask_promote, record) for record in new), strict=True))
     return made.done()
 
 
-async def ask_promote(estate: Estate, record: GroupRecord) -> None:
-    """Write the intent."""
-    phase = advance_group(record.phase, GroupEvent.PROMOTE_ASKED)
-    await estate.advance(record, replace(record, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason=""))
+def ask_promote(record: GroupRecord, state: State) -> GroupRecord | None:
+    """The intent over the record as it stands; nothing where the group is being promoted already."""
+    now = state.group(record.link, record.group)
+    if now is None:
+        Plan.of("group promote", [], [_not_mirrored(record.group)]).refuse()
+    if now is None or now.phase is not GroupPhase.MIRRORED:
+        return None
+    phase = advance_group(now.phase, GroupEvent.PROMOTE_ASKED)
+    return replace(now, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="")
+
+
+def _not_mirrored(group: str) -> Finding:
+    return Finding("refuse", "not-mirrored", f"group {group} is not mirrored", f"kmigrate group mirror {group}")
 
 
 async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) -> list[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END
 from kmigrate.errors import KmigrateError, Refused, UsageError
@@ -20,6 +21,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import mirror_runs, resolve_link
+from kmigrate.workflow.writes import write_each
 
 __all__ = ["pause_topics", "resume_topics"]
 
@@ -33,30 +35,45 @@ async def pause_topics(estate: Estate, link_name: str | None, topics: Sequence[s
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
         record = estate.log.state.topic(link.name, topic)
-        if record is None:
-            found.append(_not_mirrored(topic))
-        elif record.phase is TopicPhase.PROMOTED:
-            found.append(Finding("refuse", "already-promoted", f"topic {topic} is promoted: nothing is copied now"))
-        elif record.phase not in _BEFORE_PROMOTE:
-            found.append(
-                Finding(
-                    "refuse",
-                    "promote-under-way",
-                    f"topic {topic} is {record.phase}: its producers wait for the copy",
-                    "wait until the promote has ended: kmigrate status --watch",
-                )
-            )
-        elif record.paused:
-            found.append(Finding("ok", "already-paused", f"topic {topic} is paused already"))
-        else:
+        against = _pause_guard(topic, record)
+        if against is not None:
+            found.append(against)
+        elif record is not None:
             new.append(record)
     made = Plan.of("topic pause", [f"pause {record.topic}" for record in new], found)
     made.refuse()
     if plan:
         return made
-    for record in new:
-        await _write(estate, record, replace(record, paused=True))
+    await write_each(estate.log, zip(made.changes, (partial(_pause, record) for record in new), strict=True))
     return made.done()
+
+
+def _pause(record: TopicRecord, state: State) -> TopicRecord | None:
+    """The intent over the record as it stands: its promote may have been asked for since the guards looked."""
+    now = state.topic(record.link, record.topic)
+    against = _pause_guard(record.topic, now)
+    if against is not None or now is None:
+        Plan.of("topic pause", [], [against] if against is not None else []).refuse()
+        return None
+    return replace(now, paused=True)
+
+
+def _pause_guard(topic: str, record: TopicRecord | None) -> Finding | None:
+    """What stands against holding a topic back, or makes it needless; None where it may be paused."""
+    if record is None:
+        return _not_mirrored(topic)
+    if record.phase is TopicPhase.PROMOTED:
+        return _promoted(topic)
+    if record.phase not in _BEFORE_PROMOTE:
+        return Finding(
+            "refuse",
+            "promote-under-way",
+            f"topic {topic} is {record.phase}: its producers wait for the copy",
+            "wait until the promote has ended: kmigrate status --watch",
+        )
+    if record.paused:
+        return Finding("ok", "already-paused", f"topic {topic} is paused already")
+    return None
 
 
 @dataclass(slots=True)
@@ -100,7 +117,7 @@ async def resume_topics(
             found.append(_not_mirrored(topic))
             continue
         if record.phase is TopicPhase.PROMOTED:
-            found.append(Finding("ok", "already-promoted", f"topic {topic} is promoted: nothing is copied now"))
+            found.append(_promoted(topic))
             continue
         done = await _resume(estate, link, record, partition, accept_loss, who)
         found += [_warned(each) for each in done.left] if done.changes else done.left
@@ -113,8 +130,8 @@ async def resume_topics(
     made.refuse()
     if plan:
         return made
-    for before, after in pairs:
-        await _write(estate, before, after)
+    words = [f"resume {before.topic}" for before, _ in pairs]
+    await write_each(estate.log, zip(words, (partial(_rewrite, *pair) for pair in pairs), strict=True))
     return made.done()
 
 
@@ -229,20 +246,20 @@ def _not_mirrored(topic: str) -> Finding:
     )
 
 
-async def _write(estate: Estate, before: TopicRecord, after: TopicRecord) -> None:
+def _promoted(topic: str) -> Finding:
+    return Finding("ok", "already-promoted", f"topic {topic} is promoted: nothing is copied now")
+
+
+def _rewrite(before: TopicRecord, after: TopicRecord, state: State) -> Record | None:
     """Write over exactly the record that was judged."""
-
-    def decide(state: State) -> Record | None:
-        now = state.records.get(before.key)
-        if now == after:
-            return None
-        if now != before:
-            raise Refused(
-                "changed-meanwhile",
-                f"topic {before.topic} changed while it was looked at",
-                still_true="nothing was changed by this call",
-                next_step="repeat it",
-            )
-        return after
-
-    await estate.log.append(decide)
+    now = state.records.get(before.key)
+    if now == after:
+        return None
+    if now != before:
+        raise Refused(
+            "changed-meanwhile",
+            f"topic {before.topic} changed while it was looked at",
+            still_true="nothing was changed by this call",
+            next_step="repeat it",
+        )
+    return after

@@ -218,7 +218,7 @@ def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> lis
 def unpromoted(state: State, link: str) -> list[Finding]:
     """What of a link still needs its mirror, its routers or its controller."""
     found = [
-        Finding("refuse", "topic-not-promoted", f"topic {t.topic} is {t.phase}", f"kmigrate promote {t.topic}")
+        Finding("refuse", "topic-not-promoted", f"topic {t.topic} is {t.phase}", _way_on("topic", "promote", t.topic))
         for t in state.topics(link)
         if t.phase is not TopicPhase.PROMOTED
     ]
@@ -245,11 +245,15 @@ def unpromoted(state: State, link: str) -> list[Finding]:
         if t.seal is not None
     ]
     found += [
-        Finding("refuse", "group-not-promoted", f"group {g.group} is {g.phase}", f"kmigrate group promote {g.group}")
-        for g in state.groups(link)
-        if g.phase is not GroupPhase.PROMOTED
+        Finding("refuse", "group-not-promoted", f"group {group} is {phase}", _way_on("group", "group promote", group))
+        for group, phase in ((record.group, record.phase) for record in state.groups(link))
+        if phase is not GroupPhase.PROMOTED
     ]
     return found
+
+
+def _way_on(noun: str, promote: str, name: str) -> str:
+    return f"kmigrate {promote} {name}, or, if it shall not move: kmigrate {noun} forget {name}"
 
 
 def refuse_finished(link: LinkRecord) -> None:

@@ -17,7 +17,14 @@ from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.topics import mirror_topics
 
-__all__ = ["forget_patterns", "mirror_matching_groups", "mirror_matching_topics"]
+__all__ = [
+    "Noun",
+    "edit_patterns",
+    "forget_patterns",
+    "mirror_matching_groups",
+    "mirror_matching_topics",
+    "patterns_of",
+]
 
 Noun = Literal["topic", "group"]
 
@@ -77,7 +84,7 @@ async def forget_patterns(
 ) -> Plan:
     """Pick up no more names by these expressions; what is mirrored already stays mirrored."""
     link = resolve_link(estate.log.state, link_name)
-    known = link.topic_patterns if noun == "topic" else link.group_patterns
+    known = patterns_of(link, noun)
     unknown = [text for text in expressions if text not in {pattern.include for pattern in known}]
     if unknown:
         raise Refused(
@@ -122,13 +129,17 @@ async def _replace(
         link = state.link(name)
         if link is None:
             return None
-        changed = _edited(link, noun, edit)
+        changed = edit_patterns(link, noun, edit)
         return None if changed == link else changed
 
     await estate.log.append(decide)
 
 
-def _edited(
+def patterns_of(link: LinkRecord, noun: Noun) -> tuple[NamePattern, ...]:
+    return link.topic_patterns if noun == "topic" else link.group_patterns
+
+
+def edit_patterns(
     link: LinkRecord, noun: Noun, edit: Callable[[tuple[NamePattern, ...]], tuple[NamePattern, ...]]
 ) -> LinkRecord:
     if noun == "topic":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient
@@ -30,6 +31,7 @@ from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.loops import loop_findings
 from kmigrate.workflow.verbs.routers import unheard_routers
+from kmigrate.workflow.writes import write_each
 
 __all__ = ["check_offsets_mode", "mirror_topics", "promote_topics"]
 
@@ -48,35 +50,34 @@ async def mirror_topics(
 ) -> Plan:
     """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18)."""
     link = resolve_link(estate.log.state, link_name)
-    refuse_finished(link)
     check_offsets_mode(offsets)
+    known = {topic: record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None}
+    found = [Finding("ok", "already-mirrored", f"topic {r.topic} is {r.phase} already") for r in known.values()]
+    new = [topic for topic in dict.fromkeys(topics) if topic not in known]
+    if not new:
+        made = Plan.of("topic mirror", [], found)
+        return made if plan else made.done()
+    refuse_finished(link)
     source, source_admin = await estate.source(link)
-    seen = (await source.refresh(topics)).topics
-    configs = await source_admin.topic_configs([topic for topic in dict.fromkeys(topics) if topic in seen])
-    standing = (await estate.target.refresh(topics)).topics
-    found: list[Finding] = []
-    new: list[str] = []
-    for topic in dict.fromkeys(topics):
-        owner = estate.log.state.topic_owner(topic)
-        if owner is not None and owner.link == link.name:
-            found.append(Finding("ok", "already-mirrored", f"topic {topic} is {owner.phase} already"))
-            continue
-        guards = _topic_guards(link, topic, owner, seen.get(topic))
+    seen = (await source.refresh(new)).topics
+    configs = await source_admin.topic_configs([topic for topic in new if topic in seen])
+    standing = (await estate.target.refresh(new)).topics
+    for topic in new:
+        guards = _topic_guards(link, topic, estate.log.state.topic_owner(topic), seen.get(topic))
         if not guards and topic in standing:
             guards = await _target_guards(estate.target, seen[topic], standing[topic], offsets)
         found += guards + _format_guards(topic, configs.get(topic, {}).get("message.format.version"))
-        new.append(topic)
-    if new:
-        found += await loop_findings(source, estate.target, new)
-    made = Plan.of("topic mirror", [f"mirror {t} from {start}, {_MODES[offsets]}" for t in new], found)
+    found += await loop_findings(source, estate.target, new)
+    changes = [f"mirror {topic} from {start}, {_MODES[offsets]}" for topic in new]
+    made = Plan.of("topic mirror", changes, found)
     made.refuse()
     if plan:
         return made
-    for topic in new:
-        record = TopicRecord(
-            link.name, topic, TopicPhase.INITIALISING, now_ms(), start, offsets, len(seen[topic].partitions)
-        )
-        await estate.log.append(lambda state, r=record: _claim(state, r))  # type: ignore[misc]
+    records = [
+        TopicRecord(link.name, topic, TopicPhase.INITIALISING, now_ms(), start, offsets, len(seen[topic].partitions))
+        for topic in new
+    ]
+    await write_each(estate.log, zip(changes, (partial(_claim, record) for record in records), strict=True))
     return made.done()
 
 
@@ -91,7 +92,7 @@ def check_offsets_mode(offsets: str) -> None:
         )
 
 
-def _claim(state: State, record: TopicRecord) -> Record | None:
+def _claim(record: TopicRecord, state: State) -> Record | None:
     """Take a topic for its link, unless somebody did, or finished the link, meanwhile (MM-20, MM-130)."""
     refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
@@ -209,7 +210,6 @@ async def _promote_topics(
     straggler_window_s: float,
 ) -> Plan:
     link = resolve_link(estate.log.state, link_name)
-    source, source_admin = await estate.source(link)
     found: list[Finding] = []
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
@@ -219,9 +219,15 @@ async def _promote_topics(
             found.append(against)
         elif record is not None:
             new.append(record)
-    with_them = coupled_groups(estate.log.state, link.name, [record.topic for record in new])
-    found += _coupled(estate.log.state, link, [record.topic for record in new])
-    found += await _reading_groups(estate, link, source, [record.topic for record in new])
+    if not new:
+        made = Plan.of("promote", [], found)
+        made.refuse()
+        return made if plan else made.done()
+    names = [record.topic for record in new]
+    source, source_admin = await estate.source(link)
+    with_them = coupled_groups(estate.log.state, link.name, names)
+    found += _coupled(estate.log.state, link, names)
+    found += await _reading_groups(estate, link, source, names)
     for group in with_them:
         found += await promote_guards(estate, link, group)
     for record in new:
@@ -229,27 +235,30 @@ async def _promote_topics(
             Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
             for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
         ]
-    found += unheard_routers(estate.log) if new else []
-    changes = [f"promote {record.topic}" for record in new]
-    changes += [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
-    Plan.of("promote", changes, found).refuse()
-    found += await _groups_left_behind(estate, source, source_admin, [record.topic for record in new])
-    made = Plan.of("promote", changes, found)
+    found += unheard_routers(estate.log)
+    of_topics = [f"promote {topic}" for topic in names]
+    of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
+    made = Plan.of("promote", [*of_topics, *of_groups], found)
+    made.refuse()
+    left_behind = await _groups_left_behind(estate, source, source_admin, names)
+    made = replace(made, findings=(*made.findings, *left_behind))
     if plan:
         return made
-    for group in with_them:
-        if group.phase is GroupPhase.MIRRORED:
-            await ask_promote(estate, group)
-    for record in new:
-        asked = replace(
-            record,
-            phase=advance_topic(record.phase, TopicEvent.PROMOTE_ASKED),
-            since_ms=now_ms(),
-            terms=terms,
-            reason="",
-        )
-        await estate.advance(record, asked)
+    groups = zip(of_groups, (partial(ask_promote, group) for group in with_them), strict=True)
+    asked = zip(of_topics, (partial(_ask_promote, record, terms) for record in new), strict=True)
+    await write_each(estate.log, [*groups, *asked])
     return made.done()
+
+
+def _ask_promote(record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:
+    """The intent over the record as it stands: upkeep may have written what it found, or a person something else."""
+    now = state.topic(record.link, record.topic)
+    against = _promote_guard(record.topic, now)
+    if against is not None or now is None:
+        Plan.of("promote", [], [against] if against is not None else []).refuse()
+        return None
+    phase = advance_topic(now.phase, TopicEvent.PROMOTE_ASKED)
+    return replace(now, phase=phase, since_ms=now_ms(), terms=terms, reason="")
 
 
 def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:

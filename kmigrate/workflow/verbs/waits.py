@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
 
 from kmigrate.errors import Failed, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
@@ -16,6 +17,8 @@ from kmigrate.workflow.verbs.links import mirror_runs
 
 __all__ = ["wait_groups", "wait_topics"]
 
+_Kept = TypeVar("_Kept", TopicRecord, GroupRecord)
+
 
 async def wait_topics(
     estate: Estate,
@@ -25,23 +28,24 @@ async def wait_topics(
     timeout: float,
     on_change: Callable[[State], None] | None = None,
 ) -> list[TopicRecord]:
-    """Wait until every topic is in one of `phases`; a promote that was given up raises Failed with its reason."""
+    """Wait until every topic is in one of `phases`; Failed where its promote was given up, with the reason, or where it
+    was taken out of its link."""
     wanted = frozenset(phases)
     promoting = TopicPhase.PROMOTED in wanted and TopicPhase.MIRRORING not in wanted
 
     def look(state: State) -> list[TopicRecord] | None:
         if on_change is not None:
             on_change(state)
-        records = [state.topic(link, topic) for topic in topics]
+        records = [_known(state.topic(link, topic), "topic", topic) for topic in topics]
         for record in records:
-            if promoting and record is not None and record.phase is TopicPhase.MIRRORING and record.reason:
+            if promoting and record.phase is TopicPhase.MIRRORING and record.reason:
                 raise Failed(
                     "promote-given-up",
                     f"the promote of {record.topic} was given up: {record.reason}",
                     still_true="the topic is mirrored as before; producers go on through the router",
                     next_step=f"mend the cause, then: kmigrate promote {record.topic}",
                 )
-        found = [r for r in records if r is not None and r.phase in wanted and not r.unsettled]
+        found = [record for record in records if record.phase in wanted and not record.unsettled]
         return found if len(found) == len(records) else None
 
     what = f"{', '.join(topics)} to be {' or '.join(sorted(wanted))}"
@@ -59,21 +63,22 @@ async def wait_groups(
     timeout: float,
     on_change: Callable[[State], None] | None = None,
 ) -> list[GroupRecord]:
-    """Wait until every group is promoted; a handover that was given up raises Failed with its reason."""
+    """Wait until every group is promoted; Failed where a handover was given up, with the reason, or where one was taken
+    out of its link."""
 
     def look(state: State) -> list[GroupRecord] | None:
         if on_change is not None:
             on_change(state)
-        records = [state.group(link, group) for group in groups]
+        records = [_known(state.group(link, group), "group", group) for group in groups]
         for record in records:
-            if record is not None and record.phase is GroupPhase.MIRRORED and record.reason:
+            if record.phase is GroupPhase.MIRRORED and record.reason:
                 raise Failed(
                     "handover-given-up",
                     f"the promote of group {record.group} was given up: {record.reason}",
                     still_true="the group is mirrored as before; its members at the router wait",
                     next_step=f"mend the cause, then: kmigrate group promote {record.group}",
                 )
-        found = [r for r in records if r is not None and r.phase is GroupPhase.PROMOTED]
+        found = [record for record in records if record.phase is GroupPhase.PROMOTED]
         return found if len(found) == len(records) else None
 
     try:
@@ -81,6 +86,17 @@ async def wait_groups(
     except WaitTimedOut as late:
         records = [record for group in groups if (record := estate.log.state.group(link, group)) is not None]
         raise _late(estate, link, late, {record.group: estate.waits_for(record) for record in records}) from late
+
+
+def _known(record: _Kept | None, noun: str, name: str) -> _Kept:
+    if record is None:
+        raise Failed(
+            "forgotten",
+            f"{noun} {name} was taken out of its link meanwhile",
+            still_true="it is mirrored and promoted no longer",
+            next_step=f"kmigrate {noun} mirror {name}, where that was a mistake",
+        )
+    return record
 
 
 def _late(estate: Estate, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:

@@ -173,6 +173,30 @@ def test_a_topic_is_shared_out_once_the_tasks_that_have_not_let_go_are_silent() 
     Stage(TOPIC, died).play(scene)
 
 
+def test_a_topic_that_is_forgotten_while_it_is_made_is_not_made_on_and_may_be_mirrored_again() -> None:
+    new = replace(TOPIC, topic="new", phase=TopicPhase.INITIALISING)
+    tries: list[str] = []
+
+    class Making:
+        async def prepare(self, record: TopicRecord) -> None:
+            tries.append("begun")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                tries.append("ended")
+
+    async def scene(stage: Stage) -> None:
+        stage.leader._maker = cast("TopicMaker", Making())
+        stage.leader.problems["new"] = "no-leader: the target's brokers are away"
+        for known in (new, None, new):
+            stage.log._put(new.key, known)
+            await asyncio.sleep(0.02)
+            assert ("new" in stage.leader.problems) == (tries == ["begun"])
+
+    Stage().play(scene)
+    assert tries == ["begun", "ended", "begun", "ended"]
+
+
 def test_a_leader_whose_lease_is_anothers_ends_and_writes_nothing() -> None:
     async def scene() -> None:
         stage = Stage(TOPIC)

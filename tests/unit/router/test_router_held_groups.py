@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import uvloop
 
+from kmigrate.router.held import HeldGroups
 from tests.unit.router.test_router_passing import scene_of
 
 _HEARTBEAT, _LOADING = 12, 14
@@ -35,5 +36,15 @@ def test_each_is_answered_in_time_though_nothing_is_heard_of_the_state_log() -> 
                 assert await scene.gets(10) == struct.pack(">iih", 6, correlation, _LOADING)
                 assert correlation == 0 or loop.time() - begun > 0.03
                 await loop.sock_sendall(scene.client, heartbeat(correlation + 1, b"g"))
+            assert scene.stage.core.held.waiting({"g", "another"}, loop.time()) == ("g",)
 
     uvloop.run(scenario())
+
+
+def test_who_waits_is_told_for_as_long_as_it_may_come_again_and_its_group_holds() -> None:
+    held = HeldGroups()
+    held.asked(["a", "b"], 10.0)
+    held.asked(["b"], 50.0)
+    assert held.waiting({"a", "b", "c"}, 70.0) == ("a", "b")
+    assert held.waiting({"a", "b", "c"}, 71.0) == ("b",)
+    assert held.waiting({"a"}, 72.0) == (), "promoted, or forgotten"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -60,3 +61,20 @@ def test_what_was_stored_before_a_ledger_is_that_of_its_own_term_too() -> None:
     maps = maps_with(*((ChunkKey("u", "t", 0, 4, number), chunk(number * 5)) for number in range(3)))
     assert list(maps.folded("u", "t", 0, "T", before=(4, 2)).runs()) == [Run(0, 0, 1), Run(5, 5, 1)]
     assert len(maps.folded("u", "t", 0, "T")) == 3
+
+
+def test_the_maps_of_a_topic_are_dropped_from_their_ends_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [ChunkKey("u", "t", 0, 4, 0), ChunkKey("u", "t", 0, 4, 1), ChunkKey("u", "t", 1, 3, 0)]
+    others = [ChunkKey("v", "t", 0, 4, 0), ChunkKey("u", "another", 0, 4, 0)]
+    maps = maps_with(*((key, chunk(0)) for key in (*keys, *others)))
+    stored: list[tuple[ChunkKey, MapChunk | None]] = []
+
+    async def store(chunks: Iterable[tuple[ChunkKey, MapChunk | None]]) -> None:
+        stored.extend(chunks)
+
+    async def read_to_end() -> None: ...
+
+    monkeypatch.setattr(maps, "store", store)
+    monkeypatch.setattr(maps, "read_to_end", read_to_end)
+    asyncio.run(maps.drop("u", "t"))
+    assert stored == [(key, None) for key in reversed(keys)]

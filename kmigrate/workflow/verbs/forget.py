@@ -1,0 +1,333 @@
+"""Verbs that take a topic or a group out of its link before its promote: what was deleted on the source, or mirrored by
+mistake, or cannot be mirrored.
+
+What no link mirrors is the target's alone: routers pass what clients ask of it on to the target. So a topic whose true
+log stands on the source must not be forgotten where its clients would go on with the copy, and nobody tell them; nor a
+group while members of it are at a router, for at the target it has no positions, and they would begin somewhere.
+
+A  A topic is forgotten where that cannot happen: the source does not have it any more, so that the copy is all there
+   is, and no producer may still repeat a write that the copy has; or the target does not have it, so that clients are
+   told so, and a router has none made (`router.creation`); or it was never copied; or no router is known that clients
+   could be at.
+B  A group is forgotten where the source does not know it any more, or every router says that nobody of it is there.
+C  All of it is judged again on the state with each record that goes; and what goes is what was looked at, for its
+   record alone knows what is to be put back.
+D  An expression of the link that matches leaves the name out from then on, before its record goes: it is not picked up
+   again.
+E  No topic is deleted. One that stays on the target gets its own configs back, and rules that kmigrate put there go,
+   once the record is gone: until then the mirror would see to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from kmigrate.cluster.layout import TopicInfo
+from kmigrate.errors import Failed, KmigrateError, Refused
+from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    GroupRecord,
+    LinkRecord,
+    Record,
+    RouterPresence,
+    TopicRecord,
+    verified_key,
+)
+from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
+from kmigrate.state.log import Decide
+from kmigrate.state.offset_maps import OffsetMaps
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
+from kmigrate.workflow.writes import write_each
+
+__all__ = ["forget_groups", "forget_topics"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Where a topic stands: on the source also where nothing hangs on it, so that nobody asked."""
+
+    on_target: bool
+    same_target: bool
+    """Whether it is the topic there that was mirrored to."""
+    on_source: bool = True
+    repeatable_s: float = 0.0
+    """The delivery timeout, where the copy holds records that are not as old: their producers may write them again."""
+
+
+async def forget_topics(
+    estate: Estate, link_name: str | None, topics: Sequence[str], delivery_timeout_s: float, *, plan: bool = False
+) -> Plan:
+    """Take topics out of their link, with all that is kept of them; none that clients would be led astray by (A)."""
+    link = resolve_link(estate.log.state, link_name)
+    found: list[Finding] = []
+    going: list[tuple[TopicRecord, _Standing]] = []
+    for topic in dict.fromkeys(topics):
+        record = estate.log.state.topic(link.name, topic)
+        if record is None:
+            found.append(Finding("ok", "not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
+            continue
+        standing = await _standing(estate, link, record, delivery_timeout_s)
+        against = _against_topic(record, estate.log.state, standing)
+        if against is not None:
+            found.append(against)
+            continue
+        found += _copy_stays(link, record, standing)
+        going.append((record, standing))
+    left_out = _left_out(link, "topic", topics)
+    changes = [*(change for change, _ in left_out), *(f"forget topic {record.topic}" for record, _ in going)]
+    changes += [change for record, standing in going for change in _put_back(link, record, standing)]
+    made = Plan.of("topic forget", changes, found)
+    made.refuse()
+    if plan:
+        return made
+    done: list[str] = []
+    await write_each(estate.log, left_out, done)
+    for record, standing in going:
+        gone = [(f"forget topic {record.topic}", each) for each in _topic_records(record, standing, estate.log.state)]
+        await write_each(estate.log, gone, done)
+        await _leave_target(estate, link, record, standing)
+    return made.done()
+
+
+async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
+    info = await estate.target.topic(record.topic)
+    same = info is not None and str(info.topic_id or "") in (record.target_topic_id, "")
+    standing = _Standing(info is not None, same)
+    if record.phase not in FORGETTABLE or _against_topic(record, estate.log.state, standing) is None:
+        return standing
+    source, _ = await estate.source(link)
+    if await source.topic(record.topic) is not None:
+        return standing
+    newer = await _newer(estate, record.topic, info, delivery_timeout_s) if info is not None else False
+    return replace(standing, on_source=False, repeatable_s=delivery_timeout_s if newer else 0.0)
+
+
+async def _newer(estate: Estate, topic: str, info: TopicInfo, seconds: float) -> bool:
+    """Whether the copy has records of the last so many seconds, or may have: times of records are their producers'."""
+    since = now_ms() - round(seconds * 1000)
+    told = await estate.target.list_offsets({(topic, partition): since for partition in info.partitions})
+    return any(each.error or each.offset >= 0 for each in told.values())
+
+
+def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Finding | None:
+    """Rule A; None where the topic may be forgotten."""
+    topic = record.topic
+    if record.phase is TopicPhase.PROMOTED:
+        what = f"topic {topic} is promoted: it is forgotten with its link"
+        return Finding("refuse", "already-promoted", what, f"kmigrate link finish {record.link}")
+    if record.phase not in FORGETTABLE:
+        what = f"topic {topic} is {record.phase}: its producers wait for the promote"
+        return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
+    if standing.on_source and record.seal is not None:
+        what = f"the source does not take writes to topic {topic} as long as its record says so"
+        return Finding("refuse", "topic-sealed", what, "kmigrate status names the router that it waits for")
+    never_copied = record.phase is TopicPhase.INITIALISING and not record.target_topic_id
+    routers = sorted(set(_routers(state).values()))
+    if not standing.on_target or never_copied or not routers:
+        return None
+    if standing.on_source:
+        return Finding(
+            "refuse",
+            "copy-would-serve",
+            f"topic {topic} lives on the source, and router {', '.join(routers)} would lead its clients to the copy "
+            "on the target",
+            f"promote it: kmigrate promote {topic}; or lead its clients back to the source and delete the copy on the "
+            "target, then repeat",
+        )
+    if standing.repeatable_s:
+        return Finding(
+            "refuse",
+            "retries-not-over",
+            f"the copy of {topic} has records of the last {standing.repeatable_s:g} s: a producer that has no answer "
+            "yet may repeat them for that long (delivery timeout), and they would stand there twice",
+            f"repeat in {standing.repeatable_s:g} s; --delivery-timeout 0 where none of its producers runs",
+        )
+    return None
+
+
+def _routers(state: State) -> dict[str, str]:
+    """Routers that clients could be at, by instance: those that are registered, and those that may live."""
+    known = {router.instance: router.name for router in state.routers()}
+    return {**{instance: stray.name for stray in state.strays() for instance in stray.instances}, **known}
+
+
+def _copy_stays(link: LinkRecord, record: TopicRecord, standing: _Standing) -> list[Finding]:
+    if not standing.on_target:
+        return []
+    what = f"topic {record.topic} stays on {link.target.name} as it is; whoever comes through a router uses it there"
+    return [Finding("warn", "copy-stays", what, "delete it there if nobody needs it")]
+
+
+def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> Iterator[Decide]:
+    """What is kept of the topic, its record last, so that a crash in between leaves a topic to forget again."""
+    barriers = [barrier.key for barrier in state.barriers(record.link, record.topic)]
+    for key in (*barriers, verified_key(record.link, record.topic), record.key):
+        yield partial(_drop_topic, record, standing, key)
+
+
+def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State) -> tuple[str, None] | None:
+    """Rule C: a promote may have been asked for, or a router started, since the guards looked."""
+    now = state.topic(record.link, record.topic)
+    against = _against_topic(now, state, standing) if now is not None else None
+    if against is not None:
+        Plan.of("topic forget", [], [against]).refuse()
+    if now not in (record, None):
+        raise _changed(f"topic {record.topic}")
+    return (key, None) if key in state.records else None
+
+
+def _changed(what: str) -> Refused:
+    return Refused(
+        "changed-meanwhile",
+        f"{what} changed while it was looked at",
+        still_true="nothing was changed by this call",
+        next_step="repeat it",
+    )
+
+
+def _put_back(link: LinkRecord, record: TopicRecord, standing: _Standing) -> list[str]:
+    """Rule E in words, also for somebody who has to do it by hand."""
+    target, made = link.target.name, []
+    if standing.same_target and record.restore_configs:
+        own = ", ".join(f"{key}={value}" for key, value in sorted(record.restore_configs.items()))
+        made.append(f"give {record.topic} its own configs on {target}: {own}")
+    if standing.same_target and record.drop_configs:
+        made.append(f"remove from {record.topic} on {target} what was for the mirror: {', '.join(record.drop_configs)}")
+    if record.mapped:
+        made.append(f"drop the offset map of {record.topic}")
+    return made + _taken_back(link, record)
+
+
+def _taken_back(link: LinkRecord, record: TopicRecord | GroupRecord) -> list[str]:
+    rules = "; ".join(map(str, record.granted_acls))
+    return [f"remove from {link.target.name} the rules that kmigrate put there: {rules}"] if rules else []
+
+
+async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
+    """Rule E; an offset map goes, too: the topic may be mirrored again, to other offsets."""
+    try:
+        if standing.same_target:
+            await estate.target_admin.alter_topic_configs(record.topic, record.restore_configs, record.drop_configs)
+        await estate.target_admin.delete_acls(record.granted_acls)
+        if record.mapped:
+            await OffsetMaps(estate.target).drop(link.uuid, record.topic)
+    except KmigrateError as error:
+        raise _half_done(f"topic {record.topic}", error, _put_back(link, record, standing)) from error
+
+
+def _half_done(what: str, error: KmigrateError, left: Iterable[str]) -> Failed:
+    return Failed(
+        "not-put-back",
+        f"the target did not take back what was for the mirror: {error.what}",
+        still_true=f"{what} is forgotten",
+        next_step=f"by hand, where it is not done: {'; '.join(left)}",
+    )
+
+
+def _left_out(link: LinkRecord, noun: Noun, names: Iterable[str]) -> list[tuple[str, Decide]]:
+    """Rule D."""
+    matched = [(name, p) for name in dict.fromkeys(names) for p in patterns_of(link, noun) if p.matches(name)]
+
+    def decide(name: str, state: State) -> Record | None:
+        now = state.link(link.name)
+        changed = edit_patterns(now, noun, lambda old: tuple(p.without(name) for p in old)) if now is not None else None
+        return None if changed == now else changed
+
+    return [(f"leave {name} out of what {p.include} matches", partial(decide, name)) for name, p in matched]
+
+
+async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[str], *, plan: bool = False) -> Plan:
+    """Take groups out of their link; none of whose members one is at a router (B)."""
+    link = resolve_link(estate.log.state, link_name)
+    found: list[Finding] = []
+    going: list[tuple[GroupRecord, Decide]] = []
+    heard = {word.instance: word for word in estate.log.alive(RouterPresence)}
+    for group in dict.fromkeys(groups):
+        record = estate.log.state.group(link.name, group)
+        if record is None:
+            found.append(Finding("ok", "not-mirrored", f"group {group} is not mirrored by link {link.name}"))
+            continue
+        against = _against_group(record, estate.log.state, heard)
+        gone = against is not None and record.phase is GroupPhase.MIRRORED and await _is_gone(estate, link, group)
+        if against is not None and not gone:
+            found.append(against)
+        else:
+            going.append((record, partial(_drop_group, record, None if gone else heard)))
+    left_out = _left_out(link, "group", groups)
+    changes = [*(change for change, _ in left_out), *(f"forget group {record.group}" for record, _ in going)]
+    changes += [change for record, _ in going for change in _taken_back(link, record)]
+    made = Plan.of("group forget", changes, found)
+    made.refuse()
+    if plan:
+        return made
+    done: list[str] = []
+    await write_each(estate.log, left_out, done)
+    for record, decide in going:
+        await write_each(estate.log, [(f"forget group {record.group}", decide)], done)
+        try:
+            await estate.target_admin.delete_acls(record.granted_acls)
+        except KmigrateError as error:
+            raise _half_done(f"group {record.group}", error, _taken_back(link, record)) from error
+    return made.done()
+
+
+async def _is_gone(estate: Estate, link: LinkRecord, group: str) -> bool:
+    _, source_admin = await estate.source(link)
+    return (await source_admin.describe_groups([group]))[group].state == "dead"
+
+
+def _drop_group(
+    record: GroupRecord, heard: Mapping[str, RouterPresence] | None, state: State
+) -> tuple[str, None] | None:
+    """Rule C; `heard` is None where the group is gone on the source, so that it does not matter who is at a router."""
+    now = state.group(record.link, record.group)
+    if now is None:
+        return None
+    against = _against_group(now, state, heard)
+    if against is not None:
+        Plan.of("group forget", [], [against]).refuse()
+    if now != record:
+        raise _changed(f"group {record.group}")
+    return now.key, None
+
+
+def _against_group(
+    record: GroupRecord, state: State, heard: Mapping[str, RouterPresence] | None
+) -> Finding | None:
+    """Rule B, by the routers' words or without; None where the group may be forgotten."""
+    group = record.group
+    if record.phase is GroupPhase.PROMOTED:
+        what = f"group {group} is promoted: it is forgotten with its link"
+        return Finding("refuse", "already-promoted", what, f"kmigrate link finish {record.link}")
+    if record.phase is not GroupPhase.MIRRORED:
+        what = f"group {group} is {record.phase}"
+        return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
+    if heard is None:
+        return None
+    for instance, name in sorted(_routers(state).items()):
+        word = heard.get(instance)
+        if word is None:
+            return Finding(
+                "refuse",
+                "router-silent",
+                f"router {name} is silent: whether members of group {group} are there is not known",
+                f"start it again, or, if its process has ended: kmigrate router forget {name} --dead",
+            )
+        if word.waiting is None:
+            what = f"router {name} is of a version that does not say which groups' members wait there"
+            return Finding("refuse", "router-too-old", what, f"start router {name} with this version")
+        followed = word.groups.get(group)
+        if group in word.waiting or (followed is not None and (followed.members or followed.in_flight)):
+            return Finding(
+                "refuse",
+                "members-at-router",
+                f"members of group {group} are at router {name}: at the target they would find no positions",
+                f"kmigrate group promote {group}; or restart them with the source's address, then repeat",
+            )
+    return None

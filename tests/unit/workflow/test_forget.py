@@ -1,0 +1,350 @@
+"""What is taken out of a link before its promote: where that leads nobody astray, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.client import LogOffset
+from kmigrate.errors import Failed, Refused
+from kmigrate.model.acls import Acl
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern, chosen_groups, chosen_topics
+from kmigrate.model.records import (
+    BarrierRecord,
+    ClusterRef,
+    GroupRecord,
+    GroupWord,
+    LinkRecord,
+    Record,
+    RouterPresence,
+    RouterRecord,
+    Seal,
+    StrayRecord,
+    TopicRecord,
+    VerifiedRecord,
+)
+from kmigrate.net.clock import now_ms
+from kmigrate.state.log import Decide
+from kmigrate.workflow import verbs
+from kmigrate.workflow.plan import Plan
+from tests.fakes.finishing import ROUTER, run
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("west", "h:1"), ClusterRef("east", "h:2", "target-id"), 1)
+ID = uuid.UUID(int=7)
+RULE = Acl("topic", "t", "User:reader", "*", "READ")
+TOPIC = TopicRecord(
+    "l",
+    "t",
+    TopicPhase.MIRRORING,
+    1,
+    partitions=1,
+    target_topic_id=str(ID),
+    restore_configs={"retention.ms": "5"},
+    drop_configs=("retention.bytes",),
+    granted_acls=(RULE,),
+)
+GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, granted_acls=(replace(RULE, resource="group", name="g"),))
+WORD = RouterPresence("r1", "r", 100, 500, waiting=())
+STRAY = StrayRecord("old", "host", ("r0",))
+
+
+class Estate:
+    """Clusters with or without topic `t`, a source with or without group `g`, and what is done to the target."""
+
+    def __init__(
+        self, *records: Record, on_source: bool = True, on_target: bool = True, word: RouterPresence | None = None
+    ) -> None:
+        self.log: Any = MemoryLog(LINK, *records)
+        self.on_source = on_source
+        self.target_id = ID if on_target else None
+        self.done: list[Any] = []
+        self.fails = False
+        self.newest_ms = now_ms() - 121_000
+        self.asked = 0
+        self.target, self.target_admin = self, self
+        if word is not None:
+            self.log.say(word)
+
+    async def topic(self, name: str) -> Any:
+        return SimpleNamespace(topic_id=self.target_id, partitions=(0, 1)) if self.target_id is not None else None
+
+    async def list_offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
+        """By timestamp."""
+        return {key: LogOffset(0, 9 if key[1] and self.newest_ms >= at else -1, 0) for key, at in wanted.items()}
+
+    async def source(self, _: object) -> tuple[Any, Any]:
+        self.asked += 1
+        return SimpleNamespace(topic=self._source_topic), SimpleNamespace(describe_groups=self._groups)
+
+    async def _source_topic(self, _: str) -> Any:
+        return SimpleNamespace() if self.on_source else None
+
+    async def _groups(self, names: list[str]) -> Any:
+        return {name: SimpleNamespace(state="empty" if self.on_source else "dead") for name in names}
+
+    async def alter_topic_configs(self, topic: str, put: Any, remove: Any) -> None:
+        assert self.log.state.topic("l", topic) is None, "the mirror would put it back"
+        if self.fails:
+            raise Failed("target-refused", "not today")
+        self.done.append((topic, put, remove))
+
+    async def delete_acls(self, acls: Collection[Acl]) -> None:
+        self.done += acls
+
+    def meanwhile(self, write: Decide) -> None:
+        """Have somebody write in front of what is written next."""
+        append = self.log.append
+
+        async def late(decide: Any) -> Any:
+            self.log.append = append
+            await append(write)
+            return await append(decide)
+
+        self.log.append = late
+
+    @property
+    def left(self) -> set[str]:
+        return set(self.log.state.records) - {LINK.key, ROUTER.key, STRAY.key}
+
+
+def forget(estate: Any, *topics: str, plan: bool = False) -> Plan:
+    return run(verbs.forget_topics(estate, "l", topics or ("t",), 120.0, plan=plan))
+
+
+def forget_group(estate: Any, plan: bool = False) -> Plan:
+    return run(verbs.forget_groups(estate, "l", ["g"], plan=plan))
+
+
+def refusal(estate: Estate, verb: Any = forget) -> str:
+    before = estate.log.state
+    with pytest.raises(Refused) as caught:
+        verb(estate)
+    assert estate.log.state == before
+    assert not estate.done
+    return caught.value.ref
+
+
+def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_kept_of_it() -> None:
+    kept = BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {})
+    estate = Estate(TOPIC, *kept, TopicRecord("l", "other", TopicPhase.MIRRORING, 1), ROUTER, on_source=False)
+    made = forget(estate)
+    assert made.applied
+    assert made.changes == (
+        "forget topic t",
+        "give t its own configs on east: retention.ms=5",
+        "remove from t on east what was for the mirror: retention.bytes",
+        "remove from east the rules that kmigrate put there: User:reader from * may READ topic t",
+    )
+    (stays,) = made.warnings
+    assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there (delete it")
+    assert estate.left == {"topic/l/other"}
+    assert estate.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
+    assert estate.log.state.topic_owner("t") is None
+
+
+def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not_have() -> None:
+    estate = Estate(TOPIC, ROUTER, on_source=False)
+    estate.newest_ms = now_ms() - 119_000
+    assert refusal(estate) == "retries-not-over"
+    assert run(verbs.forget_topics(estate, "l", ["t"], 60.0)).applied  # type: ignore[arg-type]
+    estate = Estate(TOPIC, on_source=False)
+    estate.newest_ms = now_ms()
+    assert forget(estate).applied, "no router is known that could bring it"
+
+
+@pytest.mark.parametrize("router", [ROUTER, STRAY])
+def test_a_topic_that_lives_on_the_source_is_not_left_to_its_copy_while_clients_may_be_at_a_router(
+    router: Record,
+) -> None:
+    for phase in (TopicPhase.ALIGNING, TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING):
+        assert refusal(Estate(replace(TOPIC, phase=phase), router)) == "copy-would-serve"
+    assert forget(Estate(TOPIC)).applied, "no router is known"
+    estate = Estate(TOPIC, router, on_target=False)
+    assert forget(estate).warnings == []
+    assert (estate.asked, estate.done) == (0, [RULE]), "the copy is deleted: clients are told so"
+
+
+def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_one_of_its_name() -> None:
+    never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
+    estate = Estate(never, ROUTER)
+    assert forget(estate).applied
+    assert estate.done == [RULE]
+    anew = replace(TOPIC, phase=TopicPhase.INITIALISING)
+    assert refusal(Estate(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
+
+
+@pytest.mark.parametrize(
+    ("phase", "ref"),
+    [
+        (TopicPhase.FENCING, "promote-under-way"),
+        (TopicPhase.FENCED, "promote-under-way"),
+        (TopicPhase.PROMOTED, "already-promoted"),
+    ],
+)
+def test_from_its_fence_on_a_topic_is_not_forgotten(phase: TopicPhase, ref: str) -> None:
+    estate = Estate(replace(TOPIC, phase=phase), on_source=False)
+    assert (refusal(estate), estate.asked) == (ref, 0)
+
+
+def test_a_source_that_takes_no_writes_for_a_record_keeps_that_record() -> None:
+    sealed = replace(TOPIC, seal=Seal("", {"r1": "r"}))
+    assert refusal(Estate(sealed)) == "topic-sealed"
+    assert forget(Estate(sealed, on_source=False)).applied
+
+
+def test_a_topic_that_is_forgotten_already_is_no_error() -> None:
+    made = forget(Estate())
+    assert (made.applied, made.changes, made.findings[0].ref) == (True, (), "not-mirrored")
+
+
+def test_a_plan_forgets_nothing() -> None:
+    estate = Estate(TOPIC)
+    assert forget(estate, plan=True).changes
+    assert (estate.left, estate.done) == ({TOPIC.key}, [])
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "ref"),
+    [(replace(TOPIC, phase=TopicPhase.FENCING), "promote-under-way"), (ROUTER, "copy-would-serve")],
+)
+def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: str) -> None:
+    estate = Estate(TOPIC, BarrierRecord("l", "t", 0, 5, {}))
+    estate.meanwhile(lambda _: meanwhile)
+    with pytest.raises(Refused) as caught:
+        forget(estate)
+    assert caught.value.ref == ref
+    assert {TOPIC.key, "barrier/l/t/0"} <= estate.left
+
+
+@pytest.mark.parametrize(
+    ("verb", "meanwhile"),
+    [
+        (forget, replace(TOPIC, restore_configs={"retention.ms": "6"})),
+        (forget_group, replace(GROUP, granted_acls=())),
+    ],
+)
+def test_what_the_mirror_has_just_followed_is_looked_at_again_for_what_is_to_be_put_back(
+    verb: Any, meanwhile: Record
+) -> None:
+    estate = Estate(TOPIC, GROUP)
+    estate.meanwhile(lambda _: meanwhile)
+    with pytest.raises(Refused) as caught:
+        verb(estate)
+    assert (caught.value.ref, estate.done) == ("changed-meanwhile", [])
+    assert verb(estate).applied
+    assert meanwhile.key not in estate.left
+
+
+def test_another_topic_that_took_the_name_on_the_target_keeps_its_configs() -> None:
+    estate = Estate(TOPIC)
+    estate.target_id = uuid.UUID(int=8)
+    forget(estate)
+    assert estate.done == [RULE]
+
+
+def test_what_the_target_does_not_take_back_is_told_with_what_is_left_to_do() -> None:
+    estate = Estate(TOPIC)
+    estate.fails = True
+    with pytest.raises(Failed) as caught:
+        forget(estate)
+    assert (caught.value.ref, caught.value.still_true) == ("not-put-back", "topic t is forgotten")
+    assert "retention.ms=5" in caught.value.next_step
+
+
+def test_an_expression_does_not_pick_up_again_what_was_forgotten() -> None:
+    link = replace(LINK, topic_patterns=(NamePattern("t.*"), NamePattern("x")), group_patterns=(NamePattern("[fg]"),))
+    estate = Estate(link, TOPIC, GROUP)
+    assert forget(estate).changes[0] == "leave t out of what t.* matches"
+    forget_group(estate)
+    now = estate.log.state.link("l")
+    assert chosen_topics(now.topic_patterns, ["t", "t2", "x"]) == ["t2", "x"]
+    assert chosen_groups(now.group_patterns, ["f", "g"]) == ["f"]
+    assert not estate.left
+
+
+def test_of_several_topics_the_first_is_gone_when_the_second_is_refused() -> None:
+    estate, fenced = Estate(TOPIC, replace(TOPIC, topic="u")), replace(TOPIC, topic="u", phase=TopicPhase.FENCED)
+
+    def somebody(written: Record | None) -> None:
+        if written is None:
+            estate.log.state = estate.log.state.with_record(fenced.key, fenced, 9)
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused) as caught:
+        forget(estate, "t", "u")
+    assert caught.value.still_true == "done before that, and not taken back: forget topic t"
+    assert [each[0] for each in estate.done if isinstance(each, tuple)] == ["t"]
+
+
+def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> None:
+    estate: Any = Estate(replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING), replace(GROUP, phase=GroupPhase.PROMOTING))
+
+    async def both(waits: Any, key: str) -> None:
+        async with asyncio.TaskGroup() as work:
+            work.create_task(waits)
+            await asyncio.sleep(0)
+            await estate.log.append(lambda _: (key, None))
+
+    for waits, key in (
+        (verbs.wait_topics(estate, "l", ["t"], {TopicPhase.PROMOTED}, 9.0), TOPIC.key),
+        (verbs.wait_groups(estate, "l", ["g"], 9.0), GROUP.key),
+    ):
+        with pytest.raises(ExceptionGroup) as caught:
+            run(both(waits, key))
+        (failed,) = caught.value.exceptions
+        assert isinstance(failed, Failed)
+        assert failed.ref == "forgotten"
+
+
+@pytest.mark.parametrize(
+    ("mode", "word", "ref"),
+    [
+        (GroupMode.HOLD, replace(WORD, waiting=("g",)), "members-at-router"),
+        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupWord(members=("m",))}), "members-at-router"),
+        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupWord(in_flight=1)}), "members-at-router"),
+        (GroupMode.HOLD, replace(WORD, waiting=None), "router-too-old"),
+        (GroupMode.HOLD, None, "router-silent"),
+    ],
+)
+def test_a_group_is_not_forgotten_whose_members_are_at_a_router_or_may_be(
+    mode: GroupMode, word: RouterPresence | None, ref: str
+) -> None:
+    group = replace(GROUP, mode=mode)
+    assert refusal(Estate(group, ROUTER, word=word), forget_group) == ref
+    estate = Estate(group, ROUTER, word=word, on_source=False)
+    assert forget_group(estate).applied, "the source does not know it any more: there is no position to lose"
+    assert (estate.left, estate.done) == (set(), list(GROUP.granted_acls))
+
+
+def test_a_group_of_which_nobody_is_at_any_router_is_forgotten() -> None:
+    others = replace(WORD, waiting=("f",), groups={"g": GroupWord(), "f": GroupWord(members=("m",))})
+    for estate in (Estate(GROUP, ROUTER, word=others), Estate(GROUP)):
+        assert forget_group(estate).changes[0] == "forget group g"
+        assert (estate.left, estate.asked) == (set(), 0)
+    made = forget_group(Estate())
+    assert (made.applied, made.changes) == (True, ())
+
+
+def test_a_router_that_starts_while_a_group_is_looked_at_keeps_it() -> None:
+    estate = Estate(GROUP, ROUTER, word=WORD)
+    estate.meanwhile(lambda _: RouterRecord("new", "r9", "host", "host:1", 1))
+    with pytest.raises(Refused) as caught:
+        forget_group(estate)
+    assert caught.value.ref == "router-silent"
+    assert GROUP.key in estate.left
+
+
+@pytest.mark.parametrize(
+    ("phase", "ref"), [(GroupPhase.PROMOTING, "promote-under-way"), (GroupPhase.PROMOTED, "already-promoted")]
+)
+def test_a_group_is_forgotten_before_its_promote_only(phase: GroupPhase, ref: str) -> None:
+    estate = Estate(replace(GROUP, phase=phase), on_source=False)
+    assert (refusal(estate, forget_group), estate.asked) == (ref, 0)

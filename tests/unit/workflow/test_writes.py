@@ -1,0 +1,215 @@
+"""Intents that are written while others write, and intents that are said again: none is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.errors import Refused
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, Record, TopicRecord
+from kmigrate.state.log import Decide
+from kmigrate.workflow import verbs
+from kmigrate.workflow.plan import Plan
+from kmigrate.workflow.verbs import topics
+from tests.fakes.finishing import FINISHED, LINK, run
+from tests.fakes.state_log import MemoryLog
+from tests.unit.workflow.test_following import Source
+
+TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
+GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, reason="members-on-source: of an earlier try")
+DONE = replace(TOPIC, phase=TopicPhase.PROMOTED)
+OPENED = replace(GROUP, phase=GroupPhase.PROMOTED)
+
+
+class Admin:
+    """A source that has every topic and group which is asked for, and nobody in them."""
+
+    async def groups(self) -> dict[str, str]:
+        return {}
+
+    async def topic_configs(self, _: object) -> dict[str, Any]:
+        return {}
+
+    async def describe_groups(self, names: list[str]) -> dict[str, Any]:
+        return {name: SimpleNamespace(kind="classic", members=()) for name in names}
+
+
+class Cluster(Source):
+    async def refresh(self, names: list[str]) -> Any:
+        return SimpleNamespace(topics={name: SimpleNamespace(name=name, partitions={0: None}) for name in names})
+
+    async def list_offsets(self, _: object) -> dict[str, Any]:
+        return {}
+
+
+class Estate:
+    def __init__(self, *records: Record) -> None:
+        self.log: Any = MemoryLog(*records)
+        self.asked = 0
+        self.target = SimpleNamespace(refresh=self._nothing)
+
+    async def _nothing(self, _: object) -> Any:
+        return SimpleNamespace(topics={})
+
+    async def source(self, _: object) -> tuple[Cluster, Admin]:
+        self.asked += 1
+        return Cluster(positions=()), Admin()
+
+    def meanwhile(self, write: Decide) -> None:
+        """Have somebody write in front of what is written next."""
+        append = self.log.append
+
+        async def late(decide: Any) -> Any:
+            self.log.append = append
+            await append(write)
+            return await append(decide)
+
+        self.log.append = late
+
+    @property
+    def topic(self) -> TopicRecord:
+        found: TopicRecord = self.log.state.topic("l", "t")
+        return found
+
+    @property
+    def group(self) -> GroupRecord:
+        found: GroupRecord = self.log.state.group("l", "g")
+        return found
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(*_: object) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(topics, "direct_writers", none)
+    monkeypatch.setattr(topics, "loop_findings", none)
+
+
+def promote(estate: Any) -> Any:
+    return verbs.promote_topics(estate, "l", ["t"], PromoteTerms(1))
+
+
+def promote_group(estate: Any) -> Any:
+    return verbs.promote_groups(estate, "l", ["g"])
+
+
+def pause(estate: Any) -> Any:
+    return verbs.pause_topics(estate, "l", ["t"])
+
+
+def mirror(estate: Any, *names: str) -> Any:
+    return verbs.mirror_topics(estate, "l", names, "earliest", "auto")
+
+
+def mirror_group(estate: Any, mode: str = "auto") -> Any:
+    return verbs.mirror_groups(estate, "l", ["g"], mode=mode)
+
+
+def refused(work: Any) -> Refused:
+    with pytest.raises(Refused) as caught:
+        run(work)
+    return caught.value
+
+
+def test_a_promote_is_asked_for_also_where_the_mirror_wrote_what_the_source_changed() -> None:
+    estate = Estate(LINK, TOPIC)
+    estate.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "1"}))
+    assert run(promote(estate)).applied
+    assert (estate.topic.phase, estate.topic.restore_configs) == (TopicPhase.PROMOTE_PENDING, {"retention.ms": "1"})
+
+
+def test_a_groups_promote_is_asked_for_also_where_the_mirror_wrote_its_rules() -> None:
+    estate = Estate(LINK, TOPIC, GROUP)
+    estate.meanwhile(lambda _: replace(GROUP, since_ms=2))
+    assert run(promote_group(estate)).applied
+    assert (estate.group.phase, estate.group.reason) == (GroupPhase.PROMOTING, "")
+
+
+def test_who_is_overtaken_by_the_same_intent_has_what_was_asked_for() -> None:
+    estate = Estate(LINK, TOPIC, GROUP)
+
+    async def twice(verb: Callable[[Any], Any]) -> Any:
+        return await asyncio.gather(verb(estate), verb(estate))
+
+    for verb in (promote_group, pause):
+        assert all(made.applied for made in run(twice(verb)))
+    estate = Estate(LINK, TOPIC)
+    assert all(made.applied for made in run(twice(promote)))
+    assert estate.topic.phase is TopicPhase.PROMOTE_PENDING
+
+
+@pytest.mark.parametrize(
+    ("verb", "meanwhile", "ref"),
+    [
+        (promote, replace(TOPIC, paused=True), "topic-paused"),
+        (pause, replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING), "promote-under-way"),
+        (lambda it: mirror_group(it, "follow"), replace(GROUP, phase=GroupPhase.PROMOTING), "changed-meanwhile"),
+    ],
+)
+def test_an_intent_that_does_not_go_with_what_came_meanwhile_is_refused(
+    verb: Callable[[Any], Any], meanwhile: Any, ref: str
+) -> None:
+    estate = Estate(LINK, TOPIC, GROUP if isinstance(meanwhile, GroupRecord) else OPENED)
+    estate.meanwhile(lambda _: meanwhile)
+    error = refused(verb(estate))
+    assert (error.ref, error.still_true) == (ref, "nothing was changed")
+    assert estate.log.state.records[meanwhile.key] == meanwhile
+
+
+def test_of_several_topics_it_is_said_which_were_taken_before_one_was_refused() -> None:
+    estate = Estate(LINK, replace(LINK, name="k", uuid="v"))
+
+    def somebody(written: Record | None) -> None:
+        if isinstance(written, TopicRecord) and written.topic == "a":
+            estate.log.state = estate.log.state.with_record("topic/k/b", TopicRecord("k", "b", TOPIC.phase, 1), 9)
+
+    estate.log.on_append = somebody
+    error = refused(mirror(estate, "a", "b"))
+    assert error.what == "topic b belongs to link k"
+    assert error.still_true == (
+        "done before that, and not taken back: mirror a from earliest, identical offsets where they can be had, "
+        "else mapped"
+    )
+    assert estate.log.state.topic("l", "a") is not None
+
+
+@pytest.mark.parametrize("verb", [lambda estate: mirror(estate, "t"), mirror_group, promote, promote_group, pause])
+def test_what_is_done_changes_nothing_when_it_is_asked_for_again(verb: Callable[[Any], Any]) -> None:
+    """A playbook that was stopped in its last steps is run again from the first: the source may be gone by then."""
+    estate = Estate(FINISHED, DONE, OPENED)
+    before = estate.log.state
+    made: Plan = run(verb(estate))
+    assert (made.applied, made.changes, [finding.level for finding in made.findings]) == (True, (), ["ok"])
+    assert (estate.log.state, estate.asked) == (before, 0)
+
+
+def test_a_promoted_topic_is_given_to_no_other_engine() -> None:
+    estate: Any = Estate(LINK, DONE)
+    made = run(verbs.set_engine(estate, "l", ["t"], CopyEngine.SPARK))
+    assert (made.changes, [finding.ref for finding in made.findings]) == ((), ["already-promoted"])
+
+
+def test_a_topic_whose_link_is_deleted_meanwhile_is_not_taken_for_a_link_that_is_gone() -> None:
+    estate = Estate(LINK)
+    estate.meanwhile(lambda _: (LINK.key, None))
+    assert refused(mirror(estate, "n")).ref == "unknown-link"
+    assert estate.log.state.topic_owner("n") is None
+
+
+def test_a_finished_link_still_mirrors_nothing_new() -> None:
+    assert refused(mirror(Estate(FINISHED, DONE, OPENED), "t", "n")).ref == "link-finished"
+
+
+def test_a_group_is_given_another_mode_whatever_the_mirror_wrote() -> None:
+    follows = replace(GROUP, mode=GroupMode.FOLLOW)
+    estate = Estate(LINK, TOPIC, follows)
+    estate.meanwhile(lambda _: replace(follows, since_ms=2))
+    run(mirror_group(estate, "hold"))
+    assert estate.group.mode is GroupMode.HOLD
