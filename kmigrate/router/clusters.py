@@ -19,7 +19,7 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.copied import wait_copied
-from kmigrate.router.core import StoredBatch
+from kmigrate.router.core import TARGET, StoredBatch
 from kmigrate.router.gate import GateKey
 
 __all__ = ["Clusters"]
@@ -170,7 +170,7 @@ class Clusters:
         return next(iter(source.client.metadata.brokers), -1)
 
     def tells_transactions(self, link: str) -> bool:
-        if not link:
+        if link == TARGET:
             return self._target_tells
         source = self._sources.get(link)
         return source is not None and source.tells_transactions

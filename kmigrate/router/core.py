@@ -28,8 +28,10 @@ from kmigrate.router.read_ahead import Room
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.stand_ins import StandIns
 
-__all__ = ["BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
+__all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
+TARGET = ""
+"""The target, where else a link stands for its source."""
 Buffer = bytes | bytearray | memoryview
 BeginsAnswer = Callable[[], TakePiece | None]
 """Asked when a large answer begins to come: who passes it on in pieces; None: it is awaited whole."""
@@ -116,7 +118,7 @@ class Outside(Protocol):
         """Node id of any broker of a source, −1 while none is known."""
 
     def tells_transactions(self, link: str) -> bool:
-        """Whether a link's source, or the target where `link` is '', answers DescribeTransactions (Kafka ≥ 3.0)."""
+        """Whether a link's source, or TARGET, answers DescribeTransactions (Kafka ≥ 3.0)."""
 
     def source_version(self, link: str, api_key: int) -> int:
         """The highest version of an API that a source speaks, −1 while that is not known."""
