@@ -20,7 +20,7 @@ from kmigrate.router.begun import Begun
 from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
-from kmigrate.router.late import Late
+from kmigrate.router.late import Holder, Late
 from kmigrate.router.leaving import Farewell
 from kmigrate.router.limits import Limits
 from kmigrate.router.nodeids import AddressBook
@@ -145,10 +145,8 @@ class Outside(Protocol):
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         """Whether the target's log of a partition knows a producer; None where it has not told for some seconds."""
 
-    def join_at_target(
-        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
-    ) -> None:
-        """Put a partition into the transaction of a holder (id, producer id, epoch); `then` is told the code."""
+    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Put a partition into a holder's transaction for a client that may write both; `then` is told the code."""
 
     def find_on_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]

@@ -46,6 +46,7 @@ from kmigrate.router.entrance import Entrance
 from kmigrate.router.errand import Errand
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.holders import Holders
+from kmigrate.router.late import Holder
 from kmigrate.router.source_talk import SourceTalk
 from kmigrate.router.whereabouts import Whereabouts
 
@@ -94,6 +95,10 @@ class TransactionDesk:
     def look(self, name: str, then: Callable[[], None]) -> None:
         """Find out whether a transactional id has a transaction open at a source (rule D)."""
         self._places.look(name, then)
+
+    def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Have a partition in a transaction at the target before its first batch (rule F)."""
+        self._entrance.join(holder, topic, partition, then)
 
     # one request
 
