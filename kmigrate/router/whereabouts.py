@@ -15,15 +15,12 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.begun import Entry
-from kmigrate.router.core import Core, Edge
+from kmigrate.router.core import TARGET, Core
 from kmigrate.router.holders import Holders
 
-__all__ = ["TARGET", "Whereabouts"]
+__all__ = ["Whereabouts"]
 
-TARGET = ""
-"""Where a transaction is that is at no link's source."""
 _DESCRIBE = entity(65, 0, "request")
 
 
@@ -32,7 +29,6 @@ class Whereabouts:
     """One client connection's knowledge; open transactions at sources are the whole router's (`begun`)."""
 
     core: Core
-    edge: Edge
     holders: Holders
     at_target: set[str] = field(default_factory=set)
     known: set[str] = field(default_factory=set)
@@ -103,14 +99,12 @@ class Whereabouts:
         self.holders.talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
 
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        def told(frame: bytearray) -> None:
-            state = read_answer(_DESCRIBE, frame).transaction_states[0]
+        def told(state: Any) -> None:
             if not code_of(state.error_code) and state.transaction_state in OPEN_STATES:
                 self.at_target.add(name)
             then(0)
 
-        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
-        self.edge.to_target([asked], head.correlation_id, told)
+        self.holders.described(name, head, told)
 
     def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
         """Count the id's transaction as open: at these topics, and at the others that it may still reach out to.

@@ -48,14 +48,16 @@ class Cluster(Source):
         return {}
 
 
+class Empty(Cluster):
+    async def refresh(self, _: list[str]) -> Any:
+        return SimpleNamespace(topics={})
+
+
 class Estate:
     def __init__(self, *records: Record) -> None:
         self.log: Any = MemoryLog(*records)
         self.asked = 0
-        self.target = SimpleNamespace(refresh=self._nothing)
-
-    async def _nothing(self, _: object) -> Any:
-        return SimpleNamespace(topics={})
+        self.target = Empty(positions=())
 
     async def source(self, _: object) -> tuple[Cluster, Admin]:
         self.asked += 1
