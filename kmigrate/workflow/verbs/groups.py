@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
@@ -24,6 +25,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import check_mode, mode_for
 
@@ -53,19 +55,17 @@ async def mirror_groups(
     source, source_admin = await estate.source(link)
     known = await source_admin.groups()
     found: list[Finding] = []
-    new: list[GroupRecord] = []
-    changed: list[tuple[GroupRecord, GroupRecord]] = []
+    changes: list[str] = []
+    new: list[tuple[str, GroupReads | None]] = []
     for group in dict.fromkeys(groups):
         owner = estate.log.state.group_owner(group)
-        if owner is not None and owner.link == link.name:
-            found.append(Finding("ok", "already-mirrored", f"group {group} is {owner.phase} already"))
-            if owner.phase is GroupPhase.MIRRORED:
-                given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
-                if given is not owner.mode:
-                    changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
-                    found.append(why)
-        elif owner is not None:
+        if owner is not None and owner.link != link.name:
             found.append(_owned(owner))
+            continue
+        if owner is not None:
+            found.append(Finding("ok", "already-mirrored", f"group {group} is {owner.phase} already"))
+            if not _changes_mode(owner, mode):
+                continue
         elif group not in known:
             found.append(
                 Finding(
@@ -75,32 +75,42 @@ async def mirror_groups(
                     "check the name; a group that never committed has nothing to carry over",
                 )
             )
-        else:
-            given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
-            new.append(GroupRecord(link.name, group, GroupPhase.MIRRORED, now_ms(), mode=given))
-            found.append(why)
-    changes = [f"register group {r.group} ({r.mode})" for r in new]
-    changes += [f"group {r.group}: {before.mode} becomes {r.mode}" for before, r in changed]
+            continue
+        reads = await group_reads(source, source_admin, group) if mode != GroupMode.HOLD else None
+        given, why = mode_for(estate.log.state, link.name, group, reads, mode)
+        found.append(why)
+        changes.append(
+            f"register group {group} ({given})" if owner is None else f"group {group}: {owner.mode} becomes {given}"
+        )
+        new.append((group, reads))
     made = Plan.of("group mirror", changes, found)
     made.refuse()
     if plan:
         return made
-    for before, record in changed:
-        await estate.advance(before, record)
-    for record in new:
-        await estate.log.append(lambda state, r=record: _claim(state, r))  # type: ignore[misc]
+    for group, reads in new:
+        await estate.log.append(partial(_register, link.name, group, reads, mode))
     return made.done()
 
 
-def _claim(state: State, record: GroupRecord) -> Record | None:
-    """Register a group with its link, unless somebody did, or finished the link, meanwhile."""
-    refuse_finished(resolve_link(state, record.link))
-    owner = state.group_owner(record.group)
-    if owner is None:
-        return record
-    if owner.link != record.link:
+def _changes_mode(record: GroupRecord, asked: str) -> bool:
+    return record.phase is GroupPhase.MIRRORED and asked != record.mode
+
+
+def _register(link: str, group: str, reads: GroupReads | None, asked: str, state: State) -> Record | None:
+    """A group's record, judged by its topics as they are at the moment of the write: one of them may have come to be
+    promoted since they were looked at, or somebody have registered the group, or finished the link.
+    """
+    refuse_finished(resolve_link(state, link))
+    owner = state.group_owner(group)
+    if owner is not None and owner.link != link:
         Plan.of("group mirror", [], [_owned(owner)]).refuse()
-    return None
+    if owner is not None and not _changes_mode(owner, asked):
+        return None
+    given, why = mode_for(state, link, group, reads, asked)
+    Plan.of("group mirror", [], [why]).refuse()
+    if owner is None:
+        return GroupRecord(link, group, GroupPhase.MIRRORED, now_ms(), mode=given)
+    return replace(owner, mode=given, since_ms=now_ms())
 
 
 def _owned(owner: GroupRecord) -> Finding:
@@ -198,8 +208,8 @@ async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin
 
 
 async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
-    """Positions that cannot be carried over: beyond the source's log, or of topics that nobody mirrors, or whose copy
-    has not begun (C5, MM-71)."""
+    """Positions that cannot be carried over: beyond the log that they are of, or of topics that nobody mirrors, or
+    whose copy has not begun (C5, MM-71)."""
     offsets = await read_positions(source, group, stable=False)
     topics = estate.log.state.topics(link.name)
     mirrored = {topic.topic for topic in topics}
@@ -218,8 +228,9 @@ async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient
         if topic.phase in NOT_COPIED_YET and any(name == topic.topic for name, _ in offsets)
     ]
     keys = [key for key in offsets if key[0] in mirrored]
-    ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
-    starts = await source.list_offsets(dict.fromkeys(keys, EARLIEST))
+    state = estate.log.state
+    ends = await read_logs(state, link.name, dict.fromkeys(keys, LATEST), source, estate.target)
+    starts = await read_logs(state, link.name, dict.fromkeys(keys, EARLIEST), source, estate.target)
     for key in keys:
         end, first = ends[key], starts[key]
         if not end.error and offsets[key].offset > end.offset and end.offset > first.offset:
