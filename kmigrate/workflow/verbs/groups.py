@@ -27,7 +27,7 @@ from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
-from kmigrate.workflow.verbs.modes import check_mode, mode_for
+from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
 
 __all__ = [
     "ask_promote",
@@ -47,7 +47,7 @@ async def mirror_groups(
 ) -> Plan:
     """Register groups; nothing is written to the target before their promote (AL-21, AL-22).
 
-    One that is mirrored already is given the mode that is asked for.
+    One that is mirrored already is given the mode that is asked for, where that is another than its own.
     """
     check_mode(mode)
     link = resolve_link(estate.log.state, link_name)
@@ -93,7 +93,7 @@ async def mirror_groups(
 
 
 def _changes_mode(record: GroupRecord, asked: str) -> bool:
-    return record.phase is GroupPhase.MIRRORED and asked != record.mode
+    return record.phase is GroupPhase.MIRRORED and asked not in (AUTO, record.mode)
 
 
 def _register(link: str, group: str, reads: GroupReads | None, asked: str, state: State) -> Record | None:

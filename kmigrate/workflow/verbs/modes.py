@@ -8,9 +8,10 @@ from kmigrate.model.state import State
 from kmigrate.workflow.plan import Finding
 from kmigrate.workflow.readers import GroupReads
 
-__all__ = ["check_mode", "mode_for"]
+__all__ = ["AUTO", "check_mode", "mode_for"]
 
 AUTO = "auto"
+"""Follow where that can be; of a group that is mirrored already: as it is."""
 _MODES = (AUTO, *GroupMode)
 
 
