@@ -16,6 +16,7 @@ from kmigrate.cli.options import Link
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import Refused, UsageError
+from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Place
 from kmigrate.model.records import TopicRecord
@@ -58,7 +59,8 @@ async def translate(
     """
     _check_side(from_)
     name, _, part = call.required(topic, "TOPIC[:PARTITION]", "the partition").partition(":")
-    if not offsets or (part and not (part.isascii() and part.isdigit())):
+    number = whole_number(part)
+    if not offsets or (part and number is None):
         raise UsageError(
             "usage",
             f"no partition {part} of {name}" if offsets else "no OFFSET is given",
@@ -67,7 +69,7 @@ async def translate(
         )
     async with call.estate() as estate:
         record = _record(estate, call.link(link), name)
-        partition = _partition(record, part)
+        partition = _partition(record, number)
         made = (await Positions(estate.target, estate.log).up_to_barrier(record))[partition]
         places = [(offset, _place(made, offset, from_)) for offset in offsets]
     json = {
@@ -155,17 +157,18 @@ def _record(estate: Estate, link: str | None, topic: str) -> TopicRecord:
     return record
 
 
-def _partition(record: TopicRecord, part: str) -> int:
-    if not part and record.partitions == 1:
+def _partition(record: TopicRecord, asked: int | None) -> int:
+    if asked is None and record.partitions == 1:
         return 0
-    if not part or int(part) >= record.partitions:
+    if asked is None or asked >= record.partitions:
+        which = "" if asked is None else f", no partition {asked}"
         raise UsageError(
             "which-partition",
-            f"topic {record.topic} has {record.partitions} partitions" + (f", no partition {part}" if part else ""),
+            f"topic {record.topic} has {record.partitions} partitions{which}",
             still_true="nothing was changed",
             next_step=f"kmigrate offsets translate {record.topic}:0 OFFSET...",
         )
-    return int(part)
+    return asked
 
 
 def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
