@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from kmigrate.errors import UsageError
+from kmigrate.model.digits import whole_number
 
 __all__ = ["byte_rate", "offset_range"]
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMG]?)(i?)(?:B(?:/s)?)?")
+_RATE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kMG]?)(i?)(?:B(?:/s)?)?")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3}
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def byte_rate(text: str) -> int:
@@ -31,12 +31,12 @@ def byte_rate(text: str) -> int:
 
 def offset_range(text: str) -> tuple[int, int]:
     """First and last offset, both included."""
-    found = _RANGE.fullmatch(text)
-    if found is None or int(found[1]) > int(found[2]):
+    first, last = (whole_number(end) for end in text.partition("..")[::2])
+    if first is None or last is None or first > last:
         raise UsageError(
             "bad-range",
             f"--accept-loss {text}: not a range of offsets",
             still_true="nothing was changed",
             next_step="expected: FROM..TO as status names it, both included, for example 120..180",
         )
-    return int(found[1]), int(found[2])
+    return first, last

@@ -16,6 +16,8 @@ from kmigrate.cli.options import Link
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import Refused, UsageError
+from kmigrate.model.digits import whole_number
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Place
 from kmigrate.model.records import TopicRecord
 from kmigrate.workflow import verbs
@@ -52,11 +54,13 @@ async def translate(
     """Say where positions of one side lie on the other.
 
     A position means the next record at or after it. One that holds a record becomes that record's offset; one that
-    holds none becomes the next record's. One beyond what is copied has no place yet.
+    holds none becomes the next record's. One beyond what is copied has no place yet; one beyond the barrier of a
+    promoted topic has none on the other side.
     """
     _check_side(from_)
     name, _, part = call.required(topic, "TOPIC[:PARTITION]", "the partition").partition(":")
-    if not offsets or (part and not (part.isascii() and part.isdigit())):
+    number = whole_number(part)
+    if not offsets or (part and number is None):
         raise UsageError(
             "usage",
             f"no partition {part} of {name}" if offsets else "no OFFSET is given",
@@ -65,8 +69,8 @@ async def translate(
         )
     async with call.estate() as estate:
         record = _record(estate, call.link(link), name)
-        partition = _partition(record, part)
-        made = (await Positions(estate.target, estate.log).maps(record))[partition]
+        partition = _partition(record, number)
+        made = (await Positions(estate.target, estate.log).up_to_barrier(record))[partition]
         places = [(offset, _place(made, offset, from_)) for offset in offsets]
     json = {
         "topic": name,
@@ -79,7 +83,7 @@ async def translate(
             for offset, place in places
         ],
     }
-    return Answer(json, _view(places, from_, mapped=record.mapped))
+    return Answer(json, _view(record, places, from_))
 
 
 @command(app, "export")
@@ -153,17 +157,18 @@ def _record(estate: Estate, link: str | None, topic: str) -> TopicRecord:
     return record
 
 
-def _partition(record: TopicRecord, part: str) -> int:
-    if not part and record.partitions == 1:
+def _partition(record: TopicRecord, asked: int | None) -> int:
+    if asked is None and record.partitions == 1:
         return 0
-    if not part or int(part) >= record.partitions:
+    if asked is None or asked >= record.partitions:
+        which = "" if asked is None else f", no partition {asked}"
         raise UsageError(
             "which-partition",
-            f"topic {record.topic} has {record.partitions} partitions" + (f", no partition {part}" if part else ""),
+            f"topic {record.topic} has {record.partitions} partitions{which}",
             still_true="nothing was changed",
             next_step=f"kmigrate offsets translate {record.topic}:0 OFFSET...",
         )
-    return int(part)
+    return asked
 
 
 def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
@@ -173,8 +178,9 @@ def _place(made: OffsetMap, offset: int, side: str) -> Place | None:
 async def _translator(estate: Estate, link: str | None, topics: Iterable[str], side: str) -> Translate:
     """What moves a position of these topics; refuses one that has no place yet."""
     told = Positions(estate.target, estate.log)
+    records = {topic: _record(estate, link, topic) for topic in topics}
     maps: dict[str, Mapping[int, OffsetMap]] = {
-        topic: await told.maps(_record(estate, link, topic)) for topic in topics
+        topic: await told.up_to_barrier(record) for topic, record in records.items()
     }
 
     def move(topic: str, partition: int, offset: int) -> int:
@@ -183,13 +189,21 @@ async def _translator(estate: Estate, link: str | None, topics: Iterable[str], s
         if place is None:
             raise Refused(
                 "position-not-copied",
-                f"position {offset} of {topic}-{partition} has no place on the other side yet",
+                f"position {offset} of {topic}-{partition} has no place on the other side: "
+                f"{_without_place(records[topic])}",
                 still_true="nothing was written",
-                next_step="wait until the mirror has caught up (kmigrate status), or check the position",
+                next_step="kmigrate status shows how far the copy is; or check the position",
             )
         return place.offset
 
     return move
+
+
+def _without_place(record: TopicRecord) -> str:
+    """Why a position has no place on the other side."""
+    if record.phase is TopicPhase.PROMOTED:
+        return "beyond the barrier of its promote"
+    return "not copied yet"
 
 
 def _checkpoint(folder: Path) -> dict[Path, str]:
@@ -229,13 +243,13 @@ def _copy_checkpoint(folder: Path, place: Path, copies: Mapping[Path, str]) -> N
         (place / path).write_text(text, encoding="utf-8")
 
 
-def _view(places: list[tuple[int, Place | None]], side: str, *, mapped: bool) -> Any:
+def _view(record: TopicRecord, places: list[tuple[int, Place | None]], side: str) -> Any:
     other = "target" if side == "source" else "source"
     made = table(side, other, "", right=(side, other))
     for offset, place in places:
         if place is None:
-            made.add_row(f"{offset:,}", "–", Text("not copied yet", style="yellow"))
+            made.add_row(f"{offset:,}", "–", Text(_without_place(record), style="yellow"))
         else:
-            gap = mapped and not place.is_record
+            gap = record.mapped and not place.is_record
             made.add_row(f"{offset:,}", f"{place.offset:,}", Text("the next record" if gap else "", style="dim"))
     return made

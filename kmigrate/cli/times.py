@@ -5,15 +5,14 @@ from __future__ import annotations
 import datetime as dt
 
 from kmigrate.errors import UsageError
+from kmigrate.model.digits import whole_number
 
 __all__ = ["start_position"]
 
 
 def start_position(text: str) -> str:
     """The position as the state log keeps it: a word, or milliseconds as a number."""
-    if text in ("earliest", "latest"):
-        return text
-    if text.isascii() and text.isdigit():
+    if text in ("earliest", "latest") or whole_number(text) is not None:
         return text
     try:
         moment = dt.datetime.fromisoformat(text)

@@ -75,6 +75,8 @@ class GroupState:
     state: str
     kind: str
     members: tuple[GroupMember, ...]
+    assigned: frozenset[str] = frozenset()
+    """Topics that its members are assigned partitions of; none is told while it rebalances."""
 
 
 class Admin:
@@ -334,6 +336,7 @@ class Admin:
                 told.state.name.lower(),
                 getattr(getattr(told, "type", None), "name", "classic").lower(),
                 tuple(GroupMember(m.member_id, m.client_id, m.host) for m in told.members),
+                frozenset(part.topic for m in told.members for part in m.assignment.topic_partitions),
             )
         return out
 

@@ -15,6 +15,7 @@ from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import HiddenMap, SecretText
 from kmigrate.config.security import SECURITY_KEYS, security_of
 from kmigrate.errors import UsageError
+from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
 
 __all__ = ["CLUSTER_KEYS", "cluster_settings", "parse_bootstrap"]
@@ -74,9 +75,10 @@ def parse_bootstrap(given: Given) -> tuple[tuple[str, int], ...]:
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host:
             raise bad_value(given, expected, f"{each.strip()!r} is not host:port")
-        if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        number = whole_number(port)
+        if number is None or not 1 <= number <= 65535:
             raise bad_value(given, f"{expected}; a port is 1 to 65535", f"{each.strip()!r} has a bad port")
-        out.append((host, int(port)))
+        out.append((host, number))
     return tuple(out)
 
 
@@ -89,8 +91,8 @@ def _client_id(given: Given) -> str:
 
 def _milliseconds(given: Given) -> int:
     value: Any = given.value
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)  # librdkafka's own files quote numbers, too
+    if isinstance(value, str):
+        value = whole_number(value)  # librdkafka's own files quote numbers, too
     if isinstance(value, bool) or not isinstance(value, int) or not 100 <= value <= 3_600_000:
         raise bad_value(given, CLUSTER_KEYS["request.timeout.ms"])
     return value

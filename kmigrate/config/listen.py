@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kmigrate.model.digits import whole_number
+
 __all__ = ["listen_address"]
 
 _LOOPBACK = "127.0.0.1"
@@ -13,6 +15,7 @@ def listen_address(text: str) -> tuple[str, int] | None:
     bare = host.removeprefix("[").removesuffix("]")
     if ":" in bare and bare == host:
         return None  # an IPv6 address without brackets: where does its port begin?
-    if not (port.isascii() and port.isdecimal()) or int(port) > 65535 or any(c.isspace() for c in bare):
+    number = whole_number(port)
+    if number is None or number > 65535 or any(c.isspace() for c in bare):
         return None
-    return bare or _LOOPBACK, int(port)
+    return bare or _LOOPBACK, number

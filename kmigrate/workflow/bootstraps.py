@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Unreachable, UsageError
+from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.resolve import addresses_of
 from kmigrate.protocol.api import entity
@@ -49,14 +50,15 @@ class Bootstrap:
 
 def host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    number = whole_number(port)
+    if not host or number is None or not 0 < number < 1 << 16:
         raise UsageError(
             "bad-address",
             f"{address!r} is no bootstrap address",
             still_true="nothing was changed",
             next_step="expected: HOST:PORT",
         )
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host.removeprefix("[").removesuffix("]"), number
 
 
 async def ask_bootstraps(target: ClusterClient, addresses: Sequence[str]) -> list[Bootstrap]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.workflow.status import Snapshot
 
@@ -94,8 +95,8 @@ class Condition:
 
 def parse_condition(text: str) -> Condition | None:
     """The condition of a sentence, or None where it is none."""
-    if found := _LAG.fullmatch(text):
-        return Condition(text, "lag", number=int(found[1]))
+    if (found := _LAG.fullmatch(text)) and (number := whole_number(found[1])) is not None:
+        return Condition(text, "lag", number=number)
     if found := _SECONDS.fullmatch(text):
         return Condition(text, "seconds", number=float(found[1]))
     subject, _, word = text.partition(" ")

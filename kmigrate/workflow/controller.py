@@ -165,6 +165,7 @@ class Controller:
             self._log,
             source,
             self._estate.target,
+            source_admin,
             self._estate.target_admin,
             Sealer(self._log, source, source_admin, self._settings.router_silent_s),
             self._settings.straggler_window_s,

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kmigrate.errors import UsageError
+from kmigrate.model.digits import whole_number
 
 __all__ = [
     "Translate",
@@ -75,7 +76,7 @@ def newest_batches(names: Iterable[str]) -> list[str]:
     Where the newest batch was not committed, Spark runs it again from the end of the one before; the first one, which
     has none before it, from where its sources began.
     """
-    numbered = sorted((int(name) for name in names if name.isascii() and name.isdigit()), reverse=True)
+    numbered = sorted((number for name in names if (number := whole_number(name)) is not None), reverse=True)
     return [str(number) for number in numbered[:2]]
 
 
@@ -108,11 +109,12 @@ def _positions(text: str) -> Positions | None:
         told = json.loads(text)
         if not isinstance(told, dict) or not told:
             return None
-        found = {topic: {int(p): offset for p, offset in parts.items()} for topic, parts in told.items()}
+        each = [(partition, offset) for parts in told.values() for partition, offset in parts.items()]
     except (ValueError, AttributeError):
         return None
-    fits = all(type(offset) is int and offset >= 0 for parts in found.values() for offset in parts.values())
-    return found if fits else None
+    if any(whole_number(partition) is None or type(offset) is not int or offset < 0 for partition, offset in each):
+        return None
+    return {topic: {int(partition): offset for partition, offset in parts.items()} for topic, parts in told.items()}
 
 
 def _moved(positions: Positions, translate: Translate) -> dict[str, dict[str, int]]:

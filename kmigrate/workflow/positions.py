@@ -30,7 +30,11 @@ class Positions:
         self._maps = OffsetMaps(target)
 
     async def maps(self, record: TopicRecord) -> dict[int, OffsetMap]:
-        """The map of each partition; raises Refused where the topic's mirror has not begun."""
+        """The map of each partition; raises Refused where the topic's mirror has not begun.
+
+        Where offsets are identical, one beyond a promoted topic's barrier stays what it is: so positions of a group
+        that follows go over, whose members read the target's log (`readers.read_logs`).
+        """
         if record.phase in NOT_COPIED_YET:
             raise Refused(
                 "not-mirroring",
@@ -49,6 +53,14 @@ class Positions:
             return {p: OffsetMap.identity(record.starts.get(p, 0), end) for p, end in ends.items()}
         await self._maps.read_to_end()
         return {p: self._mapped(record, p, ends[p], progress.get(p)) for p in sorted(ends)}
+
+    async def up_to_barrier(self, record: TopicRecord) -> dict[int, OffsetMap]:
+        """The same without what either log has taken since the topic's promote: it is not on the other."""
+        made = await self.maps(record)
+        if not record.mapped:
+            for partition, barrier in record.barrier.items():
+                made[partition].cut(barrier.offset)
+        return made
 
     def _mapped(self, record: TopicRecord, partition: int, end: int, seen: PartitionProgress | None) -> OffsetMap:
         link = self._log.state.link(record.link)

@@ -50,6 +50,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.barrier_table import BarrierTable
+from kmigrate.workflow.readers import refuse_readers
 from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
@@ -79,6 +80,7 @@ class TopicPromotion:
     log: StateLog
     source: ClusterClient
     target: ClusterClient
+    source_admin: Admin
     target_admin: Admin
     sealer: Sealer
     straggler_window_s: float = 5.0
@@ -172,6 +174,7 @@ class TopicPromotion:
         if found:
             raise Refused("direct-writers", "; ".join(found))
         await refuse_lost_ids(self.log.state, self.source, self.target, record)
+        await refuse_readers(self.log.state, self.link, self.topic, self.source_admin)
         await self._rehearse(record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
 

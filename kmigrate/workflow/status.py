@@ -34,6 +34,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import Offsets, lags_of
 from kmigrate.workflow.membership import words_on
+from kmigrate.workflow.readers import read_logs
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
 
@@ -121,7 +122,7 @@ class GroupStatus:
     source_members: tuple[GroupMember, ...]
     target_members: int
     lag: int
-    """Records between committed positions and log ends, on the cluster that serves the group; −1 where unknown."""
+    """Records between committed positions and the ends of the logs that it reads; −1 where unknown."""
     mode: GroupMode = GroupMode.HOLD
     direct_members: int = -1
     """Of a group that follows: members on the source that no router carries; −1 where unknown."""
@@ -382,8 +383,8 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
             members = (await source_admin.describe_groups([group.group]))[group.group].members
             serving = estate.target if group.phase is GroupPhase.PROMOTED else source
             offsets = await read_positions(serving, group.group, stable=False)
-            await serving.refresh({topic for topic, _ in offsets})
-            ends = await serving.list_offsets(dict.fromkeys(offsets, LATEST))
+            wanted = dict.fromkeys(offsets, LATEST)
+            ends = await read_logs(estate.log.state, link.name, wanted, serving, estate.target)
             lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
         on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
     except KmigrateError:

@@ -38,23 +38,26 @@ def listed(run: Migration) -> list[tuple[str, str]]:
 def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Migration) -> None:
     run = migration
     run.make_topic("orders", 6)
+    run.make_topic("quiet", 1)
     fresh = {"metadata_max_age_ms": 3000}
     clients: list[ClientSpec] = [
         ProducerSpec("p-rd", "librdkafka", "orders", 200.0),
         ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",)),
         ConsumerSpec("c-aio", "aiokafka", "billing", ("orders",), fresh),
-        ConsumerSpec("c-left", "librdkafka", "billing", ("orders",)),
+        ConsumerSpec("c-left", "librdkafka", "billing", ("orders", "quiet")),
     ]
     traffic = run.run_clients(clients)
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
     run.start("mirror", "router", "controller")
-    run.does("topic", "mirror", "orders")
+    run.does("topic", "mirror", "orders", "quiet")
     run.does("group", "mirror", "billing")
     assert [group["mode"] for group in run.does("group", "list")["groups"]] == ["follow"]
     traffic.roll("producers", run.routers)
     for name in ("c-rd", "c-aio"):
         traffic.roll(name, run.routers)
     wait_until(lambda: members(run) == (3, 1), 30, "two members through the router and one beside it")
+    refused = run.cli("promote", "quiet", "--yes")
+    assert (refused.code, refused.told["error"]) == (3, "group-not-promoted"), "assigned, and nothing was committed yet"
     wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
     refused = run.cli("group", "promote", "billing", "--yes")
     assert (refused.code, refused.told["error"]) == (3, "members-on-source")

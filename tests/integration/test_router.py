@@ -11,9 +11,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, PartitionBarrier
 from kmigrate.sandbox.kafka import KafkaCluster
-from tests.integration.router_world import Writer, ends, link_between, quietly, router, values
+from kmigrate.workflow import verbs
+from kmigrate.workflow.controller import Controller
+from kmigrate.workflow.estate import Estate
+from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -46,6 +50,13 @@ def _read_group(bootstrap: str, topic: str, group: str, count: int) -> list[byte
         return out
     finally:
         consumer.close()
+
+
+def _write_numbers(bootstrap: str, topic: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in numbers:
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(10) == 0
 
 
 def test_clients_of_two_families_produce_and_consume_through_the_router(
@@ -169,6 +180,42 @@ def test_a_flip_under_traffic_loses_doubles_and_reorders_nothing(
             assert new[partition]
 
     asyncio.run(scenario())
+
+
+def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_its_own_promote_too(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """Its positions are kept by the source, whose log ends at the barrier."""
+    topic, group, link = unique_name("moved"), unique_name("g"), unique_name("link")
+    known = {name: settings_of(name, at.bootstrap) for name, at in (("source", source), ("target", target))}
+
+    async def write(cluster: KafkaCluster, numbers: range) -> None:
+        await quietly(_write_numbers, cluster.bootstrap, topic, numbers)
+
+    async def scenario() -> tuple[list[bytes], list[bytes]]:
+        for cluster in (source, target):
+            make_topic(cluster, topic, partitions=1)
+            await write(cluster, range(20))
+        async with link_between(source, target, link) as world, asyncio.TaskGroup() as tasks:
+            barrier = {0: PartitionBarrier(20, 0)}
+            await world.put(topic, TopicPhase.PROMOTED, partitions=1, starts={0: 0}, barrier=barrier)
+            follows = GroupRecord(link, group, GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
+            await world.log.append(lambda _: follows)
+            with router("r1", target) as running:
+                await world.routers_apply()
+                await write(target, range(20, 30))
+                before = await quietly(_read_group, running.bootstrap, topic, group, 30)
+                async with await Estate.open(known.__getitem__, "target") as estate:
+                    controlling = tasks.create_task(Controller(estate, "c").run())
+                    await verbs.promote_groups(estate, link, [group])
+                    promoted = await verbs.wait_groups(estate, link, [group], 20)
+                    controlling.cancel()
+                assert [record.written for record in promoted] == [{topic: {0: 30}}]
+                await write(target, range(30, 40))
+                return before, await quietly(_read_group, running.bootstrap, topic, group, 10)
+
+    before, after = asyncio.run(scenario())
+    assert (before, after) == ([b"%d" % n for n in range(30)], [b"%d" % n for n in range(30, 40)])
 
 
 def test_an_unfenced_topic_goes_on_as_before_even_after_the_hold_limit(

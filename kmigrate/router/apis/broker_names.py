@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from kmigrate.model.digits import whole_number
 from kmigrate.protocol.api import decode_body, entity
 from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.apis.blank import frame_answer
@@ -49,7 +50,8 @@ def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: f
     shown = []
     for each in getattr(message, where):
         name = str(each.resource_name)
-        other = str(book.shown(int(name))) if name.isdecimal() else name
+        node = whole_number(name)
+        other = name if node is None else str(book.shown(node))
         told = other in asked or head.api_key == LIST_CONFIG_RESOURCES
         shown.append(_named(each, other) if told else each)
     return frame_answer(dataclasses.replace(message, **{where: tuple(shown)}), head.correlation_id)
@@ -64,4 +66,5 @@ def _named(resource: Any, name: str) -> Any:
 
 
 def _real(name: str, book: AddressBook) -> str:
-    return str(book.real(int(name))) if name.isdecimal() else name
+    node = whole_number(name)
+    return name if node is None else str(book.real(node))

@@ -26,9 +26,10 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.verbs.carried import moved_positions_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
-from kmigrate.workflow.verbs.modes import check_mode, mode_for
+from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
 from kmigrate.workflow.writes import write_each
 
 __all__ = [
@@ -49,7 +50,7 @@ async def mirror_groups(
 ) -> Plan:
     """Register groups; nothing is written to the target before their promote (AL-21, AL-22).
 
-    One that is mirrored already is given the mode that is asked for.
+    One that is mirrored already is given the mode that is asked for, where that is another than its own.
     """
     check_mode(mode)
     link = resolve_link(estate.log.state, link_name)
@@ -62,17 +63,16 @@ async def mirror_groups(
     refuse_finished(link)
     source, source_admin = await estate.source(link)
     known = await source_admin.groups()
-    new: list[GroupRecord] = []
-    changed: list[tuple[GroupRecord, GroupRecord]] = []
+    changes: list[str] = []
+    new: list[tuple[str, GroupReads | None]] = []
     for group in asked:
         owner = estate.log.state.group_owner(group)
-        if owner is not None and owner.link == link.name:
-            given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
-            if given is not owner.mode:
-                changed.append((owner, replace(owner, mode=given, since_ms=now_ms())))
-                found.append(why)
-        elif owner is not None:
+        if owner is not None and owner.link != link.name:
             found.append(_owned(owner))
+            continue
+        if owner is not None:
+            if not _changes_mode(owner, mode):
+                continue
         elif group not in known:
             found.append(
                 Finding(
@@ -82,43 +82,49 @@ async def mirror_groups(
                     "check the name; a group that never committed has nothing to carry over",
                 )
             )
-        else:
-            given, why = await mode_for(estate.log.state, link, source, source_admin, group, mode)
-            new.append(GroupRecord(link.name, group, GroupPhase.MIRRORED, now_ms(), mode=given))
-            found.append(why)
-    changes = [f"register group {r.group} ({r.mode})" for r in new]
-    changes += [f"group {r.group}: {before.mode} becomes {r.mode}" for before, r in changed]
+            continue
+        reads = await group_reads(source, source_admin, group) if mode != GroupMode.HOLD else None
+        given, why = mode_for(estate.log.state, link.name, group, reads, mode)
+        found.append(why)
+        changes.append(
+            f"register group {group} ({given})" if owner is None else f"group {group}: {owner.mode} becomes {given}"
+        )
+        new.append((group, reads))
     made = Plan.of("group mirror", changes, found)
     made.refuse()
     if plan:
         return made
-    writes = [*(partial(_claim, record) for record in new), *(partial(_remode, record) for _, record in changed)]
+    writes = [partial(_register, link.name, group, reads, mode) for group, reads in new]
     await write_each(estate.log, zip(changes, writes, strict=True))
     return made.done()
 
 
-def _remode(record: GroupRecord, state: State) -> Record | None:
-    """Give a group its new mode, unless its promote was asked for meanwhile."""
-    now = state.group(record.link, record.group)
-    if now is None or now.phase is not GroupPhase.MIRRORED:
+def _changes_mode(record: GroupRecord, asked: str) -> bool:
+    return asked not in (AUTO, record.mode)
+
+
+def _register(link: str, group: str, reads: GroupReads | None, asked: str, state: State) -> Record | None:
+    """A group's record, judged by its topics as they are at the moment of the write: one of them may have come to be
+    promoted since they were looked at, or somebody have registered the group, or finished the link.
+    """
+    refuse_finished(resolve_link(state, link))
+    owner = state.group_owner(group)
+    if owner is not None and owner.link != link:
+        Plan.of("group mirror", [], [_owned(owner)]).refuse()
+    if owner is not None and not _changes_mode(owner, asked):
+        return None
+    if owner is not None and owner.phase is not GroupPhase.MIRRORED:
         raise Refused(
             "changed-meanwhile",
-            f"group {record.group} is {now.phase if now is not None else 'not mirrored any more'} by now",
+            f"group {group} is {owner.phase} by now",
             still_true="nothing was changed",
             next_step="kmigrate group list",
         )
-    return replace(now, mode=record.mode, since_ms=record.since_ms)
-
-
-def _claim(record: GroupRecord, state: State) -> Record | None:
-    """Register a group with its link, unless somebody did, or finished the link, meanwhile."""
-    refuse_finished(resolve_link(state, record.link))
-    owner = state.group_owner(record.group)
+    given, why = mode_for(state, link, group, reads, asked)
+    Plan.of("group mirror", [], [why]).refuse()
     if owner is None:
-        return record
-    if owner.link != record.link:
-        Plan.of("group mirror", [], [_owned(owner)]).refuse()
-    return None
+        return GroupRecord(link, group, GroupPhase.MIRRORED, now_ms(), mode=given)
+    return replace(owner, mode=given, since_ms=now_ms())
 
 
 def _owned(owner: GroupRecord) -> Finding:
@@ -223,8 +229,8 @@ async def unmirrored_readers(estate: Estate, source: ClusterClient, source_admin
 
 
 async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient, group: str) -> list[Finding]:
-    """Positions that cannot be carried over: beyond the source's log, or of topics that nobody mirrors, or whose copy
-    has not begun (C5, MM-71)."""
+    """Positions that cannot be carried over: beyond the log that they are of, or of topics that nobody mirrors, or
+    whose copy has not begun (C5, MM-71)."""
     offsets = await read_positions(source, group, stable=False)
     topics = estate.log.state.topics(link.name)
     mirrored = {topic.topic for topic in topics}
@@ -243,8 +249,9 @@ async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient
         if topic.phase in NOT_COPIED_YET and any(name == topic.topic for name, _ in offsets)
     ]
     keys = [key for key in offsets if key[0] in mirrored]
-    ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
-    starts = await source.list_offsets(dict.fromkeys(keys, EARLIEST))
+    state = estate.log.state
+    ends = await read_logs(state, link.name, dict.fromkeys(keys, LATEST), source, estate.target)
+    starts = await read_logs(state, link.name, dict.fromkeys(keys, EARLIEST), source, estate.target)
     for key in keys:
         end, first = ends[key], starts[key]
         if not end.error and offsets[key].offset > end.offset and end.offset > first.offset:

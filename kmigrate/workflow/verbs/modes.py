@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import UsageError
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupMode, TopicPhase
-from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.readers import GroupReads
 
-__all__ = ["check_mode", "mode_for"]
+__all__ = ["AUTO", "check_mode", "mode_for"]
 
 AUTO = "auto"
+"""Follow where that can be; of a group that is mirrored already: as it is."""
 _MODES = (AUTO, *GroupMode)
 
 
@@ -28,13 +26,14 @@ def check_mode(mode: str) -> None:
         )
 
 
-async def mode_for(
-    state: State, link: LinkRecord, source: ClusterClient, admin: Admin, group: str, asked: str
-) -> tuple[GroupMode, Finding]:
-    """The mode that a group gets, and why; a finding that refuses where it cannot be the one that was asked for."""
-    if asked == GroupMode.HOLD:
+def mode_for(state: State, link: str, group: str, reads: GroupReads | None, asked: str) -> tuple[GroupMode, Finding]:
+    """The mode that a group gets, and why; a finding that refuses where it cannot be the one that was asked for.
+
+    What it `reads` need not be known of one that is to hold.
+    """
+    if reads is None:
         return GroupMode.HOLD, Finding("ok", "holds", f"members of {group} that move wait for its promote")
-    against = await _against_following(state, link, source, admin, group)
+    against = _against_following(state, link, reads)
     if not against:
         return GroupMode.FOLLOW, Finding("ok", "follows", f"members of {group} that move stay members of its group")
     if asked == AUTO:
@@ -44,17 +43,14 @@ async def mode_for(
     )
 
 
-async def _against_following(
-    state: State, link: LinkRecord, source: ClusterClient, admin: Admin, group: str
-) -> str:
+def _against_following(state: State, link: str, reads: GroupReads) -> str:
     """What keeps members that read the target's copy from sharing positions with those that read the source."""
-    described = (await admin.describe_groups([group]))[group]
-    if described.kind not in ("classic", "unknown"):
-        return f"it uses the {described.kind} protocol, whose assignments name topics by one cluster's ids (KIP-848)"
-    for topic in sorted({topic for topic, _ in await read_positions(source, group, stable=False)}):
-        record = state.topic(link.name, topic)
+    if reads.kind not in ("classic", "unknown"):
+        return f"it uses the {reads.kind} protocol, whose assignments name topics by one cluster's ids (KIP-848)"
+    for topic in sorted(reads.topics):
+        record = state.topic(link, topic)
         if record is None:
-            return f"it has positions in {topic}, which is not mirrored"
+            return f"it reads {topic}, which is not mirrored"
         if record.phase in NOT_COPIED_YET:
             return f"{topic} is {record.phase}: whether its offsets are identical is not known yet"
         if record.mapped:

@@ -10,13 +10,11 @@ from functools import partial
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
-from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import KmigrateError, Refused, UsageError
-from kmigrate.model.coupling import coupled_topics, unit_of
+from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.ids import is_internal
-from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
-    GroupRecord,
     LinkRecord,
     PromoteTerms,
     Record,
@@ -26,6 +24,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.readers import reading_groups
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
@@ -227,7 +226,7 @@ async def _promote_topics(
     source, source_admin = await estate.source(link)
     with_them = coupled_groups(estate.log.state, link.name, names)
     found += _coupled(estate.log.state, link, names)
-    found += await _reading_groups(estate, link, source, names)
+    found += await reading_groups(estate.log.state, link.name, names, source, source_admin)
     for group in with_them:
         found += await promote_guards(estate, link, group)
     for record in new:
@@ -309,32 +308,6 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
     return found
 
 
-async def _reading_groups(
-    estate: Estate, link: LinkRecord, source: ClusterClient, topics: Collection[str]
-) -> list[Finding]:
-    """Mirrored groups that read a topic and are not promoted: the topic has to wait for them (AL-34)."""
-    found: list[Finding] = []
-    for group in estate.log.state.groups(link.name):
-        if group.phase is GroupPhase.PROMOTED or not topics:
-            continue
-        read = {t for t, _ in await read_positions(source, group.group, stable=False)}
-        with_it = _written_with(estate.log.state, group)
-        read -= set(with_it)
-        found += [
-            Finding(
-                "refuse",
-                "group-not-promoted",
-                f"group {group.group} reads {topic} and is {group.phase}",
-                f"kmigrate promote {' '.join(with_it)}, with which it goes; then this one"
-                if with_it
-                else f"kmigrate group promote {group.group}",
-            )
-            for topic in topics
-            if topic in read
-        ]
-    return found
-
-
 async def _groups_left_behind(
     estate: Estate, source: ClusterClient, source_admin: Admin, topics: Collection[str]
 ) -> list[Finding]:
@@ -360,10 +333,3 @@ async def _groups_left_behind(
         for topic in topics
         if topic in readers
     ]
-
-
-def _written_with(state: State, group: GroupRecord) -> list[str]:
-    """Topics that are written in the transactions that commit a group's positions: it is promoted with them."""
-    if group.mode is not GroupMode.FOLLOW:
-        return []
-    return sorted(unit_of(state.transactions(group.link), groups=[group.group])[0])

@@ -204,6 +204,13 @@ def test_a_start_position_is_a_word_or_a_moment(text: str, position: str) -> Non
     assert start_position(text) == position
 
 
+@pytest.mark.parametrize("text", ["", "tomorrow", "²", "1969-12-31", "9223372036854775808"])
+def test_what_no_log_can_be_asked_for_is_no_start_position(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        start_position(text)
+    assert caught.value.ref == "bad-start-position"
+
+
 def test_a_bug_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> None:
         raise ZeroDivisionError("by zero\nand more")

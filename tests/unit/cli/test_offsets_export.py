@@ -1,12 +1,15 @@
-"""Copies of a Spark checkpoint: which of its files are translated, and what comes along."""
+"""Copies of a Spark checkpoint: which of its files are translated, what comes along, and what has no place."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from kmigrate.cli.offsets import _checkpoint, _copy_checkpoint, _whole
+from kmigrate.cli.offsets import _checkpoint, _copy_checkpoint, _view, _whole
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import TopicRecord
 
 BATCH = 'v1\n{}\n{"orders":{"0":400}}'
 BEGINNING = '\0v1\n{"orders":{"0":100}}'
@@ -57,3 +60,14 @@ def test_a_copy_that_was_broken_off_never_has_the_name_that_was_asked_for(tmp_pa
     assert (out / "offsets/0").read_text("utf-8") == "b"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["given", "out"]
     assert out.stat().st_mode == given.stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("phase", "why"),
+    [(TopicPhase.MIRRORING, "not copied yet"), (TopicPhase.PROMOTED, "beyond the barrier of its promote")],
+)
+def test_a_position_without_a_place_on_the_other_side_is_told_with_the_reason(phase: TopicPhase, why: str) -> None:
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(_view(TopicRecord("l", "t", phase, 1), [(300, None)], "target"))
+    assert why in shown.get()

@@ -26,6 +26,7 @@ from kmigrate.errors import UsageError
         ("host:65536", None),
         ("a b:1", None),
         ("host:٣", None),
+        ("host:" + "1" * 5_000, None),
     ],
 )
 def test_a_port_alone_is_loopbacks_and_what_is_no_address_is_none(text: str, address: tuple[str, int] | None) -> None:

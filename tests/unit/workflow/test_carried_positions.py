@@ -16,9 +16,10 @@ from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Run
-from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import GroupRecord, LinkRecord, PartitionBarrier, TopicRecord
 from kmigrate.workflow import controller, handover
 from kmigrate.workflow.handover import ByPartition, HandedOver, hand_over
+from kmigrate.workflow.positions import Positions as Maps
 from kmigrate.workflow.verbs import carried as carried_guards
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK
@@ -28,10 +29,12 @@ Positions = dict[tuple[str, int], CommittedOffset]
 
 
 class Target:
-    async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
-        return dict.fromkeys(wanted, LogOffset(0, 100, 0))
+    """All its logs end at 100."""
 
     async def refresh(self, topics: Any) -> None: ...
+
+    async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
+        return dict.fromkeys(wanted, LogOffset(0, 100, 0))
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
         return dict.fromkeys(keys, LogOffset(0, 100, 0))
@@ -182,3 +185,23 @@ def test_a_plan_names_what_carrying_positions_over_would_move(monkeypatch: pytes
     ]
     assert "20 records (partition 0) of late" in found[0].what
     assert "20 records (partition 0) of t" in found[1].what
+
+
+PROMOTED = TopicRecord(
+    "l", "t", TopicPhase.PROMOTED, 1, partitions=2, starts={0: 10, 1: 10},
+    barrier={0: PartitionBarrier(60, 1), 1: PartitionBarrier(10, 1)},
+)  # fmt: skip
+
+
+def test_beyond_the_barrier_of_a_promoted_topic_neither_log_has_what_the_other_has() -> None:
+    made = asyncio.run(Maps(cast("Any", Target()), cast("Any", MemoryLog(LINK))).up_to_barrier(PROMOTED))
+    for translate in (made[0].to_target, made[0].to_source):
+        assert [place and place.offset for place in map(translate, (59, 60, 61, 100))] == [59, 60, None, None]
+    for translate in (made[1].to_target, made[1].to_source):
+        assert [place and place.offset for place in map(translate, (10, 11))] == [10, None]
+
+
+def test_what_a_group_has_committed_beyond_the_barrier_of_a_promoted_topic_is_the_targets_position() -> None:
+    """It follows: its members read that on the target."""
+    made = asyncio.run(Maps(cast("Any", Target()), cast("Any", MemoryLog(LINK))).maps(PROMOTED))
+    assert [place and place.offset for place in map(made[0].to_target, (59, 61, 100, 101))] == [59, 61, 100, None]

@@ -153,7 +153,7 @@ class Target:
     async def refresh(self, _: Any) -> None: ...
 
 
-@pytest.mark.parametrize("text", ["kafka", ":9092", "kafka:", "kafka:0", "kafka:70000", "kafka:x"])
+@pytest.mark.parametrize("text", ["kafka", ":9092", "kafka:", "kafka:0", "kafka:70000", "kafka:x", "kafka:٣"])
 def test_what_is_no_address_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         host_and_port(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,9 +28,9 @@ from kmigrate.router.apis.blank import blank, element
 from kmigrate.workflow import membership
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver
+from kmigrate.workflow.readers import group_reads
 from kmigrate.workflow.unit import not_staged
 from kmigrate.workflow.verbs.modes import mode_for
-from kmigrate.workflow.verbs.topics import _reading_groups
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK
 
@@ -44,14 +43,15 @@ TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
 
 @dataclass
 class Source:
-    """A source whose group has these members and positions."""
+    """A source whose group has these members and positions, and is assigned these topics."""
 
     members: tuple[GroupMember, ...] = (MEMBER,)
     kind: str = "classic"
     positions: tuple[str, ...] = ("t",)
+    assigned: frozenset[str] = frozenset()
 
     async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
-        return {name: GroupState(name, "stable", self.kind, self.members) for name in names}
+        return {name: GroupState(name, "stable", self.kind, self.members, self.assigned) for name in names}
 
     settings = ClusterSettings("source", ())
 
@@ -267,23 +267,6 @@ def test_a_group_goes_on_to_the_target_when_a_flip_has_named_it_and_not_for_an_o
     assert made.group.phase is phase
 
 
-@pytest.mark.parametrize(
-    ("mode", "next_step"),
-    [
-        (GroupMode.FOLLOW, "kmigrate promote t, with which it goes; then this one"),
-        (GroupMode.HOLD, "kmigrate group promote g"),
-    ],
-)
-def test_what_only_the_group_reads_waits_for_it_and_says_how_the_group_is_promoted(
-    mode: GroupMode, next_step: str
-) -> None:
-    group = replace(GROUP, phase=GroupPhase.MIRRORED, mode=mode)
-    estate = SimpleNamespace(log=MemoryLog(LINK, TILL, TOPIC, group))
-    asked = _reading_groups(estate, LINK, Source(positions=("read",)), ["read"])  # type: ignore[arg-type]
-    (finding,) = asyncio.run(asked)
-    assert (finding.ref, finding.next_step) == ("group-not-promoted", next_step)
-
-
 # which mode
 
 
@@ -295,6 +278,7 @@ def test_what_only_the_group_reads_waits_for_it_and_says_how_the_group_is_promot
         (TopicRecord("l", "t", TopicPhase.ALIGNING, 1), Source(), "aligning"),
         (TopicRecord("l", "t", TopicPhase.PROMOTED, 1), Source(), "promoted"),
         (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(positions=("t", "alien")), "not mirrored"),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(assigned=frozenset({"alien"})), "not mirrored"),
         (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="consumer"), "KIP-848"),
     ],
 )
@@ -304,7 +288,8 @@ def test_a_group_follows_where_its_positions_mean_the_same_on_both_clusters(
     state = MemoryLog(LINK, topic).state
 
     async def asked(mode: str) -> tuple[GroupMode, str]:
-        given, finding = await mode_for(state, LINK, source, source, "g", mode)  # type: ignore[arg-type]
+        reads = await group_reads(source, source, "g")  # type: ignore[arg-type]
+        given, finding = mode_for(state, "l", "g", reads, mode)
         assert against in finding.what
         return given, finding.level
 

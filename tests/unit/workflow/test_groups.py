@@ -1,50 +1,79 @@
-"""`group mirror` on a log in memory: which link a group is of, and whether its members may follow."""
+"""Verbs on groups, on a log in memory: whose a group is, whether its members may follow, what keeps its promote."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.cluster.admin import GroupState
+from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.errors import Refused
-from kmigrate.model.lifecycle import GroupMode, TopicPhase
-from kmigrate.model.records import LinkRecord, Record, TopicRecord
-from kmigrate.workflow import verbs
-from kmigrate.workflow.verbs import modes
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.api import response_type
+from kmigrate.router.apis.blank import blank, element
+from kmigrate.workflow import readers, verbs
+from kmigrate.workflow.verbs import groups
 from tests.fakes.finishing import LINK, run
 from tests.fakes.state_log import MemoryLog
 
+GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})
+_Positions = dict[str, int]
 
 
 class _Admin:
-    """A source with one group."""
+    """A source with one group, without members."""
 
     async def groups(self) -> dict[str, str]:
         return {"g": "classic"}
 
-    async def describe_groups(self, groups: list[str]) -> dict[str, Any]:
-        return {group: SimpleNamespace(kind="classic") for group in groups}
+    async def describe_groups(self, groups: list[str]) -> dict[str, GroupState]:
+        return {group: GroupState(group, "empty", "classic", ()) for group in groups}
+
+
+class _Cluster:
+    """All its logs begin at 0 and end here; the group has these positions."""
+
+    settings = ClusterSettings("cluster", ())
+
+    def __init__(self, end: int, positions: _Positions) -> None:
+        self._end = end
+        self._positions = positions
+
+    async def refresh(self, topics: Any) -> None: ...
+
+    async def list_offsets(self, wanted: Any) -> dict[tuple[str, int], LogOffset]:
+        return {key: LogOffset(0, 0 if what == EARLIEST else self._end, 0) for key, what in wanted.items()}
+
+    async def find_coordinator(self, group: str) -> int:
+        return 1
+
+    async def call(self, request: Any, node: int) -> Any:
+        """OffsetFetch."""
+        kind = response_type(type(request))
+        topic_type = element(kind, "topics")
+        part_type = element(topic_type, "partitions")
+        topics = (
+            blank(topic_type, name=topic, partitions=(blank(part_type, partition_index=0, committed_offset=offset),))
+            for topic, offset in self._positions.items()
+        )
+        return blank(kind, topics=tuple(topics))
 
 
 class _Estate:
     def __init__(self, *records: Record) -> None:
         self.log = MemoryLog(*records)
+        self.positions: _Positions = {"t": 900}
+        """Of the group, at partition 0 of these topics."""
+        self.target = _Cluster(2_000, {})
 
-    async def source(self, _: LinkRecord) -> tuple[Any, _Admin]:
-        return None, _Admin()
-
-
-@pytest.fixture(autouse=True)
-def positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(*_: Any, **__: Any) -> dict[tuple[str, int], CommittedOffset]:
-        return {("t", 0): CommittedOffset(900, "")}
-
-    monkeypatch.setattr(modes, "read_positions", read)
+    async def source(self, _: LinkRecord) -> tuple[_Cluster, _Admin]:
+        return _Cluster(1_000, self.positions), _Admin()
 
 
 def mirror(estate: _Estate, link: str, mode: str = "hold") -> Any:
@@ -82,3 +111,79 @@ def test_of_two_links_that_take_a_group_at_once_the_later_is_told_whose_it_is() 
     assert (made.applied, isinstance(refused, Refused)) == (True, True)
     assert (refused.ref, refused.what) == ("group-owned", "group g belongs to link l")
     assert [group.link for group in estate.log.state.groups()] == ["l"]
+
+
+def mode_of(estate: _Estate) -> GroupMode:
+    (group,) = estate.log.state.groups()
+    return group.mode
+
+
+@pytest.mark.parametrize("asked", ["auto", "follow"])
+def test_a_group_that_is_mirrored_stays_as_it_is_where_nobody_asks_for_another_mode(asked: str) -> None:
+    estate = _Estate(LINK, TOPIC, GROUP)
+    estate.positions["alien"] = 5
+    made = run(mirror(estate, "l", asked))
+    assert (made.changes, [finding.ref for finding in made.findings]) == ((), ["already-mirrored"])
+    assert mode_of(estate) is GroupMode.FOLLOW
+
+
+def test_a_group_that_is_mirrored_gets_another_mode_where_it_is_asked_for() -> None:
+    estate = _Estate(LINK, TOPIC, GROUP)
+    assert run(mirror(estate, "l", "hold")).changes == ("group g: follow becomes hold",)
+    assert mode_of(estate) is GroupMode.HOLD
+    run(mirror(estate, "l", "auto"))
+    assert mode_of(estate) is GroupMode.HOLD
+    run(mirror(estate, "l", "follow"))
+    assert mode_of(estate) is GroupMode.FOLLOW
+
+
+@pytest.mark.parametrize("records", [(), (replace(GROUP, mode=GroupMode.HOLD),)], ids=["new", "holds"])
+@pytest.mark.parametrize("asked", ["auto", "follow"])
+def test_a_topic_whose_promote_is_asked_for_while_a_group_is_looked_at_keeps_it_from_following(
+    records: tuple[GroupRecord, ...], asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller has looked for readers of the topic already when the group is registered."""
+    estate = _Estate(LINK, TOPIC, *records)
+
+    async def overtaken(*given: Any) -> readers.GroupReads:
+        found = await readers.group_reads(*given)
+        await estate.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTE_PENDING))
+        return found
+
+    monkeypatch.setattr(groups, "group_reads", overtaken)
+    if asked == "follow":
+        with pytest.raises(Refused, match="t is promote-pending"):
+            run(mirror(estate, "l", asked))
+    else:
+        run(mirror(estate, "l", asked))
+    assert all(group.mode is GroupMode.HOLD for group in estate.log.state.groups())
+
+
+def promote(estate: _Estate) -> Any:
+    return verbs.promote_groups(estate, "l", ["g"], plan=True)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def all_at_routers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(groups, "still_direct", nobody)
+
+
+@pytest.mark.usefixtures("all_at_routers")
+@pytest.mark.parametrize(
+    ("phase", "committed", "end"),
+    [(TopicPhase.MIRRORING, 1_001, 1_000), (TopicPhase.PROMOTED, 1_500, None), (TopicPhase.PROMOTED, 2_001, 2_000)],
+)
+def test_a_position_is_beyond_the_log_of_the_cluster_that_the_topic_is_read_on(
+    phase: TopicPhase, committed: int, end: int | None
+) -> None:
+    """Of a group that follows: its members read a promoted topic on the target, and commit what they read there."""
+    estate = _Estate(LINK, replace(TOPIC, phase=phase), GROUP)
+    estate.positions["t"] = committed
+    if end is None:
+        assert run(promote(estate)).changes == ("promote group g",)
+    else:
+        with pytest.raises(Refused, match=f"committed {committed} on t-0, whose log ends at {end}"):
+            run(promote(estate))

@@ -32,8 +32,12 @@ def test_json_positions_are_translated_topic_by_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"t": 3}', '{"t": {"x": 3}}', '{"t": {"0": -2}}', '{"t": {"0": true}}']
-)
+    "text",
+    [
+        "", "[]", "{}", '{"t": 3}', '{"t": {"x": 3}}', '{"t": {"1_0": 3}}', '{"t": {"²": 3}}', '{"t": {"0": -2}}',
+        '{"t": {"0": true}}',
+    ],
+)  # fmt: skip
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="does not hold positions"):
         positions_in(text, "f")

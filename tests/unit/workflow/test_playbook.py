@@ -92,6 +92,7 @@ def test_steps_become_values_and_take_the_default_link() -> None:
         ("[[step]]\nrun = 'promote'\ntopics = ['x']\nyes = true", "f.toml, step 1: yes", "lag-threshold"),
         ("[[step]]\nrun = 'promote'\ntopics = ['x']\ntimeout = -1", "step 1: timeout: found -1", "seconds"),
         ("[[step]]\nwait = 'lag < 5'", "f.toml, step 1: wait: found 'lag < 5'", "lag <= N"),
+        (f"[[step]]\nwait = 'lag <= {'9' * 5_000}'", "f.toml, step 1: wait: found 'lag <= 999", "lag <= N"),
         ("[[step]]\nwait = 'topics lost'", "f.toml, step 1: wait", "topics PHASE"),
         ("[[step]]\nexec = 'a'\nunless = 'later'", "f.toml, step 1: unless", "groups PHASE"),
         ("[[step]]\nexec = \"a 'b\"", "f.toml, step 1: exec", "command line"),

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LogOffset, ProducerState
 from kmigrate.model.acls import Acl
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
     ClusterRef,
     FenceAck,
+    GroupRecord,
     LeaseRecord,
     LinkRecord,
     MirrorPresence,
@@ -90,6 +92,11 @@ class FakeRecent:
 class FakeAdmin:
     altered: list[Any] = field(default_factory=list)
     rules: set[Acl] = field(default_factory=set)
+    assigned: frozenset[str] = frozenset()
+    """Topics that members of every group are assigned."""
+
+    async def describe_groups(self, groups: Any) -> dict[str, GroupState]:
+        return {group: GroupState(group, "stable", "classic", (), self.assigned) for group in groups}
 
     async def alter_topic_configs(self, *given: Any) -> None:
         self.altered.append(given)
@@ -126,7 +133,9 @@ class Stage:
 
     def promotion(self) -> TopicPromotion:
         sealer = Sealer(self.log, self.source, self.source_admin, self.silent_s)  # type: ignore[arg-type]
-        made = TopicPromotion("l", "t", self.log, self.source, self.target, self.admin, sealer)  # type: ignore[arg-type]
+        made = TopicPromotion(
+            "l", "t", self.log, self.source, self.target, self.source_admin, self.admin, sealer  # type: ignore[arg-type]
+        )
         made.table.recent = self.recent  # type: ignore[assignment]
         return made
 
@@ -194,6 +203,17 @@ def test_a_barrier_that_an_owner_tells_of_without_having_read_of_this_fence_is_n
     record = promoted(Stage(reads_fences=False))
     assert record.phase is TopicPhase.MIRRORING
     assert record.reason.startswith("barrier-not-reached")
+
+
+def test_a_group_that_has_come_to_read_the_topic_since_the_promote_was_asked_for_keeps_it_from_being_fenced() -> None:
+    """Its members would commit on the source what they read on the target."""
+    group = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
+    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, PENDING, group))
+    stage.source_admin.assigned = frozenset({"t"})
+    record = promoted(stage)
+    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
+    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]
+    assert record.reason == "group-not-promoted: group g reads t and is mirrored"
 
 
 def test_what_a_promote_waits_for_is_told_until_it_is_over() -> None:

@@ -84,7 +84,7 @@ class Stage:
         source: Any = self.source
         admin: Any = FakeAdmin()
         target: Any = Cluster()
-        made = TopicPromotion("l", topic, log, source, target, admin, Sealer(log, source, admin, 60.0), 5.0)
+        made = TopicPromotion("l", topic, log, source, target, admin, admin, Sealer(log, source, admin, 60.0), 5.0)
         made.rendezvous = self.rendezvous
         made.table.recent = FakeRecent(())  # type: ignore[assignment]
         return made

@@ -37,7 +37,7 @@ class Admin:
         return {}
 
     async def describe_groups(self, names: list[str]) -> dict[str, Any]:
-        return {name: SimpleNamespace(kind="classic", members=()) for name in names}
+        return {name: SimpleNamespace(kind="classic", state="Empty", members=(), assigned=frozenset()) for name in names}
 
 
 class Cluster(Source):

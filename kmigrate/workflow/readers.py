@@ -1,0 +1,135 @@
+"""What groups read, and which of them a topic has to wait for (AL-34).
+
+A group reads where it has committed positions, and where its members are assigned partitions: who was assigned one a
+moment ago has committed nothing there yet, and goes on reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kmigrate.cluster.admin import Admin, GroupState
+from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.positions import read_positions
+from kmigrate.errors import Refused
+from kmigrate.model.coupling import unit_of
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.records import GroupRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.workflow.plan import Finding
+
+__all__ = ["GroupReads", "group_reads", "read_logs", "reading_groups", "refuse_readers"]
+
+_REBALANCING = frozenset({"preparing_rebalancing", "completing_rebalancing"})
+"""States in which a coordinator does not say who is assigned what."""
+_REBALANCE_S = 5.0
+"""How long a rebalance is waited for; one may take as long as a dead member's session."""
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReads:
+    """What a group reads on the source, and by which protocol."""
+
+    kind: str
+    topics: frozenset[str]
+
+
+async def group_reads(source: ClusterClient, admin: Admin, group: str) -> GroupReads:
+    described = (await _assigned(admin, [group]))[group]
+    return await _reads(source, described)
+
+
+async def reading_groups(
+    state: State, link: str, topics: Collection[str], source: ClusterClient, admin: Admin
+) -> list[Finding]:
+    """Mirrored groups that read a topic and are not promoted: the topic has to wait for them."""
+    groups = _unpromoted(state, link)
+    if not topics or not groups:
+        return []
+    described = await _assigned(admin, list(groups))
+    read = {name: (await _reads(source, described[name])).topics for name in groups}
+    return _waits_for(state, groups, read, topics)
+
+
+async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> None:
+    """Refuse a fence where a group has come to read the topic since its promote was asked for.
+
+    Only assignments count by now: who has committed a position and left does not read on.
+    """
+    groups = _unpromoted(state, link)
+    described = await _assigned(admin, list(groups))
+    found = _waits_for(state, groups, {name: described[name].assigned for name in groups}, [topic])
+    if found:
+        raise Refused(found[0].ref, "; ".join(finding.what for finding in found))
+
+
+async def read_logs(
+    state: State, link: str, wanted: Mapping[tuple[str, int], int], source: ClusterClient, target: ClusterClient
+) -> dict[tuple[str, int], LogOffset]:
+    """ListOffsets of the logs that positions of a group which is not promoted are of.
+
+    That is the source's log, but for a promoted topic with identical offsets: up to its barrier both logs are one, and
+    what lies beyond can only be read on the target, by members of a group that follows.
+    """
+    moved = {
+        record.topic for record in state.topics(link) if record.phase is TopicPhase.PROMOTED and not record.mapped
+    }
+    found: dict[tuple[str, int], LogOffset] = {}
+    for client, theirs in ((source, False), (target, True)):
+        asked = {key: what for key, what in wanted.items() if (key[0] in moved) is theirs}
+        if asked:
+            await client.refresh({topic for topic, _ in asked})
+            found |= await client.list_offsets(asked)
+    return found
+
+
+def _unpromoted(state: State, link: str) -> dict[str, GroupRecord]:
+    return {record.group: record for record in state.groups(link) if record.phase is not GroupPhase.PROMOTED}
+
+
+async def _assigned(admin: Admin, groups: Sequence[str]) -> dict[str, GroupState]:
+    """Each group as it is when it does not rebalance, or after a moment."""
+    deadline = monotonic() + _REBALANCE_S
+    described: dict[str, GroupState] = {}
+    while True:
+        described |= await admin.describe_groups(groups)
+        groups = [group for group in groups if described[group].state in _REBALANCING]
+        if not groups or monotonic() > deadline:
+            return described
+        await sleep(_PAUSE_S)
+
+
+async def _reads(source: ClusterClient, described: GroupState) -> GroupReads:
+    positions = await read_positions(source, described.group, stable=False)
+    return GroupReads(described.kind, described.assigned | {topic for topic, _ in positions})
+
+
+def _waits_for(
+    state: State, groups: Mapping[str, GroupRecord], read: Mapping[str, Collection[str]], topics: Collection[str]
+) -> list[Finding]:
+    found: list[Finding] = []
+    for name, group in groups.items():
+        with_it = _written_with(state, group)
+        found += [
+            Finding(
+                "refuse",
+                "group-not-promoted",
+                f"group {name} reads {topic} and is {group.phase}",
+                f"kmigrate promote {' '.join(with_it)}, with which it goes; then this one"
+                if with_it
+                else f"kmigrate group promote {name}",
+            )
+            for topic in topics
+            if topic in read[name] and topic not in with_it
+        ]
+    return found
+
+
+def _written_with(state: State, group: GroupRecord) -> list[str]:
+    """Topics that are written in the transactions that commit a group's positions: it is promoted with them."""
+    if group.mode is not GroupMode.FOLLOW:
+        return []
+    return sorted(unit_of(state.transactions(group.link), groups=[group.group])[0])
