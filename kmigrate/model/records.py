@@ -368,9 +368,9 @@ class TransactionRecord:
     source_id: int
     source_epoch: int
     topics: tuple[str, ...] = ()
-    """Mirrored topics that were written under this id: they are coupled, and promoted together."""
+    """Mirrored topics that its source lets this id write in transactions: they are coupled, and promoted together."""
     groups: tuple[str, ...] = ()
-    """Groups whose positions were committed under this id at the source: they are promoted with those topics."""
+    """Groups for which its source lets it commit positions in transactions: they are promoted with those topics."""
 
     @property
     def key(self) -> str:

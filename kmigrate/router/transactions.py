@@ -16,6 +16,8 @@ E  EndTxn of a transaction that is open nowhere is a repeated one whose answer w
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
    that has never seen one, the source.
 F  At the target a partition whose sequences go on from the source's enters with its first batch (`late`).
+G  What a transactional id couples is what the source has let it have: a topic or group that its record does not name is
+   asked for first, then written down, and only then counted, told to the client and written.
 """
 
 from __future__ import annotations
@@ -54,6 +56,10 @@ __all__ = ["TransactionDesk"]
 _ADD = entity(24, 3, "request")
 _OFFSETS = entity(25, 3, "request")
 _END = entity(26, 3, "request")
+
+
+def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*known, *more}))
 
 
 class TransactionDesk:
@@ -255,10 +261,8 @@ class TransactionDesk:
         if record is None:
             return
         wanted = partitions_of(errand.request)
-        if not wanted.keys() <= set(record.topics):
-            self._couple(errand, record, wanted)
-            return
-        entry = self._places.enter(link, errand.name, errand.epoch, wanted)
+        known = wanted.keys() & set(record.topics)
+        entry = self._places.enter(link, errand.name, errand.epoch, known)
         entry.ask()
         message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
 
@@ -272,16 +276,15 @@ class TransactionDesk:
             }
             if entry.answered(begun=not all(codes.values())):
                 self._core.ended(link, errand.name)
-            errand.reply(partitions_answer(errand.head, errand.request, codes))
+            if known == wanted.keys() or any(codes.values()):
+                errand.reply(partitions_answer(errand.head, errand.request, codes))
+            else:
+                self._couple(errand, replace(record, topics=_sorted(record.topics, wanted)))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _couple(self, errand: Errand, record: TransactionRecord, topics: Iterable[str]) -> None:
-        """The first write of a transactional id to a topic is known to all before it happens."""
-        self._keep(errand, replace(record, topics=tuple(sorted({*record.topics, *topics}))))
-
-    def _keep(self, errand: Errand, record: TransactionRecord) -> None:
-        """Go on once this is what everybody knows."""
+    def _couple(self, errand: Errand, record: TransactionRecord) -> None:
+        """Rule G: the source has agreed; ask it again, and tell the client, once everybody knows."""
 
         def kept(known: bool) -> None:
             if known:
@@ -316,9 +319,6 @@ class TransactionDesk:
         record = self._holders.identity(errand, link, self._go)
         if record is None:
             return
-        if group not in record.groups:
-            self._keep(errand, replace(record, groups=tuple(sorted({*record.groups, group}))))
-            return
         entry = self._places.enter(link, errand.name, errand.epoch, ())
         entry.ask()
         message = _OFFSETS(
@@ -333,7 +333,10 @@ class TransactionDesk:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
             if entry.answered(begun=answer is None or not code):
                 self._core.ended(link, errand.name)
-            errand.fail(code)
+            if code or group in record.groups:
+                errand.fail(code)
+            else:
+                self._couple(errand, replace(record, groups=_sorted(record.groups, (group,))))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 

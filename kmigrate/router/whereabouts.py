@@ -116,15 +116,13 @@ class Whereabouts:
         """Count the id's transaction as open: at these topics, and at the others that it may still reach out to.
 
         Its record says which: they are promoted together, so were one of them fenced without it, fence and transaction
-        would wait for each other. One that is fenced already may have been said to be drained, and is not reached.
+        would wait for each other. One that is fenced already may have been said to be drained, and is not reached; and
+        of a topic that the record does not name nobody else knows: nothing of the transaction is written there yet.
         """
         routes = self.core.table.topics
         record = self.holders.records(name).get(link)
-        written = {topic for topic in topics if topic in routes}
-        written.update(
-            topic
-            for topic in (record.topics if record is not None else ())
-            if topic in routes and routes[topic].serve is Serve.FORWARD
-        )
+        coupled = {topic for topic in (record.topics if record is not None else ()) if topic in routes}
+        begun = set(topics)
+        written = {topic for topic in coupled if topic in begun or routes[topic].serve is Serve.FORWARD}
         keys = {routes[topic].key for topic in written if routes[topic].link == link}
         return self.core.begun.enter(link, name, epoch, keys)

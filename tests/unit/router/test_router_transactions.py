@@ -273,13 +273,47 @@ def test_a_transaction_goes_to_the_source_in_the_sources_name() -> None:
 
 
 def test_the_first_write_of_an_id_to_a_topic_is_written_down_before_it_happens() -> None:
+    """Also of a client that does not wait for the answer to its AddPartitionsToTxn."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     desk.stage.memory.reach = False
     assert desk.add("u") == {"u": 14}
-    assert ("source", ADD) not in desk.asked(ADD)
+    assert in_flight(desk, "u") == 0
+    assert desk.produce("u") is None
     desk.stage.memory.reach = True
     assert desk.add("u") == {"u": 0}
     assert desk.stage.memory.records[("l", NAME)].topics == ("t", "u")
+    assert in_flight(desk, "u") == 1
+    assert desk.produce("u") is not None
+
+
+@pytest.mark.parametrize("code", [29, 3, 53, 51])
+def test_what_the_source_does_not_let_an_id_write_is_not_coupled_by_it(code: int) -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    desk.codes["source", ADD] = code
+    assert desk.add("u") == {"u": code}
+    assert desk.stage.memory.records[("l", NAME)].topics == ("t",)
+    assert desk.stage.core.begun.entries == {}
+
+
+def test_a_group_that_the_source_does_not_let_an_id_commit_for_is_not_coupled_by_it() -> None:
+    desk = forwarded()
+    follows(desk)
+    desk.codes["source", OFFSETS] = 30
+    assert desk.offsets("g") == 30
+    assert desk.stage.memory.records[("l", NAME)].groups == ()
+
+
+def test_a_topic_that_is_fenced_while_the_source_agrees_to_its_first_write_is_not_written() -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    remember = desk.stage.memory.remember
+
+    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5))
+        remember(record, then)
+
+    desk.stage.memory.remember = late  # type: ignore[method-assign]
+    assert desk.add("u") is None
+    assert (in_flight(desk, "t"), in_flight(desk, "u")) == (1, 0)
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (3, 90)])
@@ -296,7 +330,7 @@ def test_an_older_holder_is_fenced_without_asking_the_source(version: int, code:
 def test_a_holder_that_the_source_does_not_know_yet_is_made_known_there() -> None:
     desk = forwarded(known=False)
     assert desk.add("t") == {"t": 0}
-    assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD)]
+    assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD), ("source", ADD)]
     assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
 
 
@@ -461,6 +495,15 @@ def test_a_topic_that_is_fenced_before_a_transaction_is_heard_of_is_not_reached_
     """The fence may be complete, and the barrier read."""
     desk = _coupled(Serve.FORWARD, Serve.HOLD, tells=True)
     desk.open["source"] = ("t",)
+    assert desk.add("t") == {"t": 0}
+    assert in_flight(desk, "u") == 0
+    assert desk.add("u") is None
+
+
+def test_a_fenced_topic_of_which_only_the_source_knows_is_not_reached() -> None:
+    """The router that had asked for it died before it could write that down: the fence was not told to wait."""
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5), tells=True)
+    desk.open["source"] = ("t", "u")
     assert desk.add("t") == {"t": 0}
     assert in_flight(desk, "u") == 0
     assert desk.add("u") is None
