@@ -61,7 +61,7 @@ class Controller:
         self._pending: set[tuple[str, str]] = set()
         self._waits: dict[str, str] = {}
         self._tasks = TaskOwner()
-        self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
+        self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin, estate.source)
         self._keeping: asyncio.Task[None] | None = None
         self._started = monotonic()
         self.trouble: KmigrateError | None = None
