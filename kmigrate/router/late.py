@@ -31,6 +31,8 @@ Holder = tuple[str, int, int]
 """Transactional id, producer id and epoch as the client knows them."""
 Joiner = Callable[[Holder, str, int, Callable[[int], None]], None]
 """Puts a partition into a holder's transaction at the target, and tells the coordinator's code."""
+_MOST_WRITTEN = 100_000
+"""Beyond that all are forgotten, and the target is asked again."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,12 @@ class Late:
     """Of which producers the target's partitions hold something: these are never late again."""
     joiners: dict[str, Joiner] = field(default_factory=dict)
     """By transactional id the connection that has told its client of a late partition."""
+
+    def holds(self, written: Written) -> None:
+        """The target's partition holds something of the producer."""
+        if len(self.written) >= _MOST_WRITTEN:
+            self.written.clear()
+        self.written.add(written)
 
     @staticmethod
     def carried_over(table: RoutingTable, holder: Holder, topic: str) -> bool:

@@ -73,8 +73,6 @@ class TransactionDesk:
         self._holders = Holders(core, self._talk)
         self._places = Whereabouts(core, edge, self._holders)
         self._entrance = Entrance(core, edge)
-        self._refused: set[str] = set()
-        """Transactional ids of whose transaction nothing but refusals was seen."""
         self._held: list[Errand] = []
         self._gone = False
 
@@ -94,6 +92,7 @@ class TransactionDesk:
     def closed(self) -> None:
         self._gone = True
         self._held.clear()
+        self._places.closed()
         self._entrance.closed()
         self._core.waiting.pop(self, None)
 
@@ -113,7 +112,7 @@ class TransactionDesk:
             self._commit_offsets(errand)
         elif not self._core.table.mirroring:
             self._at_target_alone(errand)
-        elif errand.name not in self._places.known:
+        elif not self._places.knows(errand.name):
             self._look_first(errand)
         elif key == ADD_PARTITIONS:
             self._add_partitions(errand)
@@ -129,7 +128,7 @@ class TransactionDesk:
         elif errand.head.api_key == ADD_PARTITIONS:
             self._add_at_target(errand)
         else:
-            self._places.at_target.add(errand.name)
+            self._places.begins_at_target(errand.name)
             self._pass(errand)
 
     def _pass(self, errand: Errand) -> None:
@@ -166,9 +165,7 @@ class TransactionDesk:
 
     def _init_sources(self, errand: Errand, frame: bytearray, links: list[str]) -> None:
         if not links:
-            self._places.known.add(errand.name)
-            self._places.at_target.discard(errand.name)
-            self._refused.discard(errand.name)
+            self._places.given(errand.name)
             errand.reply(frame)
             return
         link = links.pop(0)
@@ -222,7 +219,7 @@ class TransactionDesk:
             self._add_at_source(errand, at)
 
     def _add_at_target(self, errand: Errand) -> None:
-        self._places.at_target.add(errand.name)
+        self._places.begins_at_target(errand.name)
         self._entrance.add(errand)
 
     def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
@@ -243,7 +240,7 @@ class TransactionDesk:
 
     def _refuse(self, errand: Errand, strangers: list[str], at: str) -> None:
         if self._places.open_at(errand.name) is None:
-            self._refused.add(errand.name)
+            self._places.refused.add(errand.name)
         there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
         self._core.outside.say(
             f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot write to "
@@ -307,12 +304,12 @@ class TransactionDesk:
         home = TARGET if route is None else route.link
         if held or at not in (None, home):
             if at is None:
-                self._refused.add(errand.name)
+                self._places.refused.add(errand.name)
             self._refuse_group(errand, group)
         elif route is not None:
             self._add_offsets_at_source(errand, route.link, group)
         else:
-            self._places.at_target.add(errand.name)
+            self._places.begins_at_target(errand.name)
             self._pass(errand)
 
     def _add_offsets_at_source(self, errand: Errand, link: str, group: str) -> None:
@@ -391,12 +388,12 @@ class TransactionDesk:
 
     def _end(self, errand: Errand) -> None:
         at = self._places.open_at(errand.name)
-        if at is None and errand.name in self._refused and not errand.request.committed:
+        if at is None and errand.name in self._places.refused and not errand.request.committed:
             # A coordinator answers the abort of what never began with INVALID_TXN_STATE, the end of some clients.
-            self._refused.discard(errand.name)
+            self._places.refused.discard(errand.name)
             errand.fail(0)
             return
-        self._refused.discard(errand.name)
+        self._places.refused.discard(errand.name)
         if at == TARGET:
             self._end_at_target(errand, lambda code: self._ended_at_target(errand.name, code))
         elif at is not None:
@@ -423,7 +420,7 @@ class TransactionDesk:
 
     def _ended_at_target(self, name: str, code: int) -> None:
         if not row(code).retriable:
-            self._places.at_target.discard(name)
+            self._core.at_target.open.discard(name)
 
     def _end_at_source(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
         link = record.link

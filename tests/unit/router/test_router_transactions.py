@@ -20,8 +20,10 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from kmigrate.router.apis.transactions import frame_request
+from kmigrate.router.begun import AtTarget
 from kmigrate.router.core import Outcome
 from kmigrate.router.forgotten import end_forgotten
+from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 FIND, INIT, ADD, OFFSETS, END, COMMIT, DESCRIBE = 10, 22, 24, 25, 26, 28, 65
@@ -427,6 +429,58 @@ def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None
     assert other.add("t") == {"t": 29}
     assert other.end() == 0
     assert other.asked(END) == [("target", END)]
+
+
+def _another(desk: Desk) -> Session:
+    """A second connection of the same client; the first one."""
+    first = desk.stage.session
+    desk.stage.session = Session(desk.stage.core, desk.stage.edge)
+    return first
+
+
+def test_a_transaction_that_began_over_another_connection_is_open_here_too() -> None:
+    """Its coordinator has moved to another broker and back; both connections knew of its id before."""
+    desk = forwarded(tells=True)
+    assert desk.add("free") == {"free": 0}
+    assert desk.end() == 0
+    first = _another(desk)
+    assert desk.add("free") == {"free": 0}
+    desk.stage.session = first
+    assert desk.add("t") == {"t": 29}
+
+
+def test_a_transaction_that_ended_over_another_connection_is_not_open_here() -> None:
+    desk = forwarded(tells=True)
+    assert desk.add("free") == {"free": 0}
+    first = _another(desk)
+    desk.open["target"] = ("free",)
+    assert desk.end() == 0
+    del desk.open["target"]
+    desk.stage.session = first
+    assert desk.add("t") == {"t": 0}
+
+
+def test_of_what_is_open_at_the_target_nothing_is_kept_when_all_of_its_connections_are_gone() -> None:
+    desk = forwarded(tells=True)
+    desk.add("free")
+    first = _another(desk)
+    desk.add("free")
+    first.closed()
+    assert desk.stage.core.at_target.open == {NAME}
+    desk.stage.session.closed()
+    assert desk.stage.core.at_target == AtTarget()
+
+
+def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() -> None:
+    """A name has up to 32 KB, and what names there are is for the client to say."""
+    desk = forwarded(tells=True)
+    desk.add("free")
+    for number in range(100):
+        desk.says(END, transactional_id=f"made-up-{number}", producer_id=1, producer_epoch=0, committed=False)
+    assert len(desk.stage.core.at_target._heard) < 20
+    asked = len(desk.asked(DESCRIBE))
+    assert desk.add("t") == {"t": 29}, "its own is still known to be at the target"
+    assert len(desk.asked(DESCRIBE)) == asked
 
 
 # a fence
