@@ -157,7 +157,7 @@ class State:
         """What is written of a router before another takes its place or it is forgotten."""
         known = self.stray(left.name)
         before = known.instances if known is not None else ()
-        return StrayRecord(left.name, left.host, tuple(dict.fromkeys((*before, left.instance))))
+        return StrayRecord(left.name, left.host, before).joined(left.instance)
 
     def lease(self, what: str) -> LeaseRecord | None:
         found = self.records.get(f"lease/{what}")
