@@ -166,9 +166,13 @@ class ProduceDesk:
         held.asked.add(plan.key)
         core = self._core
 
+        def entered(known: bool) -> None:
+            self._core.late.entered(plan.transactional_id, *plan.key[:2])
+            held.known[plan.key] = known
+
         def joined(code: int) -> None:
             if not code:
-                held.known[plan.key] = False
+                entered(known=False)
             elif row(code).retriable:
                 held.asked.discard(plan.key)
                 self._edge.wake_at(self._edge.now() + _AGAIN_S)
@@ -181,7 +185,7 @@ class ProduceDesk:
             if known is None:
                 self._ask_again(plan, held)
             elif known:
-                held.known[plan.key] = True
+                entered(known=True)
                 self._advance()
             else:
                 join = core.late.joiners.get(plan.transactional_id, core.outside.join_at_target)

@@ -96,6 +96,11 @@ class TransactionDesk:
         self._entrance.closed()
         self._core.waiting.pop(self, None)
 
+    @property
+    def owes(self) -> bool:
+        """Whether its client was told of a partition at the target what is not so yet (rule F)."""
+        return self._entrance.owes
+
     def look(self, name: str, then: Callable[[], None]) -> None:
         """Find out whether a transactional id has a transaction open at a source (rule D)."""
         self._places.look(name, then)
@@ -395,7 +400,7 @@ class TransactionDesk:
             return
         self._places.refused.discard(errand.name)
         if at == TARGET:
-            self._end_at_target(errand, lambda code: self._ended_at_target(errand.name, code))
+            self._end_at_target(errand)
         elif at is not None:
             record = self._holders.identity(errand, at, self._go)
             if record is not None:
@@ -403,24 +408,20 @@ class TransactionDesk:
         else:
             self._end_again(errand)
 
-    def _end_at_target(self, errand: Errand, heard: Callable[[int], None] | None = None) -> None:
+    def _end_at_target(self, errand: Errand) -> None:
         if self._gone:
             return
 
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
-            if heard is not None:
-                heard(code)
+            if not row(code).retriable:
+                self._places.ended_at_target(errand.name)
             if code != self._entrance.end_code(errand, code):
                 errand.fail(0)
             else:
                 errand.reply(frame)
 
         self._edge.to_target([errand.frame], errand.head.correlation_id, told)
-
-    def _ended_at_target(self, name: str, code: int) -> None:
-        if not row(code).retriable:
-            self._core.at_target.open.discard(name)
 
     def _end_at_source(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
         link = record.link

@@ -54,8 +54,12 @@ class Whereabouts:
     def given(self, name: str) -> None:
         """The clusters have given the id to a new holder, which ended what was open."""
         self._hear(name, known=True)
-        self.core.at_target.open.discard(name)
+        self.ended_at_target(name)
         self.refused.discard(name)
+
+    def ended_at_target(self, name: str) -> None:
+        self.core.at_target.open.discard(name)
+        self.core.late.over(name)
 
     def begins_at_target(self, name: str) -> None:
         """Its coordinator at the target is asked for the first thing of a transaction, or says that one is open."""
