@@ -122,13 +122,18 @@ def test_what_cannot_be_kept_is_said(monkeypatch: pytest.MonkeyPatch, caplog: py
     ]
 
 
-def lost(monkeypatch: pytest.MonkeyPatch, source: int | None, target: int | None) -> None:
+def lost(monkeypatch: pytest.MonkeyPatch, source: int | None, target: int | None, *listed: str) -> None:
     told = {"source": source, "target": target}
 
     async def last_begun(cluster: Any, _: str) -> int | None:
         return told[cluster]
 
+    async def listed_ids(cluster: Any) -> set[str]:
+        assert cluster == "target"
+        return set(listed)
+
     monkeypatch.setattr(transactions, "last_begun", last_begun)
+    monkeypatch.setattr(transactions, "listed_ids", listed_ids)
     asyncio.run(refuse_lost_ids(MemoryLog(LINK, TILL).state, "source", "target", PENDING))  # type: ignore[arg-type]
 
 
@@ -137,3 +142,4 @@ def test_a_promote_is_refused_that_a_live_holder_would_not_survive(monkeypatch: 
         lost(monkeypatch, 1000, None)
     lost(monkeypatch, None, None)
     lost(monkeypatch, -1, -1)
+    lost(monkeypatch, 1000, None, "till")
