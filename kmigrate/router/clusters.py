@@ -19,8 +19,9 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.copied import wait_copied
-from kmigrate.router.core import StoredBatch
+from kmigrate.router.core import TARGET, StoredBatch
 from kmigrate.router.gate import GateKey
+from kmigrate.router.late import Holder
 
 __all__ = ["Clusters"]
 
@@ -28,6 +29,9 @@ _log = logging.getLogger("kmigrate.router")
 _DESCRIBE_TRANSACTIONS = 65
 _REFRESH_PAUSE_S = 0.05
 """Between two metadata reads of one source: a moved leader makes every client ask at once."""
+_UNTIL_GRANTED_S = 1.0
+"""Between two attempts at what kmigrate itself has no right to."""
+_REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 _LONGEST_ASKED_S = 5.0
 """Whether the target knows a producer: no write with an answer is held for longer, and who still waits asks again."""
 
@@ -170,7 +174,7 @@ class Clusters:
         return next(iter(source.client.metadata.brokers), -1)
 
     def tells_transactions(self, link: str) -> bool:
-        if not link:
+        if link == TARGET:
             return self._target_tells
         source = self._sources.get(link)
         return source is not None and source.tells_transactions
@@ -313,9 +317,7 @@ class Clusters:
                 return None
             await sleep(_REFRESH_PAUSE_S)
 
-    def join_at_target(
-        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
-    ) -> None:
+    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         async def join() -> None:
             try:
                 code = await add_partition(self.target, holder, topic, partition)
@@ -323,6 +325,10 @@ class Clusters:
                 code = refused.code
             except KmigrateError as error:
                 _log.warning("transactional id %s: %s", holder[0], error.what)
+                code = Code.COORDINATOR_NOT_AVAILABLE
+            if code in _REFUSED:  # not the client, which may: it waits for whoever can grant it
+                _log.warning("transactional id %s: kmigrate may not write it, or %s, at the target", holder[0], topic)
+                await sleep(_UNTIL_GRANTED_S)
                 code = Code.COORDINATOR_NOT_AVAILABLE
             then(code)
 

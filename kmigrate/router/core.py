@@ -20,7 +20,7 @@ from kmigrate.router.begun import AtTarget, Begun
 from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
-from kmigrate.router.late import Late
+from kmigrate.router.late import Holder, Late
 from kmigrate.router.leaving import Farewell
 from kmigrate.router.limits import Limits
 from kmigrate.router.nodeids import AddressBook
@@ -28,8 +28,10 @@ from kmigrate.router.read_ahead import Room
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.stand_ins import StandIns
 
-__all__ = ["BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
+__all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
+TARGET = ""
+"""The target, where else a link stands for its source."""
 Buffer = bytes | bytearray | memoryview
 BeginsAnswer = Callable[[], TakePiece | None]
 """Asked when a large answer begins to come: who passes it on in pieces; None: it is awaited whole."""
@@ -116,7 +118,7 @@ class Outside(Protocol):
         """Node id of any broker of a source, −1 while none is known."""
 
     def tells_transactions(self, link: str) -> bool:
-        """Whether a link's source, or the target where `link` is '', answers DescribeTransactions (Kafka ≥ 3.0)."""
+        """Whether a link's source, or TARGET, answers DescribeTransactions (Kafka ≥ 3.0)."""
 
     def source_version(self, link: str, api_key: int) -> int:
         """The highest version of an API that a source speaks, −1 while that is not known."""
@@ -143,10 +145,8 @@ class Outside(Protocol):
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         """Whether the target's log of a partition knows a producer; None where it has not told for some seconds."""
 
-    def join_at_target(
-        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
-    ) -> None:
-        """Put a partition into the transaction of a holder (id, producer id, epoch); `then` is told the code."""
+    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Put a partition into a holder's transaction for a client that may write both; `then` is told the code."""
 
     def find_on_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[int], None]

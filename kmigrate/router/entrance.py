@@ -18,6 +18,7 @@ from kmigrate.router.apis.transactions import (
 )
 from kmigrate.router.core import Core, Edge
 from kmigrate.router.errand import Errand
+from kmigrate.router.late import Holder
 
 __all__ = ["Entrance"]
 
@@ -66,9 +67,19 @@ class Entrance:
     def closed(self) -> None:
         self._gone = True
         self._core.late.left(self)
-        joiners = self._core.late.joiners
-        for name in [name for name, join in joiners.items() if join == self._join]:
-            del joiners[name]
+
+    def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Put a late partition into a transaction of which this connection brings the first batch (B)."""
+
+        def told(frame: bytearray) -> None:
+            code = partition_codes(read_answer(_ADD, frame))[(topic, partition)]
+            if code == Code.NOT_COORDINATOR:
+                self._core.outside.join_at_target(holder, topic, partition, then)
+            else:
+                then(code)
+
+        frame = frame_request(partitions_request(_ADD, holder, {topic: (partition,)}), 0, None)
+        self._edge.to_target([frame], 0, told)
 
     def end_code(self, errand: Errand, code: int) -> int:
         """What the client is told of the cluster's code for an EndTxn (C)."""
@@ -86,7 +97,6 @@ class Entrance:
             self._edge.to_target([errand.frame], errand.head.correlation_id, errand.reply)
             return
         self._core.late.owe(errand.name, self, late)
-        self._core.late.joiners[errand.name] = self._join
         wanted = partitions_of(errand.request)
         rest = {t: left for t, parts in wanted.items() if (left := tuple(i for i in parts if (t, i) not in late))}
         if not rest:
@@ -100,12 +110,3 @@ class Entrance:
         message = partitions_request(type(errand.request), errand.holder, rest)
         frame = frame_request(message, errand.head.correlation_id, errand.head.client_id)
         self._edge.to_target([frame], errand.head.correlation_id, told)
-
-    def _join(self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]) -> None:
-        """A late partition's first batch has come, on whichever connection of the client (B)."""
-
-        def told(frame: bytearray) -> None:
-            then(partition_codes(read_answer(_ADD, frame))[(topic, partition)])
-
-        frame = frame_request(partitions_request(_ADD, holder, {topic: (partition,)}), 0, None)
-        self._edge.to_target([frame], 0, told)

@@ -1,26 +1,31 @@
 """Who holds a transactional id, on both clusters: known from the routing table, or made known at the source.
 
 The pair of identities is written down before it is used. An older holder is known by its epoch at the target, and
-is fenced before the source is touched.
+is fenced before the source is touched. Nobody is taken for a newer one at its word: to make a holder known at the
+source ends the transaction that is open there, so the target is asked first whom it has given the id.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kmigrate.model.records import TransactionRecord
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.router.core import Core
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.apis.transactions import frame_request, read_answer
+from kmigrate.router.core import TARGET, Core
 from kmigrate.router.errand import Errand
 from kmigrate.router.source_talk import SourceTalk
 
 __all__ = ["Holders"]
 
 _INIT = entity(22, 4, "request")
+_DESCRIBE = entity(65, 0, "request")
 _USUAL_TIMEOUT = dt.timedelta(seconds=60)
 """Clients' default of transaction.timeout.ms, for an id that was asked for before there was a mirrored topic."""
 
@@ -31,6 +36,8 @@ class Holders:
 
     core: Core
     talk: SourceTalk
+    _behind: dict[tuple[str, str], list[Callable[[], None]]] = field(default_factory=dict)
+    """By link and transactional id whose holder is being made known: what came meanwhile, and goes on after it."""
 
     def records(self, name: str) -> Mapping[str, TransactionRecord]:
         """The holder of a transactional id at each link's source that knows it."""
@@ -90,6 +97,13 @@ class Holders:
                 served.update(table.siblings.get(link, (link,)))
         return chosen
 
+    def described(self, name: str, head: RequestHead, told: Callable[[Any], None]) -> None:
+        """What the target says of a transactional id, asked in the client's own name; this leads to its coordinator."""
+        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
+        self.talk.edge.to_target(
+            [asked], head.correlation_id, lambda frame: told(read_answer(_DESCRIBE, frame).transaction_states[0])
+        )
+
     def identity(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> TransactionRecord | None:
         """The holder's identities; None where the errand was answered, or goes on (`again`) when they are known."""
         known = self.records(errand.name).get(link)
@@ -100,15 +114,54 @@ class Holders:
                 errand.fail(Code.PRODUCER_FENCED)
                 return None
         if not errand.caught_up:
-            errand.caught_up = True
-            self.core.memory.catch_up(lambda _: again(errand))
-            return None
+            self._catch_up(errand, again)
+        elif (behind := self._behind.get((link, errand.name))) is not None:
+            behind.append(partial(again, errand))
+        else:
+            self._make_known(errand, link, again)
+        return None
 
-        def identified(code: int) -> None:
+    def _catch_up(self, errand: Errand, again: Callable[[Errand], None]) -> None:
+        def read(reached: bool) -> None:
+            if reached:
+                errand.caught_up = True
+                again(errand)
+            else:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        self.core.memory.catch_up(read)
+
+    def _make_known(self, errand: Errand, link: str, again: Callable[[Errand], None]) -> None:
+        """Have the source know the holder that the target names; anybody else is told what a coordinator tells him."""
+        self._behind[(link, errand.name)] = []
+
+        def over(code: int) -> None:
+            behind = self._behind.pop((link, errand.name))
             if code:
                 errand.fail(code)
             else:
                 again(errand)
+            for go_on in behind:
+                go_on()
 
-        self.identify(errand, link, (-1, -1), _USUAL_TIMEOUT, identified)
-        return None
+        def told(state: Any) -> None:
+            code = _judged(state, errand)
+            if code:
+                over(code)
+            else:
+                self.identify(errand, link, (-1, -1), _USUAL_TIMEOUT, over)
+
+        if self.core.outside.tells_transactions(TARGET):
+            self.described(errand.name, errand.head, told)
+        else:
+            over(Code.INVALID_PRODUCER_ID_MAPPING)  # at which clients ask for the id anew, and the target judges that
+
+
+def _judged(state: Any, errand: Errand) -> int:
+    """What a coordinator in this state tells who calls himself the holder."""
+    code = code_of(state.error_code)
+    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and int(state.producer_id) != errand.producer_id):
+        return Code.INVALID_PRODUCER_ID_MAPPING
+    if not code and int(state.producer_epoch) != errand.epoch:
+        return Code.PRODUCER_FENCED
+    return code

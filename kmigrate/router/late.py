@@ -8,8 +8,10 @@ OUT_OF_ORDER_SEQUENCE_NUMBER, at which applications end. Lettered rules:
 
 A  A partition that a holder may have written at the source, and of whose producer the target's log knows nothing, is
    not told to the target's coordinator by AddPartitionsToTxn; the client is told that it is in.
-B  A transactional batch for such a partition waits until the partition is in: its client's own connection to the
-   coordinator says so, or the router itself where another process has that connection. To say it twice is no harm.
+B  A transactional batch for such a partition waits until the partition is in. The connection that brings the batch
+   says so to its own broker, so that the target judges whether this client may write there, under this id. A broker
+   judges that first, and only then whether it is the coordinator: to one that calls itself none the router has it
+   said by its own connections. To say it twice is no harm.
    The first batch goes alone: were it refused with a second one in flight, that one would be let in (W3).
 C  Where nothing else was in it the coordinator has heard of no transaction: an abort that it calls INVALID_TXN_STATE
    has succeeded.
@@ -20,19 +22,17 @@ D  Nothing becomes late once the links are finished. A client that was told befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kmigrate.model.routes import RoutingTable, Serve
 
-__all__ = ["Joiner", "Late", "Written"]
+__all__ = ["Holder", "Late", "Written"]
 
 Written = tuple[str, int, int]
 """Topic, partition, producer id as the client knows it."""
 Holder = tuple[str, int, int]
 """Transactional id, producer id and epoch as the client knows them."""
-Joiner = Callable[[Holder, str, int, Callable[[int], None]], None]
-"""Puts a partition into a holder's transaction at the target, and tells the coordinator's code."""
 _MOST_WRITTEN = 100_000
 """Beyond that all are forgotten, and the target is asked again."""
 
@@ -45,8 +45,6 @@ class Late:
     """Of which producers the target's partitions hold something: these are never late again."""
     owed: dict[str, tuple[object, set[tuple[str, int]]]] = field(default_factory=dict)
     """By transactional id what its client was told of late partitions, by whom, that is not so yet."""
-    joiners: dict[str, Joiner] = field(default_factory=dict)
-    """By transactional id the connection that has told its client of a late partition."""
 
     def holds(self, written: Written) -> None:
         """The target's partition holds something of the producer."""

@@ -164,7 +164,6 @@ class ProduceDesk:
         if plan.key in held.asked or plan.key in self._core.gate.priming:
             return
         held.asked.add(plan.key)
-        core = self._core
 
         def entered(known: bool) -> None:
             self._core.late.entered(plan.transactional_id, *plan.key[:2])
@@ -182,16 +181,17 @@ class ProduceDesk:
             self._advance()
 
         def then(known: bool | None) -> None:
+            if self._held is not held:
+                return  # it waits no more, and what the client sends next may be a login, within which nothing may fall
             if known is None:
                 self._ask_again(plan, held)
             elif known:
                 entered(known=True)
                 self._advance()
             else:
-                join = core.late.joiners.get(plan.transactional_id, core.outside.join_at_target)
-                join(plan.holder, *plan.key[:2], joined)
+                self._transactions.join(plan.holder, *plan.key[:2], joined)
 
-        core.ask_written(*plan.key, then)
+        self._core.ask_written(*plan.key, then)
 
     def _ask_own_id(self) -> None:
         if self._asking_id:

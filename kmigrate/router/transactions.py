@@ -43,13 +43,14 @@ from kmigrate.router.apis.transactions import (
     partitions_of,
     partitions_request,
 )
-from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.core import TARGET, Buffer, Core, Edge
 from kmigrate.router.entrance import Entrance
 from kmigrate.router.errand import Errand
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.holders import Holders
+from kmigrate.router.late import Holder
 from kmigrate.router.source_talk import SourceTalk
-from kmigrate.router.whereabouts import TARGET, Whereabouts
+from kmigrate.router.whereabouts import Whereabouts
 
 __all__ = ["TransactionDesk"]
 
@@ -71,7 +72,7 @@ class TransactionDesk:
         self._follow = follow
         self._talk = SourceTalk(core, edge)
         self._holders = Holders(core, self._talk)
-        self._places = Whereabouts(core, edge, self._holders)
+        self._places = Whereabouts(core, self._holders)
         self._entrance = Entrance(core, edge)
         self._held: list[Errand] = []
         self._gone = False
@@ -104,6 +105,10 @@ class TransactionDesk:
     def look(self, name: str, then: Callable[[], None]) -> None:
         """Find out whether a transactional id has a transaction open at a source (rule D)."""
         self._places.look(name, then)
+
+    def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
+        """Have a partition in a transaction at the target before its first batch (rule F)."""
+        self._entrance.join(holder, topic, partition, then)
 
     # one request
 

@@ -16,15 +16,12 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.begun import Entry
-from kmigrate.router.core import Core, Edge
+from kmigrate.router.core import TARGET, Core
 from kmigrate.router.holders import Holders
 
-__all__ = ["TARGET", "Whereabouts"]
+__all__ = ["Whereabouts"]
 
-TARGET = ""
-"""Where a transaction is that is at no link's source."""
 _DESCRIBE = entity(65, 0, "request")
 _MOST_KNOWN = 16
 """Ids without an open transaction of which a connection knows: a producer has one, and connections of its own.
@@ -38,7 +35,6 @@ class Whereabouts:
     """One client connection's knowledge; which transactions are open the whole router knows (`begun`)."""
 
     core: Core
-    edge: Edge
     holders: Holders
     refused: set[str] = field(default_factory=set)
     """Transactional ids of whose transaction nothing but refusals was seen."""
@@ -150,14 +146,12 @@ class Whereabouts:
         self.holders.talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
 
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
-        def told(frame: bytearray) -> None:
-            state = read_answer(_DESCRIBE, frame).transaction_states[0]
+        def told(state: Any) -> None:
             if not code_of(state.error_code) and state.transaction_state in OPEN_STATES:
                 self.begins_at_target(name)
             then(0)
 
-        asked = frame_request(_DESCRIBE(transactional_ids=(name,)), head.correlation_id, head.client_id)
-        self.edge.to_target([asked], head.correlation_id, told)
+        self.holders.described(name, head, told)
 
     def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
         """Count the id's transaction as open: at these topics, and at the others that it may still reach out to.

@@ -11,13 +11,23 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord
+from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
+from kmigrate.router.apis.transactions import partition_codes, partitions_request
 from kmigrate.sandbox.client_specs import ClientSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.jars import ensure_jars
@@ -249,7 +259,7 @@ def test_records_and_offsets_are_one_transaction_once_what_is_written_is_promote
 def test_a_partition_is_put_into_a_clients_transaction_in_its_name(
     target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """What a router does for a batch whose coordinator another process talks to."""
+    """What a router does for a batch whose broker is not the coordinator."""
     topic, name = unique_name("joined"), unique_name("x")
     make_topic(target, topic)
     producer = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": name}, logger=None)
@@ -273,6 +283,39 @@ def test_a_partition_is_put_into_a_clients_transaction_in_its_name(
 
     asyncio.run(scenario())
     assert stored(target, topic) == [b"one", b"two"]
+
+
+def test_a_broker_calls_itself_no_coordinator_only_to_who_may_write_under_the_id_and_to_the_topic(
+    own_cluster: Callable[..., KafkaCluster], make_topic: MakeTopic
+) -> None:
+    """At which the router puts a partition into the transaction by its own connections."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    fresh = own_cluster(config={"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"})
+    for topic in ("open", "others"):
+        make_topic(fresh, topic)
+    rules = [
+        AclBinding(
+            kind, "others", ResourcePatternType.LITERAL, "User:other", "*", AclOperation.ALL, AclPermissionType.ALLOW
+        )
+        for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID)
+    ]
+    admin = AdminClient({"bootstrap.servers": fresh.bootstrap})
+    for made in admin.create_acls(rules).values():
+        made.result(10)
+    add = entity(24, 3, "request")
+
+    def told(name: str, topic: str) -> int:
+        async def ask() -> int:
+            async with ClusterClient(settings_of("fresh", fresh.bootstrap)) as client:
+                answer = await client.call(partitions_request(add, (name, 1, 0), {topic: (0,)}))
+                return partition_codes(answer)[(topic, 0)]
+
+        return asyncio.run(ask())
+
+    refused = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    wait_until(lambda: told("others", "open") == refused, 10, "the rules to hold")
+    assert told("mine", "others") == Code.TOPIC_AUTHORIZATION_FAILED
+    assert told("mine", "open") == Code.NOT_COORDINATOR, "nobody has asked for the coordinator yet"
 
 
 def test_a_commit_whose_answer_was_lost_at_the_flip_ends_well(

@@ -20,6 +20,7 @@ from kmigrate.router.apis.produce import (
     parse_request,
 )
 from kmigrate.router.core import BeginsAnswer, Buffer, Core, Outcome, StoredBatch
+from kmigrate.router.late import Holder
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.session import Session
 from kmigrate.router.settings import RouterSettings
@@ -147,7 +148,7 @@ class FakeOutside:
     ids: list[Callable[[int], None]] = field(default_factory=list)
     asked: list[tuple[str, int, int, Callable[[bool | None], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
-    joins: list[tuple[tuple[str, int, int], str, int, Callable[[int], None]]] = field(default_factory=list)
+    joins: list[tuple[Holder, str, int, Callable[[int], None]]] = field(default_factory=list)
     stands_at: int = -1
     drains: int = 0
     said: list[str] = field(default_factory=list)
@@ -195,9 +196,7 @@ class FakeOutside:
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         self.asked.append((topic, partition, producer_id, then))
 
-    def join_at_target(
-        self, holder: tuple[str, int, int], topic: str, partition: int, then: Callable[[int], None]
-    ) -> None:
+    def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         self.joins.append((holder, topic, partition, then))
 
     def find_on_source(

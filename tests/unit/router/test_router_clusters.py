@@ -131,6 +131,31 @@ def test_a_target_that_tells_at_last_has_told_all_who_wait() -> None:
     assert _told(target, 5) == [True]
 
 
+@pytest.mark.parametrize("code", [29, 53])
+def test_what_kmigrate_itself_may_not_join_is_told_to_no_client_which_may_and_waits(
+    code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuses(*_: Any) -> int:
+        return code
+
+    async def scenario() -> int:
+        tasks = TaskOwner(lambda _: None)
+        made = Clusters(cast("ClusterClient", _Target(away=0)), cast("Any", None), tasks, lambda: None, lambda: None)
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        made.join_at_target(("till", 50, 3), "t", 0, told.set_result)
+        async with asyncio.timeout(20):
+            code = await told
+        await tasks.close()
+        return code
+
+    monkeypatch.setattr(clusters, "add_partition", refuses)
+    monkeypatch.setattr(clusters, "_UNTIL_GRANTED_S", 0.001)
+    assert asyncio.run(scenario()) == 15
+    assert [record.getMessage() for record in caplog.records] == [
+        "transactional id till: kmigrate may not write it, or t, at the target"
+    ]
+
+
 def _link(uuid: str) -> Any:
     """A state with link l, of those that have had this name."""
     link = LinkRecord("l", uuid, ClusterRef(f"source of {uuid}", "a:1"), ClusterRef("target", "b:1", "B"), 1)

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.frames import peek_request
-from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.apis.transactions import partitions_of
 from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import FakeEdge, route
 from tests.unit.router.test_router_transactions import ADD, END, NAME, OFFSETS, Desk, T
 
-FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH, LOADING = 90, 51, 48, 47, 14
+FENCED, BUSY, NOTHING_OPEN, OLD_EPOCH, LOADING, NOT_COORDINATOR, NOT_ALLOWED = 90, 51, 48, 47, 14, 16, 53
 
 
 def promoted(*topics: str, knows: bool = False) -> Desk:
@@ -110,22 +108,24 @@ def test_positions_alone_are_a_transaction() -> None:
     assert desk.asked(ADD, OFFSETS, END) == [("target", OFFSETS), ("target", END)]
 
 
-def test_the_connection_to_the_coordinator_joins_for_the_one_that_writes() -> None:
+def test_the_target_judges_whether_who_brings_a_batch_may_put_its_partition_into_the_transaction() -> None:
+    """It is asked on the connection that the batch came by, and nothing is said in anybody else's name."""
     desk = promoted()
     desk.add("t")
     stage, coordinator = desk.stage, desk.stage.edge
     stage.edge = FakeEdge()
     stage.session = Session(stage.core, stage.edge)
+    desk.codes["target", ADD] = NOT_ALLOWED
     assert desk.produce("t", sequence=7) is None
     desk.hears()
-    assert (len(coordinator.sent), stage.edge.sent) == (1, [])
-    desk._answer(coordinator.sent.pop())
     assert desk.asked(ADD) == [("target", ADD)]
-    assert [peek_request(sent.frame).api_key for sent in stage.edge.sent] == [PRODUCE]
+    assert (coordinator.sent, stage.outside.joins) == ([], [])
+    assert [error for _, parts in stage.told() for _, _, error in parts] == [NOT_ALLOWED]
 
 
-def test_a_batch_whose_coordinator_is_known_to_another_process_is_joined_by_the_router() -> None:
+def test_a_broker_that_is_not_the_coordinator_has_judged_so_the_router_joins_by_its_own_connections() -> None:
     desk = promoted()
+    desk.codes["target", ADD] = NOT_COORDINATOR
     assert desk.produce("t", sequence=7) is None
     desk.hears()
     ((holder, topic, partition, then),) = desk.stage.outside.joins
@@ -134,24 +134,27 @@ def test_a_batch_whose_coordinator_is_known_to_another_process_is_joined_by_the_
     assert len(desk.stage.edge.sent) == 1
 
 
-def test_a_connection_that_ends_joins_nothing_any_more() -> None:
+def test_for_a_batch_that_waits_no_more_nothing_is_joined() -> None:
+    """What its client sends next may be a login, within which nothing else may fall (KIP-368)."""
     desk = promoted()
-    desk.add("t")
-    assert NAME in desk.stage.core.late.joiners
-    desk.stage.session.closed()
-    assert desk.stage.core.late.joiners == {}
+    desk.produce("t", sequence=7)
+    desk.stage.edge.clock = desk.stage.edge.wakes[-1]
+    desk.stage.session.advance()
+    desk.hears()
+    assert desk.asked(ADD) == []
 
 
 def test_a_coordinator_that_is_busy_is_asked_again() -> None:
     desk = promoted()
+    desk.codes["target", ADD] = BUSY
     assert desk.produce("t", sequence=7) is None
     desk.hears()
-    desk.stage.outside.joins.pop()[3](BUSY)
     assert desk.stage.edge.sent == []
+    desk.codes.clear()
     desk.stage.edge.clock = desk.stage.edge.wakes[-1]
     desk.stage.session.advance()
     desk.hears()
-    desk.stage.outside.joins.pop()[3](0)
+    assert desk.asked(ADD) == [("target", ADD)] * 2
     assert len(desk.stage.edge.sent) == 1
 
 
@@ -173,12 +176,12 @@ def test_a_first_batch_that_waits_asks_again_where_the_target_does_not_tell() ->
     assert len(desk.stage.edge.sent) == 1
 
 
-@pytest.mark.parametrize(("code", "told"), [(FENCED, OLD_EPOCH), (OLD_EPOCH, OLD_EPOCH), (53, 53)])
+@pytest.mark.parametrize(("code", "told"), [(FENCED, OLD_EPOCH), (OLD_EPOCH, OLD_EPOCH), (NOT_ALLOWED, NOT_ALLOWED)])
 def test_what_the_coordinator_refuses_is_told_to_who_writes(code: int, told: int) -> None:
     desk = promoted()
+    desk.codes["target", ADD] = code
     desk.produce("t", sequence=7)
     desk.hears()
-    desk.stage.outside.joins.pop()[3](code)
     assert [error for _, parts in desk.stage.told() for _, _, error in parts] == [told]
 
 
@@ -192,7 +195,6 @@ def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() 
     assert [error for _, parts in desk.stage.told() for _, _, error in parts] == [6, 6]
     desk.produce("t", sequence=7)
     desk.hears()
-    desk.stage.outside.joins.pop()[3](0)
     desk.stage.edge.sent.pop().answer()
     assert desk.produce("t", sequence=8) is not None
 

@@ -46,6 +46,8 @@ class Desk:
         """What clusters answer, by where and API key; 0 where nothing is said."""
         self.open: dict[str, tuple[str, ...]] = {}
         """Topics of the open transaction that DescribeTransactions tells, by where."""
+        self.holders: dict[str, tuple[int, int]] = {"target": T, "source": S}
+        """Producer id and epoch of the id's newest holder, by where."""
         self.lost: set[tuple[str, int]] = set()
         self.target_knows: bool | None = True
         """Whether the target's logs hold something of the producer; None while they do not tell."""
@@ -116,24 +118,28 @@ class Desk:
                 error_code=code,
                 transactional_id=NAME,
                 transaction_state="Ongoing" if where in self.open else "Empty",
+                producer_id=self.holders[where][0],
+                producer_epoch=self.holders[where][1],
                 topics=topics,
                 transaction_start_time=dt.datetime.fromtimestamp(1, dt.UTC),
             )
             return blank(kind, transaction_states=(state,))
-        number, epoch = {"target": T, "source": S}[where]
+        number, epoch = self.holders[where]
         return blank(kind, error_code=code, node_id=2, host="h", port=1, producer_id=number, producer_epoch=epoch)
 
     def init(self, **values: Any) -> int:
         answer = self.says(INIT, transactional_id=NAME, producer_id=-1, producer_epoch=-1, **values)
         return code_of(answer.error_code)
 
-    def add(self, *topics: str, epoch: int = T[1], version: int = 3) -> dict[str, int] | None:
+    def add(
+        self, *topics: str, producer_id: int = T[0], epoch: int = T[1], version: int = 3
+    ) -> dict[str, int] | None:
         kind = element(entity(ADD, version, "request"), "v3_and_below_topics")
         answer = self.says(
             ADD,
             version,
             v3_and_below_transactional_id=NAME,
-            v3_and_below_producer_id=T[0],
+            v3_and_below_producer_id=producer_id,
             v3_and_below_producer_epoch=epoch,
             v3_and_below_topics=tuple(kind(name=topic, partitions=(0,)) for topic in topics),
         )
@@ -237,7 +243,7 @@ def test_a_client_without_rights_at_the_source_may_still_write_what_is_not_mirro
 
 
 def test_a_source_that_is_away_stops_nobody_but_its_own_writers() -> None:
-    desk = forwarded(known=False)
+    desk = forwarded(known=False, tells=True)
     desk.lost |= {("source", FIND), ("source", INIT)}
     assert desk.init() == 0
     assert desk.add("free") == {"free": 0}
@@ -330,10 +336,87 @@ def test_an_older_holder_is_fenced_without_asking_the_source(version: int, code:
 
 
 def test_a_holder_that_the_source_does_not_know_yet_is_made_known_there() -> None:
-    desk = forwarded(known=False)
+    desk = forwarded(known=False, tells=True)
     assert desk.add("t") == {"t": 0}
     assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD), ("source", ADD)]
     assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
+
+
+@pytest.mark.parametrize(("number", "epoch"), [(T[0], T[1] + 1), (T[0] + 1, 0)])
+def test_a_holder_that_is_newer_than_the_record_by_the_targets_word_is_made_known_at_the_source(
+    number: int, epoch: int
+) -> None:
+    """It came while nothing was mirrored."""
+    desk = forwarded(tells=True)
+    desk.holders |= {"target": (number, epoch), "source": (S[0], S[1] + 1)}
+    assert desk.add("t", producer_id=number, epoch=epoch) == {"t": 0}
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord(
+        "l", NAME, number, epoch, S[0], S[1] + 1, ("t",)
+    )
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("number", "epoch", "code"), [(T[0] - 1, 32_765, 49), (T[0] + 1, 0, 49), (T[0], 32_767, 90)]
+)
+def test_whom_the_target_does_not_call_the_holder_is_told_so_and_ends_nothing_at_the_source(
+    number: int, epoch: int, code: int, known: bool
+) -> None:
+    desk = forwarded(known=known, tells=True)
+    records = dict(desk.stage.memory.records)
+    assert desk.add("t", producer_id=number, epoch=epoch) == {"t": code}
+    assert desk.asked(INIT, ADD) == []
+    assert desk.stage.memory.records == records
+    assert desk.add("t") == {"t": 0}
+
+
+def test_an_end_in_the_name_of_who_is_no_holder_leaves_the_open_transaction_as_it_is() -> None:
+    desk = forwarded(tells=True)
+    desk.add("t")
+    assert desk.end(epoch=T[1] + 1) == 90
+    assert desk.asked(INIT, END) == []
+    assert in_flight(desk) == 1
+
+
+@pytest.mark.parametrize(("code", "told"), [(53, 53), (16, 16), (14, 14), (105, 49)])
+def test_what_keeps_the_target_from_telling_the_holder_is_told(code: int, told: int) -> None:
+    desk = forwarded(known=False, tells=True)
+    desk.codes["target", DESCRIBE] = code
+    assert desk.add("t") == {"t": told}
+    assert desk.asked(INIT) == []
+
+
+def test_where_the_target_cannot_tell_the_holder_the_client_asks_for_the_id_anew() -> None:
+    desk = forwarded(known=False)
+    assert desk.add("t") == {"t": 49}
+    assert desk.asked(INIT) == []
+    assert desk.init() == 0
+    assert desk.add("t") == {"t": 0}
+
+
+def test_nobody_is_made_known_at_the_source_while_what_others_have_written_cannot_be_read() -> None:
+    desk = forwarded(known=False, tells=True)
+    desk.stage.memory.reach = False
+    assert desk.add("t") == {"t": 14}
+    assert desk.asked(INIT) == []
+
+
+def test_requests_that_come_together_have_their_holder_made_known_once() -> None:
+    """Librdkafka asks for several partitions at once; the source would end what the first of them has begun."""
+    desk = forwarded(known=False, tells=True)
+    kind = element(entity(ADD, 3, "request"), "v3_and_below_topics")
+    for correlation, partition in enumerate((0, 1)):
+        message = blank(
+            entity(ADD, 3, "request"),
+            v3_and_below_transactional_id=NAME,
+            v3_and_below_producer_id=T[0],
+            v3_and_below_producer_epoch=T[1],
+            v3_and_below_topics=(kind(name="t", partitions=(partition,)),),
+        )
+        desk.stage.session.frame(bytearray(frame_request(message, correlation, "c")))
+    desk.hears()
+    assert len(desk.stage.edge.replies) == 2
+    assert desk.asked(INIT, ADD) == [("source", INIT), *[("source", ADD)] * 4]
 
 
 def test_identities_that_two_routers_tell_in_any_order_end_as_the_newest_of_both_clusters() -> None:
