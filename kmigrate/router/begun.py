@@ -41,10 +41,13 @@ class AtTarget:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One open transaction: its holder's epoch as the client knows it, the topic keys it may write, what is asked."""
+    """One open transaction: its holder's epoch as the client knows it, what it may write, what is asked."""
 
     epoch: int
     keys: set[str] = field(default_factory=set)
+    """Of topics, at which it counts."""
+    groups: set[str] = field(default_factory=set)
+    """Whose positions it may commit also while they are frozen: it was said to be open before they were."""
     asking: int = 0
     """Requests to the source on their way: while there are any, what the source says is open may be old."""
     asked: int = 0
@@ -70,9 +73,10 @@ class Begun:
     forwards: Forwards
     entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
 
-    def enter(self, link: str, name: str, epoch: int, keys: Collection[str]) -> Entry:
+    def enter(self, link: str, name: str, epoch: int, keys: Collection[str], groups: Collection[str] = ()) -> Entry:
         entry = self.entries.setdefault((link, name), Entry(epoch))
         entry.epoch = max(entry.epoch, epoch)
+        entry.groups.update(groups)
         for key in set(keys) - entry.keys:
             entry.keys.add(key)
             self.forwards.enter(key)
@@ -85,6 +89,11 @@ class Begun:
         """Whether an open transaction counts at a topic already, so that a fence there waits for it."""
         entry = self.entries.get((link, name))
         return entry is not None and key in entry.keys
+
+    def may_commit(self, link: str, name: str, group: str) -> bool:
+        """Whether an open transaction was said to be one of a group's before that was frozen."""
+        entry = self.entries.get((link, name))
+        return entry is not None and group in entry.groups
 
     def any_at(self, key: str) -> bool:
         """Whether a transaction is open that may write the topic."""

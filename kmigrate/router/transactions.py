@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.frames import RequestHead
@@ -307,7 +307,7 @@ class TransactionDesk:
         group, at = str(errand.request.group_id), self._places.open_at(errand.name)
         route = self._core.table.followed.get(group)
         held = route is None and group in self._core.table.held_groups
-        frozen = route is not None and route.frozen and not self._may_end(errand, group, route.link)
+        frozen = route is not None and self._frozen(errand, group, route)
         if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
@@ -352,7 +352,7 @@ class TransactionDesk:
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
         late = route is None and self._core.begun.where(errand.name) is not None
-        if late or (route is not None and route.frozen and not self._may_end(errand, group, route.link)):
+        if late or (route is not None and self._frozen(errand, group, route)):
             # It began before the group's members joined anew: to be aborted, and done again from where the group is.
             errand.fail(Code.ILLEGAL_GENERATION)
         elif route is not None:
@@ -362,10 +362,8 @@ class TransactionDesk:
         else:
             self._pass(errand)
 
-    def _may_end(self, errand: Errand, group: str, link: str) -> bool:
-        """Whether a transaction is open that the freeze of its group waits for (`Core.group_words`)."""
-        record = self._holders.records(errand.name).get(link)
-        return record is not None and group in record.groups and self._core.begun.is_open(link, errand.name)
+    def _frozen(self, errand: Errand, group: str, route: GroupRoute) -> bool:
+        return route.frozen and not self._core.begun.may_commit(route.link, errand.name, group)
 
     def _commit_at_source(self, errand: Errand, link: str, group: str) -> None:
         record = self._holders.records(errand.name).get(link)

@@ -154,16 +154,20 @@ class Whereabouts:
         self.holders.described(name, head, told)
 
     def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
-        """Count the id's transaction as open: at these topics, and at the others that it may still reach out to.
+        """Count the id's transaction as open: at these topics, and at other topics and groups that it may reach yet.
 
         Its record says which: they are promoted together, so were one of them fenced without it, fence and transaction
-        would wait for each other. One that is fenced already may have been said to be drained, and is not reached; and
-        of a topic that the record does not name nobody else knows: nothing of the transaction is written there yet.
+        would wait for each other. One that is fenced or frozen already may have been said to be drained, and is not
+        reached; and of a topic that the record does not name nobody else knows: nothing of the transaction is written
+        there yet.
         """
         routes = self.core.table.topics
         record = self.holders.records(name).get(link)
-        coupled = {topic for topic in (record.topics if record is not None else ()) if topic in routes}
+        topics_known, groups_known = (record.topics, record.groups) if record is not None else ((), ())
+        coupled = {topic for topic in topics_known if topic in routes}
         begun = set(topics)
         written = {topic for topic in coupled if topic in begun or routes[topic].serve is Serve.FORWARD}
         keys = {routes[topic].key for topic in written if routes[topic].link == link}
-        return self.core.begun.enter(link, name, epoch, keys)
+        followed = self.core.table.followed
+        groups = {group for group in groups_known if group in followed and not followed[group].frozen}
+        return self.core.begun.enter(link, name, epoch, keys, groups)

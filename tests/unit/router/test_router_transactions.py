@@ -502,6 +502,23 @@ def test_under_a_freeze_an_open_transaction_of_a_group_ends_and_no_new_one_begin
     assert desk.add("t") is None
 
 
+def test_a_group_that_is_frozen_while_the_source_agrees_to_its_first_positions_is_not_reached() -> None:
+    """The router has said by then that nothing of it is on its way."""
+    desk = forwarded()
+    follows(desk)
+    desk.add("t")
+    remember = desk.stage.memory.remember
+
+    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        follows(desk, frozen=True)
+        assert desk.stage.core.group_words()["g"].in_flight == 0
+        remember(record, then)
+
+    desk.stage.memory.remember = late  # type: ignore[method-assign]
+    assert desk.offsets("g") is None
+    assert desk.asked(OFFSETS) == [("source", OFFSETS)]
+
+
 def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None:
     desk = forwarded(tells=True)
     desk.open["source"] = ("t", "not mirrored")
