@@ -18,11 +18,21 @@ from kmigrate.protocol.api import element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 
-__all__ = ["OpenTransaction", "add_partition", "begin_and_abort", "last_begun", "open_topics", "open_transactions"]
+__all__ = [
+    "OpenTransaction",
+    "add_partition",
+    "begin_and_abort",
+    "last_begun",
+    "listed_ids",
+    "open_topics",
+    "open_transactions",
+]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
 _OF_TRANSACTIONS = 1
 _NOBODYS_GROUP = "__kmigrate_nobody"
+_GONE = "Dead"
+"""State of an id that its coordinator is about to forget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +121,24 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
     return found
 
 
+async def listed_ids(client: ClusterClient) -> set[str]:
+    """Transactional ids that a cluster knows and names to us, by one question to each broker.
+
+    Of others it may know, too: before Kafka 3.0 it names none, later none without DESCRIBE on it, and none that moves.
+    """
+    if _LIST_TRANSACTIONS not in await _apis(client):
+        return set()
+    if not client.metadata.brokers:
+        await client.refresh([])
+    listing = entity(_LIST_TRANSACTIONS, 0, "request")
+    found: set[str] = set()
+    for node in sorted(client.metadata.brokers):
+        listed = await client.call(listing(state_filters=(), producer_id_filters=()), node)
+        told = listed.transaction_states
+        found.update(str(each.transactional_id) for each in told if str(each.transaction_state) != _GONE)
+    return found
+
+
 async def last_begun(client: ClusterClient, name: str) -> int | None:
     """When a transactional id began its last transaction, ms since the epoch; None where the cluster knows no such id.
 
@@ -128,7 +156,7 @@ async def last_begun(client: ClusterClient, name: str) -> int | None:
         raise
     state = (await client.call(describing(transactional_ids=(name,)), node)).transaction_states[0]
     code = code_of(state.error_code)
-    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(state.transaction_state) == "Dead"):
+    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(state.transaction_state) == _GONE):
         return None
     if code:
         raise Unreachable("transactions-unknown", f"{name}: DescribeTransactions answered {row(code).name}")

@@ -19,13 +19,17 @@ def unit_of(
     """The other topics and the other groups of their unit, each with a transactional id that couples it."""
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
     unit = (set(topics), set(groups))
-    left = list(transactions)
-    while near := [t for t in left if not (unit[0].isdisjoint(t.topics) and unit[1].isdisjoint(t.groups))]:
+    left = [t for t in transactions if len(t.topics) + len(t.groups) > 1]
+
+    def touches(transaction: TransactionRecord) -> bool:
+        return not (unit[0].isdisjoint(transaction.topics) and unit[1].isdisjoint(transaction.groups))
+
+    while near := [t for t in left if touches(t)]:
+        left = [t for t in left if not touches(t)]
         for transaction in near:
             for each, known, names in zip(found, unit, (transaction.topics, transaction.groups), strict=True):
                 each.update({name: transaction.name for name in names if name not in known})
                 known.update(names)
-            left.remove(transaction)
     return found
 
 

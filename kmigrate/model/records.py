@@ -396,9 +396,9 @@ class TransactionRecord:
     source_id: int
     source_epoch: int
     topics: tuple[str, ...] = ()
-    """Mirrored topics that were written under this id: they are coupled, and promoted together."""
+    """Mirrored topics that its source lets this id write in transactions: they are coupled, and promoted together."""
     groups: tuple[str, ...] = ()
-    """Groups whose positions were committed under this id at the source: they are promoted with those topics."""
+    """Groups for which its source lets it commit positions in transactions: they are promoted with those topics."""
 
     @property
     def key(self) -> str:
@@ -430,6 +430,10 @@ class RouterRecord:
         return f"router/{self.name}"
 
 
+_MOST_STRAYS = 100
+"""Instances of one name; a seal names them all, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class StrayRecord:
     """Instances of a router that left without a word: each may live, or bytes of it be under way (V2).
@@ -441,10 +445,18 @@ class StrayRecord:
     name: str
     host: str
     instances: tuple[str, ...]
+    """The oldest of very many are not named: the record's own key stands for them, which no instance takes off."""
 
     @property
     def key(self) -> str:
         return f"stray/{self.name}"
+
+    def joined(self, instance: str) -> StrayRecord:
+        """With one more, and no larger than a record may be where a router dies again and again."""
+        known = tuple(dict.fromkeys((*self.instances, instance)))
+        if len(known) > _MOST_STRAYS:
+            known = (self.key, *known[1 - _MOST_STRAYS :])
+        return dataclasses.replace(self, instances=known)
 
     def without(self, instance: str) -> StrayRecord | None:
         """What is left once an instance has ended with a word; None where nothing is."""

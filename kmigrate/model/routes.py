@@ -8,7 +8,7 @@ an older table is in flight.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -152,10 +152,31 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
     )
 
 
-def _group_route(record: GroupRecord, transactions: Iterable[TransactionRecord]) -> GroupRoute:
+class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
+    """Looked up in the state when they are asked for: there may be 100,000, and a table is made at each change."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._links = tuple(link.name for link in state.links())
+
+    def __getitem__(self, name: str) -> Mapping[str, TransactionRecord]:
+        found = {link: known for link in self._links if (known := self._state.transaction(link, name)) is not None}
+        if not found:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(transaction.name for transaction in self._state.transactions()))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _group_route(state: State, record: GroupRecord) -> GroupRoute:
     """Of a group whose positions go into transactions nobody joins anew: what these have not committed is aborted."""
-    transactional = any(t.link == record.link and record.group in t.groups for t in transactions)
-    gathering = record.phase is GroupPhase.PROMOTING and (record.frozen or not transactional)
+    gathering = record.phase is GroupPhase.PROMOTING and (
+        record.frozen or not any(record.group in t.groups for t in state.transactions(record.link))
+    )
     return GroupRoute(record.link, gathering, record.frozen)
 
 
@@ -183,16 +204,13 @@ def routing_table(state: State) -> RoutingTable:
             topics[record.topic] = _route(state, link, record)
     waiting = [r for r in state.groups() if r.phase is not GroupPhase.PROMOTED]
     held = frozenset(r.group for r in waiting if r.mode is GroupMode.HOLD or r.frozen)
-    followed = {r.group: _group_route(r, state.transactions()) for r in waiting if r.mode is GroupMode.FOLLOW}
-    transactions: dict[str, dict[str, TransactionRecord]] = {}
-    for transaction in state.transactions():
-        transactions.setdefault(transaction.name, {})[transaction.link] = transaction
+    followed = {r.group: _group_route(state, r) for r in waiting if r.mode is GroupMode.FOLLOW}
     mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})
     return RoutingTable(
         state.epoch,
         topics,
         held,
-        transactions,
+        _Transactions(state),
         tuple(mirroring),
         _siblings(state, mirroring),
         finished(state),

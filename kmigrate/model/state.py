@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from functools import cached_property
+from itertools import chain
+from typing import TypeVar
 
 from kmigrate.model.records import (
     AssignmentRecord,
@@ -25,7 +27,69 @@ from kmigrate.model.records import (
     verified_key,
 )
 
-__all__ = ["State"]
+__all__ = ["Records", "State"]
+
+_BUCKETS = 256
+"""With 100,000 transactional ids a bucket has 400."""
+_R = TypeVar("_R", bound=Record)
+
+
+class _Kind:
+    """All live records whose keys begin with one word, spread over buckets; a value."""
+
+    def __init__(self, buckets: tuple[Mapping[str, Record], ...] = ({},) * _BUCKETS) -> None:
+        self.buckets = buckets
+
+    def bucket(self, key: str) -> Mapping[str, Record]:
+        return self.buckets[hash(key) % _BUCKETS]
+
+    def put(self, key: str, record: Record | None) -> _Kind:
+        place = hash(key) % _BUCKETS
+        bucket = dict(self.buckets[place])
+        if record is None:
+            bucket.pop(key, None)
+        else:
+            bucket[key] = record
+        return _Kind((*self.buckets[:place], bucket, *self.buckets[place + 1 :]))
+
+    @cached_property
+    def in_order(self) -> tuple[Record, ...]:
+        """In the order of their keys."""
+        return tuple(self.bucket(key)[key] for key in sorted(chain.from_iterable(self.buckets)))
+
+
+class Records(Mapping[str, Record]):
+    """Live records by key, a value: `put` makes the next one, which shares with it all but one bucket.
+
+    So one more record costs some microseconds, however many there are; and what is read of a kind is put in order once,
+    until a record of that kind changes.
+    """
+
+    __slots__ = ("_kinds",)
+
+    def __init__(self, kinds: Mapping[str, _Kind] | None = None) -> None:
+        self._kinds = kinds or {}
+
+    def put(self, key: str, record: Record | None) -> Records:
+        """These with one more record; None takes one out."""
+        word = key.partition("/")[0]
+        return Records({**self._kinds, word: self._kinds.get(word, _NONE).put(key, record)})
+
+    def of(self, word: str, kind: type[_R]) -> Iterator[_R]:
+        """All of a kind, whose keys begin with a word, in the order of their keys."""
+        return (record for record in self._kinds.get(word, _NONE).in_order if isinstance(record, kind))
+
+    def __getitem__(self, key: str) -> Record:
+        return self._kinds.get(key.partition("/")[0], _NONE).bucket(key)[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(bucket for kind in self._kinds.values() for bucket in kind.buckets)
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for kind in self._kinds.values() for bucket in kind.buckets)
+
+
+_NONE = _Kind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +97,21 @@ class State:
     """All live records by key; `epoch` is the offset of the newest record folded in, −1 for none."""
 
     epoch: int = -1
-    records: Mapping[str, Record] = field(default_factory=lambda: MappingProxyType({}))
+    records: Records = field(default_factory=Records)
 
     def with_record(self, key: str, record: Record | None, epoch: int) -> State:
         """The state after one more record; None is a tombstone."""
-        records = dict(self.records)
-        if record is None:
-            records.pop(key, None)
-        else:
-            records[key] = record
-        return State(epoch, MappingProxyType(records))
+        return State(epoch, self.records.put(key, record))
 
     def links(self) -> list[LinkRecord]:
-        return sorted((r for r in self.records.values() if isinstance(r, LinkRecord)), key=lambda r: r.name)
+        return list(self.records.of("link", LinkRecord))
 
     def link(self, name: str) -> LinkRecord | None:
         found = self.records.get(link_key(name))
         return found if isinstance(found, LinkRecord) else None
 
     def topics(self, link: str | None = None) -> list[TopicRecord]:
-        return sorted(
-            (r for r in self.records.values() if isinstance(r, TopicRecord) and link in (None, r.link)),
-            key=lambda r: (r.link, r.topic),
-        )
+        return [r for r in self.records.of("topic", TopicRecord) if link in (None, r.link)]
 
     def topic(self, link: str, topic: str) -> TopicRecord | None:
         found = self.records.get(topic_key(link, topic))
@@ -63,13 +119,10 @@ class State:
 
     def topic_owner(self, topic: str) -> TopicRecord | None:
         """The record of a target topic, whichever link owns it (one at most: AL-12, MM-20)."""
-        return next((r for r in self.records.values() if isinstance(r, TopicRecord) and r.topic == topic), None)
+        return next((r for r in self.records.of("topic", TopicRecord) if r.topic == topic), None)
 
     def groups(self, link: str | None = None) -> list[GroupRecord]:
-        return sorted(
-            (r for r in self.records.values() if isinstance(r, GroupRecord) and link in (None, r.link)),
-            key=lambda r: (r.link, r.group),
-        )
+        return [r for r in self.records.of("group", GroupRecord) if link in (None, r.link)]
 
     def group(self, link: str, group: str) -> GroupRecord | None:
         found = self.records.get(group_key(link, group))
@@ -77,27 +130,24 @@ class State:
 
     def group_owner(self, group: str) -> GroupRecord | None:
         """The record of a group, whichever link owns it: one at most, since it is one group at the target."""
-        return next((r for r in self.records.values() if isinstance(r, GroupRecord) and r.group == group), None)
+        return next((r for r in self.records.of("group", GroupRecord) if r.group == group), None)
 
     def verified(self, link: str, topic: str) -> VerifiedRecord | None:
         found = self.records.get(verified_key(link, topic))
         return found if isinstance(found, VerifiedRecord) else None
 
     def transactions(self, link: str | None = None) -> list[TransactionRecord]:
-        return sorted(
-            (r for r in self.records.values() if isinstance(r, TransactionRecord) and link in (None, r.link)),
-            key=lambda r: (r.link, r.name),
-        )
+        return [r for r in self.records.of("transaction", TransactionRecord) if link in (None, r.link)]
 
     def transaction(self, link: str, name: str) -> TransactionRecord | None:
         found = self.records.get(transaction_key(link, name))
         return found if isinstance(found, TransactionRecord) else None
 
     def routers(self) -> list[RouterRecord]:
-        return sorted((r for r in self.records.values() if isinstance(r, RouterRecord)), key=lambda r: r.name)
+        return list(self.records.of("router", RouterRecord))
 
     def strays(self) -> list[StrayRecord]:
-        return sorted((r for r in self.records.values() if isinstance(r, StrayRecord)), key=lambda r: r.name)
+        return list(self.records.of("stray", StrayRecord))
 
     def stray(self, name: str) -> StrayRecord | None:
         found = self.records.get(f"stray/{name}")
@@ -107,7 +157,7 @@ class State:
         """What is written of a router before another takes its place or it is forgotten."""
         known = self.stray(left.name)
         before = known.instances if known is not None else ()
-        return StrayRecord(left.name, left.host, tuple(dict.fromkeys((*before, left.instance))))
+        return StrayRecord(left.name, left.host, before).joined(left.instance)
 
     def lease(self, what: str) -> LeaseRecord | None:
         found = self.records.get(f"lease/{what}")
@@ -118,6 +168,4 @@ class State:
         return found if isinstance(found, AssignmentRecord) else None
 
     def barriers(self, link: str, topic: str) -> Iterator[BarrierRecord]:
-        for record in self.records.values():
-            if isinstance(record, BarrierRecord) and (record.link, record.topic) == (link, topic):
-                yield record
+        return (r for r in self.records.of("barrier", BarrierRecord) if (r.link, r.topic) == (link, topic))

@@ -16,7 +16,7 @@ from kmigrate.model.door import Identity
 from kmigrate.model.records import GroupWord, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.protocol.frames import TakePiece
-from kmigrate.router.begun import Begun
+from kmigrate.router.begun import AtTarget, Begun
 from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
@@ -195,6 +195,7 @@ class Core:
     fenced: frozenset[str] = field(init=False)
     """Keys of the topics of which is told what is not resolved."""
     begun: Begun = field(init=False)
+    at_target: AtTarget = field(default_factory=AtTarget)
     followers: Followers = field(default_factory=Followers)
     held: HeldGroups = field(default_factory=HeldGroups)
     late: Late = field(default_factory=Late)
@@ -265,7 +266,7 @@ class Core:
 
         def told(known: bool | None) -> None:
             if known:
-                self.late.written.add((topic, partition, producer_id))
+                self.late.holds((topic, partition, producer_id))
             then(known)
 
         self.outside.ask_target(topic, partition, producer_id, told)

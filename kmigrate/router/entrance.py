@@ -59,8 +59,14 @@ class Entrance:
         for key in sorted(asked):
             self._core.ask_written(*key, errand.producer_id, partial(told, key))
 
+    @property
+    def owes(self) -> bool:
+        """Whether its client was told of a late partition that is not in yet (D)."""
+        return self._core.late.owes(self)
+
     def closed(self) -> None:
         self._gone = True
+        self._core.late.left(self)
 
     def join(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         """Put a late partition into a transaction of which this connection brings the first batch (B)."""
@@ -84,12 +90,13 @@ class Entrance:
         return 0 if any(self._core.late.carried_over(table, errand.holder, topic) for topic in topics) else code
 
     def _without(self, late: Collection[tuple[str, int]], errand: Errand) -> None:
-        """Pass on what is not late, and tell the client that all is in."""
+        """Pass on what is not late, and tell the client that all is in (A, D)."""
         if self._gone:
             return
-        if not late:
+        if not late or self._core.table.finished:
             self._edge.to_target([errand.frame], errand.head.correlation_id, errand.reply)
             return
+        self._core.late.owe(errand.name, self, late)
         wanted = partitions_of(errand.request)
         rest = {t: left for t, parts in wanted.items() if (left := tuple(i for i in parts if (t, i) not in late))}
         if not rest:

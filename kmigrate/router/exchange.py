@@ -109,7 +109,7 @@ class Exchange:
     def _to_target(self, plans: list[Plan], frame: bytearray) -> None:
         request, primes = self._request, [plan for plan in plans if plan.move is Move.PRIME]
         for plan in primes:
-            self._core.gate.prime(plan.key)
+            self._core.gate.prime(plan.key, self._edge)
         for plan in plans:
             self._judge.leaves(plan)
         silent = request.acks == 0 and not primes
@@ -143,12 +143,6 @@ class Exchange:
             self._take(part, answers, throttle)
         if primes:
             self._core.wake()
-
-    def lost(self) -> None:
-        """The client's connection is gone: whatever primes will never be known."""
-        for plan in self._plans:
-            if plan.move is Move.PRIME:
-                self._core.gate.settled(plan.key, accepted=False)
 
     # to the source
 

@@ -57,6 +57,8 @@ __all__ = ["FollowDesk"]
 
 _BEAT_S = 1.0
 """Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
+_MOST_MEMBERS = 16
+"""Of whom a connection remembers the generation: a member has connections of its own."""
 _FIND_COORDINATOR = entity(10, 3, "request")
 _HEARTBEAT = entity(HEARTBEAT, 0, "request")
 _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
@@ -99,7 +101,7 @@ class FollowDesk:
         """Joins that are not answered to the client."""
         self._syncs: list[_Word] = []
         self._generations: dict[tuple[str, str], int] = {}
-        """The newest generation that each member of a group has named."""
+        """The newest generation that the source has taken each member of a group for."""
         self._beat_at = float("inf")
         self._gone = False
 
@@ -181,8 +183,6 @@ class FollowDesk:
 
     def _take(self, word: _Word) -> None:
         key = word.head.api_key
-        if key in (HEARTBEAT, SYNC_GROUP):
-            self._generations[(word.group, word.member_id)] = int(word.request.generation_id)
         if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
         elif key == JOIN_GROUP:
@@ -211,6 +211,16 @@ class FollowDesk:
             word.fail(Code.REBALANCE_IN_PROGRESS)
         else:
             word.told(answer)
+
+    def _heard(self, group: str, member_id: str, generation: int | None) -> None:
+        """The source's coordinator has taken somebody for a member; `generation`: where its word names one."""
+        self._core.followers.heard(group, member_id, self._edge.now())
+        if member_id and generation is not None:
+            known = self._generations
+            known.pop((group, member_id), None)  # so that the newest stand last
+            known[(group, member_id)] = int(generation)
+            if len(known) > _MOST_MEMBERS:
+                del known[next(iter(known))]
 
     def _left(self, word: _Word, answer: Any) -> None:
         if not code_of(answer.error_code):
@@ -283,7 +293,7 @@ class FollowDesk:
             return
         failed = code_of(answer.error_code)
         if not failed:
-            self._core.followers.heard(word.group, str(answer.member_id), self._edge.now())
+            self._heard(word.group, str(answer.member_id), int(answer.generation_id))
         word.answer = answer
         route = self._route(word)
         if failed or (route is not None and not route.gathering):
@@ -380,7 +390,7 @@ class FollowDesk:
                 if not codes.isdisjoint(_ELSEWHERE):
                     self._coordinators.pop(key, None)
                 if not codes.isdisjoint(_TO_MEMBERS):
-                    self._core.followers.heard(word.group, word.member_id, self._edge.now())
+                    self._heard(word.group, word.member_id, getattr(word.request, "generation_id", None))
                 told(asked.told(answer))
             elif outcome.refused:
                 self._unreached(word, told, Code.GROUP_AUTHORIZATION_FAILED)

@@ -61,7 +61,8 @@ class Gate:
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
     opened: set[GateKey] = field(default_factory=set)
-    priming: set[GateKey] = field(default_factory=set)
+    priming: dict[GateKey, object] = field(default_factory=dict)
+    """Whose batch primes: the client connection that will hear of its outcome."""
 
     def load(self, table: RoutingTable) -> None:
         """Take the barrier tables of all promoted topics; those of topics that are not promoted are dropped."""
@@ -92,14 +93,21 @@ class Gate:
             return Verdict.PASS
         return _stale_or_gap(mark, batch)
 
-    def prime(self, key: GateKey) -> None:
-        self.priming.add(key)
+    def prime(self, key: GateKey, connection: object) -> None:
+        self.priming[key] = connection
 
     def settled(self, key: GateKey, accepted: bool) -> None:
-        """The priming batch's outcome is known, or will never be (its connection is gone)."""
-        self.priming.discard(key)
+        """The priming batch's outcome is known."""
+        self.priming.pop(key, None)
         if accepted:
             self.opened.add(key)
+
+    def left(self, connection: object) -> bool:
+        """A connection is gone: what of it primes will never be known; whether there was any."""
+        unknown = [key for key, whose in self.priming.items() if whose is connection]
+        for key in unknown:
+            del self.priming[key]
+        return bool(unknown)
 
 
 def _is_next(mark: ProducerMark, batch: Batch) -> bool:

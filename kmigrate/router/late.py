@@ -15,11 +15,14 @@ B  A transactional batch for such a partition waits until the partition is in. T
    The first batch goes alone: were it refused with a second one in flight, that one would be let in (W3).
 C  Where nothing else was in it the coordinator has heard of no transaction: an abort that it calls INVALID_TXN_STATE
    has succeeded.
-D  Nothing is late once clients are told real addresses: they would write past the routers.
+D  Nothing becomes late once the links are finished. A client that was told before that a late partition is in stays
+   with its router until it is, or its transaction has ended: past the routers its batch would meet a coordinator that
+   knows nothing of it (`leaving`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kmigrate.model.routes import RoutingTable, Serve
@@ -30,6 +33,8 @@ Written = tuple[str, int, int]
 """Topic, partition, producer id as the client knows it."""
 Holder = tuple[str, int, int]
 """Transactional id, producer id and epoch as the client knows them."""
+_MOST_WRITTEN = 100_000
+"""Beyond that all are forgotten, and the target is asked again."""
 
 
 @dataclass(slots=True)
@@ -38,13 +43,45 @@ class Late:
 
     written: set[Written] = field(default_factory=set)
     """Of which producers the target's partitions hold something: these are never late again."""
+    owed: dict[str, tuple[object, set[tuple[str, int]]]] = field(default_factory=dict)
+    """By transactional id what its client was told of late partitions, by whom, that is not so yet."""
+
+    def holds(self, written: Written) -> None:
+        """The target's partition holds something of the producer."""
+        if len(self.written) >= _MOST_WRITTEN:
+            self.written.clear()
+        self.written.add(written)
+
+    def owe(self, name: str, teller: object, partitions: Iterable[tuple[str, int]]) -> None:
+        """A client is told that late partitions are in."""
+        _, before = self.owed.get(name, (None, set()))
+        self.owed[name] = (teller, before.union(partitions))
+
+    def entered(self, name: str, topic: str, partition: int) -> None:
+        """A late partition is in."""
+        _, left = self.owed.get(name, (None, set()))
+        left.discard((topic, partition))
+        if not left:
+            self.owed.pop(name, None)
+
+    def over(self, name: str) -> None:
+        """The id's transaction has ended."""
+        self.owed.pop(name, None)
+
+    def owes(self, teller: object) -> bool:
+        return any(each is teller for each, _ in self.owed.values())
+
+    def left(self, teller: object) -> None:
+        """The connection that has told it is gone."""
+        for name in [name for name, (each, _) in self.owed.items() if each is teller]:
+            del self.owed[name]
 
     @staticmethod
     def carried_over(table: RoutingTable, holder: Holder, topic: str) -> bool:
-        """Whether a holder may have written a topic at its source before its promote (A, D)."""
+        """Whether a holder may have written a topic at its source before its promote (A)."""
         name, producer_id, epoch = holder
         route = table.topics.get(topic)
-        if route is None or route.serve is not Serve.LOCAL or table.finished:
+        if route is None or route.serve is not Serve.LOCAL:
             return False
         known = table.transactions.get(name, {}).get(route.link)
         return known is not None and (known.producer_id, known.epoch) == (producer_id, epoch) and topic in known.topics

@@ -8,6 +8,9 @@ b. It is told only when everything that it has written here is answered; and onl
 c. Connections to listeners of brokers end in turn, those that are idle longest first, each only while nothing of it
    is under way; from its turn on, (a) holds for it, too. The bootstrap listener's end by themselves.
 
+d. Whom a router has told what is so only through it (`late`, D) stays until that is over: it is shown the router as
+   before, and none of its connections has its turn.
+
 A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
 of another that shares both, and these go together.
 """
@@ -15,7 +18,7 @@ of another that shares both, and these go together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -54,6 +57,9 @@ class Guest(Protocol):
     @property
     def writing(self) -> bool: ...
 
+    @property
+    def owes(self) -> bool: ...
+
     def leave(self) -> None: ...
 
 
@@ -68,6 +74,10 @@ class Farewell:
         """Whether this guest's client has been told (a)."""
         return (guest.host, guest.client_id) in self.told
 
+    def stays(self, guest: Guest) -> bool:
+        """Whether this guest's client may not leave yet (d)."""
+        return any(other.owes for other in self._with(guest))
+
     def may_tell(self, guest: Guest) -> bool:
         """Whether it may be told now (b); from the first time it is asked for, (a) holds."""
         key = (guest.host, guest.client_id)
@@ -75,11 +85,20 @@ class Farewell:
             self.told[key] = None
             if len(self.told) > _REMEMBERED:
                 self.told.pop(next(iter(self.told)))
-        return not any(other.writing for other in self.guests if (other.host, other.client_id) == key)
+        return not any(other.writing for other in self._with(guest))
+
+    def _with(self, guest: Guest) -> Iterator[Guest]:
+        """All connections of a guest's client."""
+        return (each for each in self.guests if (each.host, each.client_id) == (guest.host, guest.client_id))
 
     def next(self, now: float) -> Guest | None:
-        """Whose connection ends next (c)."""
-        here = [g for g in self.guests if g.on_broker and not g.leaving and now - g.since >= _SETTLING_S]
+        """Whose connection ends next (c, d)."""
+        stay = {(guest.host, guest.client_id) for guest in self.guests if guest.owes}
+        here = [
+            g
+            for g in self.guests
+            if g.on_broker and not g.leaving and now - g.since >= _SETTLING_S and (g.host, g.client_id) not in stay
+        ]
         return min(here, key=lambda guest: (not guest.idle, guest.active), default=None)
 
 

@@ -52,8 +52,8 @@ class ProduceDesk:
         self._last_fence: tuple[float, frozenset[str]] = (0.0, frozenset())
         """When the last fence let go here, and the keys of its topics."""
         self._asking_id = False
-        self._sent: dict[Slot, Exchange | None] = {}
-        """Writes under way that asked for an answer; None where one passes as it is, or is relayed."""
+        self._sent: set[Slot] = set()
+        """Writes under way that asked for an answer."""
         self._gone = False
 
     def take(self, head: RequestHead, frame: bytearray, arrived: float, *, parting: bool) -> bool:
@@ -74,7 +74,7 @@ class ProduceDesk:
             return True
         elif held is None and arrived >= self._last_fence[0] and (way := self._relay.look(request)) is not None:
             slot = self._order.take(len(frame))
-            self._sent[slot] = None
+            self._sent.add(slot)
             self._relay.send(way, head, frame, request, lambda answer: self._written(slot, answer))
             self._renew_own()
             return True
@@ -99,10 +99,7 @@ class ProduceDesk:
     def closed(self) -> None:
         """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
         self._gone = True
-        for exchange in self._sent.values():
-            if exchange is not None:
-                exchange.lost()
-        if self._sent:
+        if self._core.gate.left(self._edge) or self._sent:
             self._core.wake()
         self._sent.clear()
 
@@ -168,9 +165,13 @@ class ProduceDesk:
             return
         held.asked.add(plan.key)
 
+        def entered(known: bool) -> None:
+            self._core.late.entered(plan.transactional_id, *plan.key[:2])
+            held.known[plan.key] = known
+
         def joined(code: int) -> None:
             if not code:
-                held.known[plan.key] = False
+                entered(known=False)
             elif row(code).retriable:
                 held.asked.discard(plan.key)
                 self._edge.wake_at(self._edge.now() + _AGAIN_S)
@@ -185,7 +186,7 @@ class ProduceDesk:
             if known is None:
                 self._ask_again(plan, held)
             elif known:
-                held.known[plan.key] = True
+                entered(known=True)
                 self._advance()
             else:
                 self._transactions.join(plan.holder, *plan.key[:2], joined)
@@ -225,7 +226,7 @@ class ProduceDesk:
             self._edge.to_target([frame], head.correlation_id, None)
             self._fill(slot, None)
             return
-        self._sent[slot] = None
+        self._sent.add(slot)
 
         def answered(answer: bytearray) -> None:
             self._written(slot, without_hints(answer, request))
@@ -233,20 +234,24 @@ class ProduceDesk:
         self._edge.to_target([frame], head.correlation_id, answered)
 
     def _written(self, slot: Slot, answer: Buffer) -> None:
-        self._sent.pop(slot, None)
+        self._sent.discard(slot)
         self._fill(slot, answer)
         if self._core.table.finished and not self._sent:
             self._core.wake()
 
     def _send(self, head: RequestHead, frame: bytearray, request: ProduceRequest, plans: list[Plan]) -> None:
         slot = self._order.take(len(frame))
+        if self._gone:
+            for plan in plans:
+                if plan.move is Move.PRIME:  # the answer is told to nobody any more
+                    plan.move = Move.TARGET
         exchange = Exchange(
             self._core, self._edge, self._judge, head, request, plans, lambda answer: self._written(slot, answer)
         )
         if request.acks == 0:
             self._fill(slot, None)
         else:
-            self._sent[slot] = exchange
+            self._sent.add(slot)
         exchange.send(frame)
         self._renew_own()
 

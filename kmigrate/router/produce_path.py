@@ -156,7 +156,10 @@ class ProduceJudge:
         return route.serve is Serve.HOLD and not drained and self._core.begun.any_at(route.key)
 
     def _transactional(self, plan: Plan, batch: Batch, route: TopicRoute, name: str | None) -> Plan:
-        """To the source in its holder's name there; under a fence only what belongs to an open transaction."""
+        """To the source in its holder's name there; under a fence only what belongs to an open transaction.
+
+        Nothing is written that a promote would not wait for: its topic is in the id's record.
+        """
         if name is None:
             plan.move, plan.error = Move.ANSWER, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED  # as a broker does (A10)
             return plan
@@ -168,6 +171,7 @@ class ProduceJudge:
         elif (
             known is None
             or held != (batch.producer_id, batch.producer_epoch)
+            or plan.part.topic not in known.topics
             or self.stops.blocks(plan.part.topic, plan.part.partition, batch)
             or route.serve is Serve.HIDDEN
         ):

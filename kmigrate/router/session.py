@@ -185,6 +185,11 @@ class Session:
         return self._writes.under_way
 
     @property
+    def owes(self) -> bool:
+        """Whether its client was told what is so only through its router (`late`)."""
+        return self._transactions.owes
+
+    @property
     def _told(self) -> bool:
         """Whether its client knows the brokers' own addresses, of which nobody is told but by its own router."""
         return self._core.table.finished and not self.home and self._core.farewell.knows(self)
@@ -328,7 +333,9 @@ class Session:
 
     def _rewritten(self, head: RequestHead, frame: bytearray) -> bool:
         """To the target, and back with the router's addresses; or untouched, once the client may leave."""
-        if self._core.table.finished and not self.home and not self._core.farewell.may_tell(self):
+        farewell = self._core.farewell
+        leaves = self._core.table.finished and not self.home and not farewell.stays(self)
+        if leaves and not farewell.may_tell(self):
             return False
 
         slot, full = self._order.take(len(frame)), self._decodable(head, frame)

@@ -22,6 +22,8 @@ Told = Callable[[Any, int], None]
 
 _FIND_COORDINATOR = entity(10, 3, "request")
 _OF_TRANSACTIONS = 1
+_MOST_COORDINATORS = 64
+"""That a connection remembers: which ids are named is for the client to say, and who is forgotten is found again."""
 _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 
 
@@ -53,6 +55,8 @@ class SourceTalk:
                 told(None, _retried(code))
                 return
             self._coordinators[(link, name)] = int(answer.node_id)
+            if len(self._coordinators) > _MOST_COORDINATORS:
+                del self._coordinators[next(iter(self._coordinators))]
             send(int(answer.node_id))
 
         self._send(link, self.core.outside.source_node(link), client_id, asked, found)

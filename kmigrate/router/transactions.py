@@ -16,6 +16,8 @@ E  EndTxn of a transaction that is open nowhere is a repeated one whose answer w
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
    that has never seen one, the source.
 F  At the target a partition whose sequences go on from the source's enters with its first batch (`late`).
+G  What a transactional id couples is what the source has let it have: a topic or group that its record does not name is
+   asked for first, then written down, and only then counted, told to the client and written.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 from kmigrate.model.records import TransactionRecord
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.frames import RequestHead
@@ -57,6 +59,10 @@ _OFFSETS = entity(25, 3, "request")
 _END = entity(26, 3, "request")
 
 
+def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*known, *more}))
+
+
 class TransactionDesk:
     """Takes the transaction requests of one connection; answers may come later, in any order."""
 
@@ -68,8 +74,6 @@ class TransactionDesk:
         self._holders = Holders(core, self._talk)
         self._places = Whereabouts(core, self._holders)
         self._entrance = Entrance(core, edge)
-        self._refused: set[str] = set()
-        """Transactional ids of whose transaction nothing but refusals was seen."""
         self._held: list[Errand] = []
         self._gone = False
 
@@ -89,8 +93,14 @@ class TransactionDesk:
     def closed(self) -> None:
         self._gone = True
         self._held.clear()
+        self._places.closed()
         self._entrance.closed()
         self._core.waiting.pop(self, None)
+
+    @property
+    def owes(self) -> bool:
+        """Whether its client was told of a partition at the target what is not so yet (rule F)."""
+        return self._entrance.owes
 
     def look(self, name: str, then: Callable[[], None]) -> None:
         """Find out whether a transactional id has a transaction open at a source (rule D)."""
@@ -112,7 +122,7 @@ class TransactionDesk:
             self._commit_offsets(errand)
         elif not self._core.table.mirroring:
             self._at_target_alone(errand)
-        elif errand.name not in self._places.known:
+        elif not self._places.knows(errand.name):
             self._look_first(errand)
         elif key == ADD_PARTITIONS:
             self._add_partitions(errand)
@@ -128,7 +138,7 @@ class TransactionDesk:
         elif errand.head.api_key == ADD_PARTITIONS:
             self._add_at_target(errand)
         else:
-            self._places.at_target.add(errand.name)
+            self._places.begins_at_target(errand.name)
             self._pass(errand)
 
     def _pass(self, errand: Errand) -> None:
@@ -165,9 +175,7 @@ class TransactionDesk:
 
     def _init_sources(self, errand: Errand, frame: bytearray, links: list[str]) -> None:
         if not links:
-            self._places.known.add(errand.name)
-            self._places.at_target.discard(errand.name)
-            self._refused.discard(errand.name)
+            self._places.given(errand.name)
             errand.reply(frame)
             return
         link = links.pop(0)
@@ -221,7 +229,7 @@ class TransactionDesk:
             self._add_at_source(errand, at)
 
     def _add_at_target(self, errand: Errand) -> None:
-        self._places.at_target.add(errand.name)
+        self._places.begins_at_target(errand.name)
         self._entrance.add(errand)
 
     def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
@@ -242,7 +250,7 @@ class TransactionDesk:
 
     def _refuse(self, errand: Errand, strangers: list[str], at: str) -> None:
         if self._places.open_at(errand.name) is None:
-            self._refused.add(errand.name)
+            self._places.refused.add(errand.name)
         there, here = ("on the target", "mirrored") if at != TARGET else ("mirrored", "on the target")
         self._core.outside.say(
             f"{errand.head.client_id or 'a client'}: kmigrate: a transaction of {errand.name} cannot write to "
@@ -260,10 +268,8 @@ class TransactionDesk:
         if record is None:
             return
         wanted = partitions_of(errand.request)
-        if not wanted.keys() <= set(record.topics):
-            self._couple(errand, record, wanted)
-            return
-        entry = self._places.enter(link, errand.name, errand.epoch, wanted)
+        known = wanted.keys() & set(record.topics)
+        entry = self._places.enter(link, errand.name, errand.epoch, known)
         entry.ask()
         message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
 
@@ -277,16 +283,15 @@ class TransactionDesk:
             }
             if entry.answered(begun=not all(codes.values())):
                 self._core.ended(link, errand.name)
-            errand.reply(partitions_answer(errand.head, errand.request, codes))
+            if known == wanted.keys() or any(codes.values()):
+                errand.reply(partitions_answer(errand.head, errand.request, codes))
+            else:
+                self._couple(errand, replace(record, topics=_sorted(record.topics, wanted)))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
-    def _couple(self, errand: Errand, record: TransactionRecord, topics: Iterable[str]) -> None:
-        """The first write of a transactional id to a topic is known to all before it happens."""
-        self._keep(errand, replace(record, topics=tuple(sorted({*record.topics, *topics}))))
-
-    def _keep(self, errand: Errand, record: TransactionRecord) -> None:
-        """Go on once this is what everybody knows."""
+    def _couple(self, errand: Errand, record: TransactionRecord) -> None:
+        """Rule G: the source has agreed; ask it again, and tell the client, once everybody knows."""
 
         def kept(known: bool) -> None:
             if known:
@@ -302,27 +307,24 @@ class TransactionDesk:
         group, at = str(errand.request.group_id), self._places.open_at(errand.name)
         route = self._core.table.followed.get(group)
         held = route is None and group in self._core.table.held_groups
-        frozen = route is not None and route.frozen and not self._may_end(errand, group, route.link)
+        frozen = route is not None and self._frozen(errand, group, route)
         if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
         home = TARGET if route is None else route.link
         if held or at not in (None, home):
             if at is None:
-                self._refused.add(errand.name)
+                self._places.refused.add(errand.name)
             self._refuse_group(errand, group)
         elif route is not None:
             self._add_offsets_at_source(errand, route.link, group)
         else:
-            self._places.at_target.add(errand.name)
+            self._places.begins_at_target(errand.name)
             self._pass(errand)
 
     def _add_offsets_at_source(self, errand: Errand, link: str, group: str) -> None:
         record = self._holders.identity(errand, link, self._go)
         if record is None:
-            return
-        if group not in record.groups:
-            self._keep(errand, replace(record, groups=tuple(sorted({*record.groups, group}))))
             return
         entry = self._places.enter(link, errand.name, errand.epoch, ())
         entry.ask()
@@ -338,7 +340,10 @@ class TransactionDesk:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
             if entry.answered(begun=answer is None or not code):
                 self._core.ended(link, errand.name)
-            errand.fail(code)
+            if code or group in record.groups:
+                errand.fail(code)
+            else:
+                self._couple(errand, replace(record, groups=_sorted(record.groups, (group,))))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
 
@@ -347,7 +352,7 @@ class TransactionDesk:
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
         late = route is None and self._core.begun.where(errand.name) is not None
-        if late or (route is not None and route.frozen and not self._may_end(errand, group, route.link)):
+        if late or (route is not None and self._frozen(errand, group, route)):
             # It began before the group's members joined anew: to be aborted, and done again from where the group is.
             errand.fail(Code.ILLEGAL_GENERATION)
         elif route is not None:
@@ -357,10 +362,8 @@ class TransactionDesk:
         else:
             self._pass(errand)
 
-    def _may_end(self, errand: Errand, group: str, link: str) -> bool:
-        """Whether a transaction is open that the freeze of its group waits for (`Core.group_words`)."""
-        record = self._holders.records(errand.name).get(link)
-        return record is not None and group in record.groups and self._core.begun.is_open(link, errand.name)
+    def _frozen(self, errand: Errand, group: str, route: GroupRoute) -> bool:
+        return route.frozen and not self._core.begun.may_commit(route.link, errand.name, group)
 
     def _commit_at_source(self, errand: Errand, link: str, group: str) -> None:
         record = self._holders.records(errand.name).get(link)
@@ -393,14 +396,14 @@ class TransactionDesk:
 
     def _end(self, errand: Errand) -> None:
         at = self._places.open_at(errand.name)
-        if at is None and errand.name in self._refused and not errand.request.committed:
+        if at is None and errand.name in self._places.refused and not errand.request.committed:
             # A coordinator answers the abort of what never began with INVALID_TXN_STATE, the end of some clients.
-            self._refused.discard(errand.name)
+            self._places.refused.discard(errand.name)
             errand.fail(0)
             return
-        self._refused.discard(errand.name)
+        self._places.refused.discard(errand.name)
         if at == TARGET:
-            self._end_at_target(errand, lambda code: self._ended_at_target(errand.name, code))
+            self._end_at_target(errand)
         elif at is not None:
             record = self._holders.identity(errand, at, self._go)
             if record is not None:
@@ -408,24 +411,20 @@ class TransactionDesk:
         else:
             self._end_again(errand)
 
-    def _end_at_target(self, errand: Errand, heard: Callable[[int], None] | None = None) -> None:
+    def _end_at_target(self, errand: Errand) -> None:
         if self._gone:
             return
 
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
-            if heard is not None:
-                heard(code)
+            if not row(code).retriable:
+                self._places.ended_at_target(errand.name)
             if code != self._entrance.end_code(errand, code):
                 errand.fail(0)
             else:
                 errand.reply(frame)
 
         self._edge.to_target([errand.frame], errand.head.correlation_id, told)
-
-    def _ended_at_target(self, name: str, code: int) -> None:
-        if not row(code).retriable:
-            self._places.at_target.discard(name)
 
     def _end_at_source(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
         link = record.link

@@ -1,7 +1,8 @@
 """Where a transactional id has a transaction open: at a link's source, at the target, or nowhere.
 
-What a connection has begun itself it knows. Who comes in the middle of a transaction, because a router died or a
-connection was lost, is asked about first: at the source of each link that knows the id, then at the target.
+What was begun on its connections the router knows. Who comes to a connection in the middle of a transaction, because
+a router died or a connection was lost, is asked about first: at the source of each link that knows the id, then at the
+target.
 """
 
 from __future__ import annotations
@@ -22,30 +23,76 @@ from kmigrate.router.holders import Holders
 __all__ = ["Whereabouts"]
 
 _DESCRIBE = entity(65, 0, "request")
+_MOST_KNOWN = 16
+"""Ids without an open transaction of which a connection knows: a producer has one, and connections of its own.
+
+Which they are is for the client to say, and a name has up to 32 KB; who is forgotten is asked about again.
+"""
 
 
 @dataclass(slots=True)
 class Whereabouts:
-    """One client connection's knowledge; open transactions at sources are the whole router's (`begun`)."""
+    """One client connection's knowledge; which transactions are open the whole router knows (`begun`)."""
 
     core: Core
     holders: Holders
-    at_target: set[str] = field(default_factory=set)
-    known: set[str] = field(default_factory=set)
-    """Transactional ids that were asked about, or have begun here."""
+    refused: set[str] = field(default_factory=set)
+    """Transactional ids of whose transaction nothing but refusals was seen."""
+    _heard: dict[str, bool] = field(default_factory=dict)
+    """Transactional ids by whether they were asked about, or given here; the newest last."""
     _looking: set[str] = field(default_factory=set)
+    _gone: bool = False
+
+    def knows(self, name: str) -> bool:
+        """Whether it was asked about, or given here."""
+        return self._heard.get(name, False)
+
+    def given(self, name: str) -> None:
+        """The clusters have given the id to a new holder, which ended what was open."""
+        self._hear(name, known=True)
+        self.ended_at_target(name)
+        self.refused.discard(name)
+
+    def ended_at_target(self, name: str) -> None:
+        self.core.at_target.open.discard(name)
+        self.core.late.over(name)
+
+    def begins_at_target(self, name: str) -> None:
+        """Its coordinator at the target is asked for the first thing of a transaction, or says that one is open."""
+        self._hear(name, known=self.knows(name))
+        self.core.at_target.open.add(name)
+
+    def closed(self) -> None:
+        self._gone = True
+        for name in list(self._heard):
+            self._forget(name)
+
+    def _hear(self, name: str, *, known: bool) -> None:
+        if self._gone:
+            return
+        if self._heard.pop(name, None) is None:
+            self.core.at_target.hear(name)
+        self._heard[name] = known
+        idle = [each for each in self._heard if each != name and self.open_at(each) is None]
+        for each in idle[: max(0, len(idle) - _MOST_KNOWN)]:
+            self._forget(each)
+
+    def _forget(self, name: str) -> None:
+        del self._heard[name]
+        self.refused.discard(name)
+        self.core.at_target.forget(name)
 
     def open_at(self, name: str) -> str | None:
         """The link, or TARGET; None for nowhere."""
         link = self.core.begun.where(name)
-        return link if link is not None else TARGET if name in self.at_target else None
+        return link if link is not None else TARGET if name in self.core.at_target.open else None
 
     def learn(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
         """Ask everywhere, for a request on this connection; `then` is told 0, or what to tell the client."""
 
         def looked(code: int) -> None:
             if not code:
-                self.known.add(name)
+                self._hear(name, known=True)
             then(code)
 
         self._ask_sources(name, head, self._links(name), looked)
@@ -101,24 +148,26 @@ class Whereabouts:
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
         def told(state: Any) -> None:
             if not code_of(state.error_code) and state.transaction_state in OPEN_STATES:
-                self.at_target.add(name)
+                self.begins_at_target(name)
             then(0)
 
         self.holders.described(name, head, told)
 
     def enter(self, link: str, name: str, epoch: int, topics: Iterable[str]) -> Entry:
-        """Count the id's transaction as open: at these topics, and at the others that it may still reach out to.
+        """Count the id's transaction as open: at these topics, and at other topics and groups that it may reach yet.
 
         Its record says which: they are promoted together, so were one of them fenced without it, fence and transaction
-        would wait for each other. One that is fenced already may have been said to be drained, and is not reached.
+        would wait for each other. One that is fenced or frozen already may have been said to be drained, and is not
+        reached; and of a topic that the record does not name nobody else knows: nothing of the transaction is written
+        there yet.
         """
         routes = self.core.table.topics
         record = self.holders.records(name).get(link)
-        written = {topic for topic in topics if topic in routes}
-        written.update(
-            topic
-            for topic in (record.topics if record is not None else ())
-            if topic in routes and routes[topic].serve is Serve.FORWARD
-        )
+        topics_known, groups_known = (record.topics, record.groups) if record is not None else ((), ())
+        coupled = {topic for topic in topics_known if topic in routes}
+        begun = set(topics)
+        written = {topic for topic in coupled if topic in begun or routes[topic].serve is Serve.FORWARD}
         keys = {routes[topic].key for topic in written if routes[topic].link == link}
-        return self.core.begun.enter(link, name, epoch, keys)
+        followed = self.core.table.followed
+        groups = {group for group in groups_known if group in followed and not followed[group].frozen}
+        return self.core.begun.enter(link, name, epoch, keys, groups)

@@ -67,7 +67,7 @@ class Controller:
         """What the last try of one ended with that is tried again, by record."""
         self._turns = Turns()
         self._tasks = TaskOwner()
-        self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin)
+        self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin, estate.source)
         self._keeping: asyncio.Task[None] | None = None
         self._started = monotonic()
 

@@ -1,14 +1,19 @@
-"""Keeps transactional ids alive on the target while all their transactions are at the source (V8).
+"""Keeps transactional ids alive on the target while all their transactions are at the source (V8), and lets go of them.
 
 A coordinator forgets an id that is not used for `transactional.id.expiration.ms`, seven days by default, and the
 client that holds it would die at its promote. So the controller ends an empty transaction in an id's name when a
 quarter of that time has passed without one. It does so only while every topic of the id is mirrored and none is being
 promoted: from the flip on the id is its client's alone.
+
+An id that its source has forgotten is not kept any more, and one that both clusters have forgotten leaves the state
+log: nothing can be written in its name, so it couples nothing (Streams and Flink name new ids as long as they run). Who
+comes with it later is a new holder.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kmigrate.cluster.admin import Admin
@@ -16,7 +21,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import begin_and_abort, last_begun
 from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import TransactionRecord
+from kmigrate.model.records import LinkRecord, TransactionRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.protocol.codes import row
@@ -38,6 +43,7 @@ class IdKeeper:
     log: StateLog
     target: ClusterClient
     admin: Admin
+    source_of: Callable[[LinkRecord], Awaitable[tuple[ClusterClient, Admin]]]
     _since: dict[tuple[str, int, int], float] = field(default_factory=dict)
     """Since when (monotonic) each holder of an id is known here: who has just come will begin by himself."""
 
@@ -61,33 +67,56 @@ class IdKeeper:
         return int(told.value if told is not None and told.value else _USUAL_EXPIRATION_MS) / 1000 / _SHARE
 
     async def look(self, idle_s: float) -> None:
-        """Use every id that was idle for so long."""
-        for transaction in _waiting(self.log.state):
-            holder = (transaction.key, transaction.producer_id, transaction.epoch)
-            since = self._since.setdefault(holder, monotonic())
-            if monotonic() - since < idle_s:
+        """Use every id that was idle for so long, and forget what is gone."""
+        state = self.log.state
+        holders = {(t.key, t.producer_id, t.epoch): t for t in state.transactions()}
+        self._since = {holder: self._since.get(holder, monotonic()) for holder in holders}
+        mirrored = _mirrored(state)
+        for holder, transaction in holders.items():
+            if monotonic() - self._since[holder] < idle_s:
                 continue
             try:
-                await self._use(transaction, idle_s)
+                begun = await last_begun(self.target, transaction.name)
+                if begun is None:
+                    await self._forget(transaction)
+                elif mirrored(transaction) and now_ms() - begun >= idle_s * 1000:
+                    await self._use(transaction)
             except KmigrateError as error:
                 _log.warning("transactional id %s: %s", transaction.name, error.what)
 
-    async def _use(self, transaction: TransactionRecord, idle_s: float) -> None:
-        begun = await last_begun(self.target, transaction.name)
-        if begun is None or (begun >= 0 and now_ms() - begun < idle_s * 1000):
-            return  # gone for good, which the promote says, or in use
+    async def _forget(self, transaction: TransactionRecord) -> None:
+        """Drop the record of an id that the target has forgotten, unless its source has not, or it has a new holder."""
+        if not await self._gone_at_source(transaction):
+            return  # its promote says so
+        key = transaction.key
+        await self.log.append(lambda state: (key, None) if state.records.get(key) == transaction else None)
+
+    async def _use(self, transaction: TransactionRecord) -> None:
+        if await self._gone_at_source(transaction):
+            return
         code = await begin_and_abort(self.target, transaction.name, (transaction.producer_id, transaction.epoch))
         if code and not row(code).retriable:
             raise Failed("id-not-kept", f"{transaction.name} cannot be kept alive on the target: {row(code).name}")
 
+    async def _gone_at_source(self, transaction: TransactionRecord) -> bool:
+        """Whether its source has forgotten it; one that cannot be asked is taken to know it."""
+        link = self.log.state.link(transaction.link)
+        if link is None:
+            return False
+        try:
+            source, _ = await self.source_of(link)
+            return await last_begun(source, transaction.name) is None
+        except KmigrateError:
+            return False
 
-def _waiting(state: State) -> list[TransactionRecord]:
-    """Ids whose topics are all mirrored and not being promoted."""
+
+def _mirrored(state: State) -> Callable[[TransactionRecord], bool]:
+    """Tells ids whose topics are all mirrored and not being promoted."""
     phases = {(topic.link, topic.topic): topic.phase for topic in state.topics()}
     links = {link for (link, _), phase in phases.items() if phase is TopicPhase.MIRRORING}
-    return [
-        t
-        for t in state.transactions()
-        if t.link in links
-        and all(phases.get((t.link, topic), TopicPhase.MIRRORING) is TopicPhase.MIRRORING for topic in t.topics)
-    ]
+
+    def mirrored(record: TransactionRecord) -> bool:
+        of_topics = (phases.get((record.link, topic), TopicPhase.MIRRORING) for topic in record.topics)
+        return record.link in links and all(phase is TopicPhase.MIRRORING for phase in of_topics)
+
+    return mirrored

@@ -65,7 +65,10 @@ def may_come_off(log: StateLog, record: TopicRecord) -> bool:
     if record.phase is not TopicPhase.PROMOTED:
         return record.phase in (TopicPhase.MIRRORING, TopicPhase.PROMOTE_PENDING)
     present = {router.instance for router in log.state.routers()} | strays(log.state).keys()
-    return all(instance not in present or acknowledged(log, record, instance) for instance in record.seal.routers)
+    return all(
+        acknowledged(log, record, instance) or present.isdisjoint((instance, f"stray/{name}"))
+        for instance, name in record.seal.routers.items()
+    )
 
 
 @dataclass(slots=True)

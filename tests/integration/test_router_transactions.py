@@ -24,6 +24,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import LinkRecord
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.transactions import partition_codes, partitions_request
@@ -369,8 +370,13 @@ def test_an_id_that_is_idle_on_the_target_for_longer_than_it_lives_there_survive
         async with link_between(source, target, unique_name("link")) as world:
             await world.put(topic, TopicPhase.MIRRORING, partitions=1)
             settings = settings_of("target", target.bootstrap)
-            async with ClusterClient(settings) as client:
-                keeping = asyncio.create_task(IdKeeper(world.log, client, Admin(settings)).run())
+            ours = settings_of("source", source.bootstrap)
+            async with ClusterClient(settings) as client, ClusterClient(ours) as at_source:
+
+                async def source_of(_: LinkRecord) -> tuple[ClusterClient, Admin]:
+                    return at_source, Admin(ours)
+
+                keeping = asyncio.create_task(IdKeeper(world.log, client, Admin(settings), source_of).run())
                 with router("r1", target) as running:
                     forgotten = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": "f"}, logger=None)
                     await quietly(forgotten.init_transactions, 30)

@@ -15,6 +15,7 @@ from kmigrate.cluster.transactions import (
     OpenTransaction,
     begin_and_abort,
     last_begun,
+    listed_ids,
     open_topics,
     open_transactions,
 )
@@ -149,6 +150,12 @@ def test_the_last_use_of_an_id_is_told_and_that_a_cluster_has_forgotten_it() -> 
     assert asyncio.run(last_begun(coordinators({61}), "app")) == -1
     with pytest.raises(Unreachable, match="NOT_COORDINATOR"):
         asyncio.run(last_begun(coordinators(app=(16, "", -1)), "app"))
+
+
+def test_ids_that_a_cluster_names_are_known_there() -> None:
+    used, new = (0, "CompleteAbort", 900), (0, "Empty", -1)
+    assert asyncio.run(listed_ids(coordinators(used=used, new=new, dead=(0, "Dead", 5)))) == {"used", "new"}
+    assert asyncio.run(listed_ids(coordinators({61}, used=used))) == set()
 
 
 def test_an_id_is_used_by_an_empty_transaction_that_names_no_topic() -> None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import BarrierRecord, ClusterRef, GroupRecord, LinkRecord, ProducerMark, Record, TopicRecord
+from kmigrate.model.records import (
+    BarrierRecord,
+    ClusterRef,
+    GroupRecord,
+    LinkRecord,
+    ProducerMark,
+    Record,
+    TopicRecord,
+    TransactionRecord,
+)
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, finished, id_shift, routing_table
 from kmigrate.model.state import State
 
@@ -99,3 +108,14 @@ def test_clients_leave_when_every_link_that_mirrored_anything_is_finished() -> N
 def test_nobody_leaves_while_anything_is_mirrored(late: Record) -> None:
     promoted = TopicRecord("l", "t", TopicPhase.PROMOTED, 1)
     assert not _finished(replace(LINK, finished_ms=9), more=(promoted, late))
+
+
+def test_holders_of_transactional_ids_are_known_by_link_and_none_is_looked_at_for_the_table() -> None:
+    here, there = TransactionRecord("l", "till", 1, 0, 2, 0), TransactionRecord("other", "till", 1, 0, 3, 0)
+    made = state(replace(LINK, name="other"), here, there, TransactionRecord("l", "another", 4, 0, 5, 0))
+    table = routing_table(made)
+    assert "in_order" not in vars(made.records._kinds["transaction"])
+    assert table.transactions.get("till") == {"l": here, "other": there}
+    assert table.transactions.get("nobody", {}) == {}
+    assert sorted(table.transactions) == ["another", "till"]
+    assert len(table.transactions) == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
+from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord, TransactionRecord
 from kmigrate.model.state import State
 
 
@@ -15,6 +17,29 @@ def test_folding_a_record_leaves_the_old_state_as_it_was() -> None:
     assert after.lease("w") == LeaseRecord("w", "me", 1)
     assert (before.epoch, after.epoch) == (-1, 4)
     assert after.with_record("lease/w", None, 5).lease("w") is None
+
+
+def test_one_more_record_costs_the_same_however_many_there_are() -> None:
+    """Streams and Flink name new transactional ids as long as they run: each was a copy of all, at each router."""
+    state = State()
+    for number in range(3000):
+        record = TransactionRecord("l", f"id-{number}", number, 0, number, 0)
+        state = state.with_record(record.key, record, number)
+    newest = state.with_record(record.key, replace(record, epoch=1), 3000)
+    before, after = (each.records._kinds["transaction"].buckets for each in (state, newest))
+    changed = [now for was, now in zip(before, after, strict=True) if now is not was]
+    assert [record.key in bucket for bucket in changed] == [True]
+    assert len(changed[0]) < 100
+    assert newest.transactions()[-1].name == "id-999"
+    assert (len(newest.records), len(list(newest.records))) == (3000, 3000)
+
+
+def test_what_does_not_change_is_put_in_order_once() -> None:
+    topic, lease = TopicRecord("l", "t", TopicPhase.MIRRORING, 1), LeaseRecord("w", "me", 1)
+    state = State().with_record(topic.key, topic, 0)
+    ordered = state.records._kinds["topic"].in_order
+    assert state.with_record(lease.key, lease, 1).records._kinds["topic"].in_order is ordered
+    assert state.with_record(topic.key, None, 1).topics() == []
 
 
 def test_the_owner_of_a_topic_is_found_whatever_its_link() -> None:

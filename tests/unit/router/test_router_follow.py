@@ -405,6 +405,26 @@ def test_who_joins_while_the_group_is_promoted_is_held_and_kept_alive_at_the_sou
     assert (member.last(BEAT).generation_id, str(member.last(BEAT).member_id)) == (2, "m")
 
 
+def test_who_has_only_joined_is_kept_alive_by_the_generation_that_the_source_gave_it() -> None:
+    member = Member()
+    member.join()
+    member.turns(g=GATHERING)
+    member.says(SYNC, group_id="g", generation_id=3, member_id="m")
+    assert member.join() is None
+    assert (member.last(BEAT).generation_id, str(member.last(BEAT).member_id)) == (3, "m")
+
+
+def test_a_connection_remembers_the_generations_of_few_members_and_of_none_that_is_made_up() -> None:
+    member = Member()
+    for number in range(100):
+        member.says(BEAT, group_id="g", generation_id=1, member_id=f"given-{number}")
+    known = len(member.stage.session._follow._generations)
+    assert 0 < known < 20
+    member.codes["coordinator", BEAT] = 25
+    member.says(BEAT, group_id="g", generation_id=1, member_id="made-up")
+    assert ("g", "made-up") not in member.stage.session._follow._generations
+
+
 def test_a_rebalance_that_is_under_way_is_begun_again() -> None:
     member = Member()
     member.silent = {SYNC}

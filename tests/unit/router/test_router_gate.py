@@ -55,10 +55,11 @@ def test_only_the_very_next_batch_passes_unasked() -> None:
 
 def test_others_wait_while_one_primes_and_pass_once_it_is_accepted() -> None:
     gate = _gate(10)
-    gate.prime(KEY)
+    gate.prime(KEY, object())
     assert gate.judge("t", 0, _batch(12), {}) is Verdict.WAIT
     gate.settled(KEY, accepted=False)
     assert gate.judge("t", 0, _batch(11), {}) is Verdict.PRIME
+    gate.prime(KEY, object())
     gate.settled(KEY, accepted=True)
     assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -204,8 +206,43 @@ def test_another_epoch_begins_its_sequences_anew(epoch: int) -> None:
     assert desk.asked(ADD) == [("target", ADD)]
 
 
+def finish(desk: Desk) -> bool:
+    """The links are finished; whether the client stays with its router."""
+    core, session = desk.stage.core, desk.stage.session
+    core.farewell.guests.add(session)
+    core.swap(replace(core.table, finished=True))
+    return core.farewell.stays(session)
+
+
 def test_nothing_is_late_once_clients_are_told_where_the_brokers_are() -> None:
     desk = promoted()
-    desk.stage.core.swap(replace(desk.stage.core.table, finished=True))
+    assert not finish(desk)
     desk.add("t")
     assert desk.asked(ADD) == [("target", ADD)]
+
+
+def test_who_was_told_of_a_late_partition_stays_with_the_router_until_it_is_in() -> None:
+    desk = promoted("t", "u")
+    desk.add("t", "u")
+    assert finish(desk)
+    desk.produce("t", sequence=7)
+    desk.hears()
+    assert desk.asked(ADD) == [("target", ADD)]
+    farewell, session = desk.stage.core.farewell, desk.stage.session
+    assert farewell.stays(session), "the other one is not"
+    assert farewell.next(now=9.0) is None
+    desk.stage.edge.sent.pop().answer()
+    desk.produce("u", sequence=3)
+    desk.hears()
+    assert not farewell.stays(session)
+    assert farewell.next(now=9.0) is session
+
+
+@pytest.mark.parametrize("end", [Desk.end, Desk.init, lambda desk: desk.stage.session.closed()])
+def test_who_was_told_of_a_late_partition_stays_no_longer_than_the_transaction(end: Callable[[Desk], Any]) -> None:
+    desk = promoted()
+    desk.add("t")
+    assert finish(desk)
+    end(desk)
+    assert not desk.stage.core.farewell.stays(desk.stage.session)
+    assert desk.stage.core.late.owed == {}

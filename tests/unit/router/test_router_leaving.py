@@ -106,6 +106,27 @@ def test_a_client_is_told_only_when_all_that_it_has_written_is_answered() -> Non
     assert stage.told() == [(1, [("free", 0, 0)]), (2, [("free", 0, NOT_LEADER)])]
 
 
+def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
+    stage = _stage()
+    asks, asking = _another(stage)
+    late = stage.core.late
+    late.owe("till", stage.session._transactions._entrance, [("t", 0)])
+    _ask_metadata(asks)
+    done = asking.sent[-1].done
+    assert done is not None
+    done(Outcome(_metadata_answer()))
+    assert b"router" in asking.replies[-1]
+    stage.produce(("free", 0, batch()))
+    assert stage.edge.sent[-1].where == "target"
+    stage.edge.sent[-1].answer()
+    late.over("till")
+    _ask_metadata(asks)
+    done = asking.sent[-1].done
+    assert done is not None
+    done(Outcome(_metadata_answer()))
+    assert b"real" in asking.replies[-1]
+
+
 def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
     stage = _stage()
     asks, asking = _another(stage)

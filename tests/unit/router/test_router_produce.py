@@ -395,12 +395,22 @@ def test_a_producer_that_never_met_the_source_passes() -> None:
     assert len(stage.edge.sent) == 2
 
 
-def test_a_lost_first_write_frees_the_gate_for_the_retry() -> None:
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_lost_first_write_frees_the_gate_for_the_retry(acks: int) -> None:
     stage = _gated()
-    stage.produce(("t", 0, batch(sequence=4)))
-    assert stage.core.gate.priming == {("t", 0, 5)}
+    stage.produce(("t", 0, batch(sequence=4)), acks=acks)
+    assert list(stage.core.gate.priming) == [("t", 0, 5)]
     stage.session.closed()
-    assert stage.core.gate.priming == set()
+    assert stage.core.gate.priming == {}
+
+
+def test_a_first_write_that_is_carried_out_when_its_client_is_gone_stops_nobody() -> None:
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=4)), acks=0)
+    stage.session.closed()
+    stage.swap(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 3),)}))
+    assert [sent.request.acks for sent in stage.edge.sent] == [0]
+    assert stage.core.gate.priming == {}
 
 
 def test_a_request_that_stood_behind_a_held_one_counts_from_its_arrival() -> None:

@@ -53,6 +53,19 @@ def test_a_replaced_instance_takes_itself_off_and_leaves_its_successor_alone() -
     assert place(log, "i3").stands(log.state)
 
 
+def test_a_router_that_dies_again_and_again_leaves_a_record_of_one_size() -> None:
+    """The oldest are not named any more, and no word takes them off: only a person's."""
+    log = MemoryLog()
+    take(log, *(f"i{number}" for number in range(150)))
+    (instances,) = strays(log)
+    assert (len(instances), instances[:2], instances[-1]) == (100, ("stray/edge", "i50"), "i148")
+    take(log, "i150")
+    assert strays(log)[0][:2] == ("stray/edge", "i51")
+    for number in range(150):
+        leave(log, f"i{number}")
+    assert strays(log) == [("stray/edge",)]
+
+
 def test_whoever_dies_between_the_two_records_is_found_by_the_next() -> None:
     log = MemoryLog()
     take(log, "i1")

@@ -20,8 +20,10 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from kmigrate.router.apis.transactions import frame_request
+from kmigrate.router.begun import AtTarget
 from kmigrate.router.core import Outcome
 from kmigrate.router.forgotten import end_forgotten
+from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 FIND, INIT, ADD, OFFSETS, END, COMMIT, DESCRIBE = 10, 22, 24, 25, 26, 28, 65
@@ -279,13 +281,47 @@ def test_a_transaction_goes_to_the_source_in_the_sources_name() -> None:
 
 
 def test_the_first_write_of_an_id_to_a_topic_is_written_down_before_it_happens() -> None:
+    """Also of a client that does not wait for the answer to its AddPartitionsToTxn."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     desk.stage.memory.reach = False
     assert desk.add("u") == {"u": 14}
-    assert ("source", ADD) not in desk.asked(ADD)
+    assert in_flight(desk, "u") == 0
+    assert desk.produce("u") is None
     desk.stage.memory.reach = True
     assert desk.add("u") == {"u": 0}
     assert desk.stage.memory.records[("l", NAME)].topics == ("t", "u")
+    assert in_flight(desk, "u") == 1
+    assert desk.produce("u") is not None
+
+
+@pytest.mark.parametrize("code", [29, 3, 53, 51])
+def test_what_the_source_does_not_let_an_id_write_is_not_coupled_by_it(code: int) -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    desk.codes["source", ADD] = code
+    assert desk.add("u") == {"u": code}
+    assert desk.stage.memory.records[("l", NAME)].topics == ("t",)
+    assert desk.stage.core.begun.entries == {}
+
+
+def test_a_group_that_the_source_does_not_let_an_id_commit_for_is_not_coupled_by_it() -> None:
+    desk = forwarded()
+    follows(desk)
+    desk.codes["source", OFFSETS] = 30
+    assert desk.offsets("g") == 30
+    assert desk.stage.memory.records[("l", NAME)].groups == ()
+
+
+def test_a_topic_that_is_fenced_while_the_source_agrees_to_its_first_write_is_not_written() -> None:
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    remember = desk.stage.memory.remember
+
+    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5))
+        remember(record, then)
+
+    desk.stage.memory.remember = late  # type: ignore[method-assign]
+    assert desk.add("u") is None
+    assert (in_flight(desk, "t"), in_flight(desk, "u")) == (1, 0)
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (3, 90)])
@@ -302,7 +338,7 @@ def test_an_older_holder_is_fenced_without_asking_the_source(version: int, code:
 def test_a_holder_that_the_source_does_not_know_yet_is_made_known_there() -> None:
     desk = forwarded(known=False, tells=True)
     assert desk.add("t") == {"t": 0}
-    assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD)]
+    assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD), ("source", ADD)]
     assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *T, *S, ("t",))
 
 
@@ -380,7 +416,7 @@ def test_requests_that_come_together_have_their_holder_made_known_once() -> None
         desk.stage.session.frame(bytearray(frame_request(message, correlation, "c")))
     desk.hears()
     assert len(desk.stage.edge.replies) == 2
-    assert desk.asked(INIT, ADD) == [("source", INIT), ("source", ADD), ("source", ADD)]
+    assert desk.asked(INIT, ADD) == [("source", INIT), *[("source", ADD)] * 4]
 
 
 def test_identities_that_two_routers_tell_in_any_order_end_as_the_newest_of_both_clusters() -> None:
@@ -466,6 +502,23 @@ def test_under_a_freeze_an_open_transaction_of_a_group_ends_and_no_new_one_begin
     assert desk.add("t") is None
 
 
+def test_a_group_that_is_frozen_while_the_source_agrees_to_its_first_positions_is_not_reached() -> None:
+    """The router has said by then that nothing of it is on its way."""
+    desk = forwarded()
+    follows(desk)
+    desk.add("t")
+    remember = desk.stage.memory.remember
+
+    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        follows(desk, frozen=True)
+        assert desk.stage.core.group_words()["g"].in_flight == 0
+        remember(record, then)
+
+    desk.stage.memory.remember = late  # type: ignore[method-assign]
+    assert desk.offsets("g") is None
+    assert desk.asked(OFFSETS) == [("source", OFFSETS)]
+
+
 def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None:
     desk = forwarded(tells=True)
     desk.open["source"] = ("t", "not mirrored")
@@ -476,6 +529,58 @@ def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None
     assert other.add("t") == {"t": 29}
     assert other.end() == 0
     assert other.asked(END) == [("target", END)]
+
+
+def _another(desk: Desk) -> Session:
+    """A second connection of the same client; the first one."""
+    first = desk.stage.session
+    desk.stage.session = Session(desk.stage.core, desk.stage.edge)
+    return first
+
+
+def test_a_transaction_that_began_over_another_connection_is_open_here_too() -> None:
+    """Its coordinator has moved to another broker and back; both connections knew of its id before."""
+    desk = forwarded(tells=True)
+    assert desk.add("free") == {"free": 0}
+    assert desk.end() == 0
+    first = _another(desk)
+    assert desk.add("free") == {"free": 0}
+    desk.stage.session = first
+    assert desk.add("t") == {"t": 29}
+
+
+def test_a_transaction_that_ended_over_another_connection_is_not_open_here() -> None:
+    desk = forwarded(tells=True)
+    assert desk.add("free") == {"free": 0}
+    first = _another(desk)
+    desk.open["target"] = ("free",)
+    assert desk.end() == 0
+    del desk.open["target"]
+    desk.stage.session = first
+    assert desk.add("t") == {"t": 0}
+
+
+def test_of_what_is_open_at_the_target_nothing_is_kept_when_all_of_its_connections_are_gone() -> None:
+    desk = forwarded(tells=True)
+    desk.add("free")
+    first = _another(desk)
+    desk.add("free")
+    first.closed()
+    assert desk.stage.core.at_target.open == {NAME}
+    desk.stage.session.closed()
+    assert desk.stage.core.at_target == AtTarget()
+
+
+def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() -> None:
+    """A name has up to 32 KB, and what names there are is for the client to say."""
+    desk = forwarded(tells=True)
+    desk.add("free")
+    for number in range(100):
+        desk.says(END, transactional_id=f"made-up-{number}", producer_id=1, producer_epoch=0, committed=False)
+    assert len(desk.stage.core.at_target._heard) < 20
+    asked = len(desk.asked(DESCRIBE))
+    assert desk.add("t") == {"t": 29}, "its own is still known to be at the target"
+    assert len(desk.asked(DESCRIBE)) == asked
 
 
 # a fence
@@ -544,6 +649,15 @@ def test_a_topic_that_is_fenced_before_a_transaction_is_heard_of_is_not_reached_
     """The fence may be complete, and the barrier read."""
     desk = _coupled(Serve.FORWARD, Serve.HOLD, tells=True)
     desk.open["source"] = ("t",)
+    assert desk.add("t") == {"t": 0}
+    assert in_flight(desk, "u") == 0
+    assert desk.add("u") is None
+
+
+def test_a_fenced_topic_of_which_only_the_source_knows_is_not_reached() -> None:
+    """The router that had asked for it died before it could write that down: the fence was not told to wait."""
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5), tells=True)
+    desk.open["source"] = ("t", "u")
     assert desk.add("t") == {"t": 0}
     assert in_flight(desk, "u") == 0
     assert desk.add("u") is None

@@ -1,4 +1,4 @@
-"""Transactional ids whose transactions are all at the source do not expire on the target."""
+"""Transactional ids whose transactions are all at the source do not expire on the target, nor live on for ever."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kmigrate.errors import Refused
+from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import Record, TransactionRecord
+from kmigrate.model.records import LinkRecord, Record, TransactionRecord
 from kmigrate.workflow import keepalive, transactions
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.transactions import refuse_lost_ids
@@ -29,9 +29,20 @@ class Target:
     begun: dict[str, int | None] = field(default_factory=lambda: {"till": -1})
     used: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
     code: int = 0
+    at_source: dict[str, int | None] = field(default_factory=dict)
+    """The same at the source; never where nothing is said."""
+    source_away: bool = False
+    kept: list[str] = field(default_factory=list)
+    """The ids that the state log names in the end."""
+
+    async def source_of(self, link: LinkRecord) -> tuple[Any, Any]:
+        assert link == LINK
+        if self.source_away:
+            raise Unreachable("away", "the source is away")
+        return "source", None
 
     async def last_begun(self, cluster: Any, name: str) -> int | None:
-        return self.begun[name]
+        return self.begun[name] if cluster is self else self.at_source.get(name, -1)
 
     async def begin_and_abort(self, _: Any, name: str, producer: tuple[int, int]) -> int:
         self.used.append((name, producer))
@@ -42,7 +53,8 @@ def look(monkeypatch: pytest.MonkeyPatch, target: Target, *records: Record, idle
     monkeypatch.setattr(keepalive, "last_begun", target.last_begun)
     monkeypatch.setattr(keepalive, "begin_and_abort", target.begin_and_abort)
     log = MemoryLog(LINK, *records)
-    asyncio.run(IdKeeper(log, target, target).look(idle_s))  # type: ignore[arg-type]
+    asyncio.run(IdKeeper(log, target, target, target.source_of).look(idle_s))  # type: ignore[arg-type]
+    target.kept = [record.name for record in log.state.transactions()]
     return target
 
 
@@ -53,7 +65,39 @@ def test_an_idle_id_is_used_in_its_holders_name(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("begun", [1 << 60, None])
 def test_an_id_in_use_and_one_that_is_gone_are_left_alone(monkeypatch: pytest.MonkeyPatch, begun: int | None) -> None:
-    assert look(monkeypatch, Target({"till": begun}), MIRRORING, TILL).used == []
+    target = look(monkeypatch, Target({"till": begun}), MIRRORING, TILL)
+    assert (target.used, target.kept) == ([], ["till"])
+
+
+def test_an_id_that_its_source_has_forgotten_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = look(monkeypatch, Target(at_source={"till": None}), MIRRORING, TILL)
+    assert (target.used, target.kept) == ([], ["till"])
+
+
+def test_a_source_that_is_away_has_forgotten_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look(monkeypatch, Target(source_away=True), MIRRORING, TILL).used == [("till", (50, 3))]
+    assert look(monkeypatch, Target({"till": None}, source_away=True), MIRRORING, TILL).kept == ["till"]
+
+
+@pytest.mark.parametrize("phase", [TopicPhase.MIRRORING, TopicPhase.PROMOTED])
+def test_an_id_that_both_clusters_have_forgotten_is_remembered_no_more(
+    monkeypatch: pytest.MonkeyPatch, phase: TopicPhase
+) -> None:
+    gone = Target({"till": None}, at_source={"till": None})
+    assert look(monkeypatch, gone, replace(PENDING, phase=phase), TILL).kept == []
+
+
+def test_an_id_that_has_a_new_holder_meanwhile_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = replace(TILL, epoch=4, source_epoch=9)
+    log, target = MemoryLog(LINK, MIRRORING, TILL), Target({"till": None})
+
+    async def last_begun(cluster: Any, _: str) -> None:
+        if cluster == "source":
+            await log.append(lambda _: newer if log.state.transactions() == [TILL] else None)
+
+    monkeypatch.setattr(keepalive, "last_begun", last_begun)
+    asyncio.run(IdKeeper(log, target, target, target.source_of).look(0.0))  # type: ignore[arg-type]
+    assert log.state.transactions() == [newer]
 
 
 def test_who_has_just_come_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +122,18 @@ def test_what_cannot_be_kept_is_said(monkeypatch: pytest.MonkeyPatch, caplog: py
     ]
 
 
-def lost(monkeypatch: pytest.MonkeyPatch, source: int | None, target: int | None) -> None:
+def lost(monkeypatch: pytest.MonkeyPatch, source: int | None, target: int | None, *listed: str) -> None:
     told = {"source": source, "target": target}
 
     async def last_begun(cluster: Any, _: str) -> int | None:
         return told[cluster]
 
+    async def listed_ids(cluster: Any) -> set[str]:
+        assert cluster == "target"
+        return set(listed)
+
     monkeypatch.setattr(transactions, "last_begun", last_begun)
+    monkeypatch.setattr(transactions, "listed_ids", listed_ids)
     asyncio.run(refuse_lost_ids(MemoryLog(LINK, TILL).state, "source", "target", PENDING))  # type: ignore[arg-type]
 
 
@@ -93,3 +142,4 @@ def test_a_promote_is_refused_that_a_live_holder_would_not_survive(monkeypatch: 
         lost(monkeypatch, 1000, None)
     lost(monkeypatch, None, None)
     lost(monkeypatch, -1, -1)
+    lost(monkeypatch, 1000, None, "till")

@@ -157,6 +157,15 @@ def test_a_seal_comes_off_when_its_router_has_left_or_is_called_dead(scene: Any,
     assert made.admin.limit == ConfigValue("2000000", own=True)
 
 
+def test_a_seal_stays_on_for_a_router_that_may_be_one_of_those_that_are_not_named_any_more(scene: Any) -> None:
+    made = scene(LEFT)
+    record = made.promote()
+    asyncio.run(made.stage.log.append(lambda _: replace(LEFT, instances=(LEFT.key, "g9"))))
+    assert not may_come_off(made.stage.log, record)
+    asyncio.run(made.stage.log.append(lambda _: (LEFT.key, None)))
+    assert may_come_off(made.stage.log, record)
+
+
 def test_a_fence_that_is_given_up_takes_the_seal_off_before_anything_is_forwarded_again(scene: Any) -> None:
     made = scene(SILENT)
     made.stage.mirror_stops_at = 99
