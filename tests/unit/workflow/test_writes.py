@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kmigrate.cluster.admin import GroupState
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, Record, TopicRecord
@@ -37,7 +38,7 @@ class Admin:
         return {}
 
     async def describe_groups(self, names: list[str]) -> dict[str, Any]:
-        return {name: SimpleNamespace(kind="classic", state="Empty", members=(), assigned=frozenset()) for name in names}
+        return {name: GroupState(name, "empty", "classic", ()) for name in names}
 
 
 class Cluster(Source):
