@@ -20,8 +20,8 @@ F  Topics that transactions couple are fenced only when all of them are to be pr
 G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
    the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
 H  The barrier table (`barrier_table`) is in the state log before the flip: routers read it there.
-I  Where many topics are promoted at once they are fenced in turns: writers wait for a topic as long as the mirror needs
-   to bring all that is fenced to its barriers (`turns`).
+I  Where many topics are promoted at once they are fenced in rounds, with rests between: writers wait for a topic as
+   long as the mirror needs to bring all that is fenced to its barriers, and then catch up (`turns`).
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class TopicPromotion:
         key = (self.link, self.topic)
         mates, groups = unit_records(self.log.state, record)
         if groups:
-            self.turns.go(key, record.partitions)  # their members wait already
+            self.turns.go(key)  # their members wait already
             return False
         together = record.partitions + sum(mate.partitions for mate in mates)
         self._waits_for(record, "its turn: other topics are fenced before it")
@@ -194,7 +194,7 @@ class TopicPromotion:
     def _hold_turn(self, record: TopicRecord) -> None:
         """Writers wait for this topic, under whichever controller it was fenced; or they do not any more."""
         if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED):
-            self.turns.go((self.link, self.topic), record.partitions)
+            self.turns.go((self.link, self.topic))
         elif record.phase is not TopicPhase.PROMOTE_PENDING:
             self.turns.over((self.link, self.topic))
 

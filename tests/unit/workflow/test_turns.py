@@ -1,10 +1,13 @@
-"""Whose turn it is to be fenced: a few at a time, in the order in which they came, a unit as one."""
+"""Whose turn it is to be fenced: in rounds with rests between, in the order in which they came, a unit as one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
 
+import pytest
+
+from kmigrate.workflow import turns
 from kmigrate.workflow.turns import Turns
 
 
@@ -33,22 +36,44 @@ class Line:
         self._asked[place].cancel()
 
     async def settled(self) -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
 
 
-def test_topics_go_together_while_there_is_room_and_the_others_in_the_order_in_which_they_came() -> None:
+def test_who_comes_while_others_are_fenced_goes_with_the_next_round_in_the_order_in_which_they_came() -> None:
     async def scene() -> None:
         line = Line(200)
-        for topic in ("a", "b", "c", "d"):
+        for topic in ("a", "b", "c", "d", "e"):
             await line.ask(topic, 100)
-        assert line.gone == ["a", "b"]
-        assert line.waited == {"a": False, "b": False}
-        await line.over("b")
-        assert line.gone == ["a", "b", "c"]
+        assert line.gone == ["a"]
         await line.over("a")
-        assert line.gone == ["a", "b", "c", "d"]
-        assert line.waited["d"]
+        await asyncio.sleep(0.1)
+        assert line.gone == ["a", "b", "c"]
+        await line.over("b")
+        await asyncio.sleep(0.2)
+        assert line.gone == ["a", "b", "c"], "what is fenced with the others makes them wait for longer"
+        await line.over("c")
+        await asyncio.sleep(0.4)
+        assert line.gone == ["a", "b", "c", "d", "e"]
+        assert line.waited == {"a": False, "b": True, "c": True, "d": True, "e": True}
+
+    asyncio.run(scene())
+
+
+def test_after_a_round_nothing_is_fenced_for_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(turns, "monotonic", lambda: now)
+
+    async def scene() -> None:
+        nonlocal now
+        line = Line(200)
+        await line.ask("a", 1)
+        now += 0.1
+        await line.over("a")
+        await line.ask("b", 1)
+        await line.ask("c", 1)
+        assert line.gone == ["a"]
+        await asyncio.sleep(0.15)
+        assert line.gone == ["a", "b", "c"]
 
     asyncio.run(scene())
 
@@ -57,13 +82,13 @@ def test_a_topic_that_has_more_than_there_is_room_goes_alone_and_none_overtakes_
     async def scene() -> None:
         line = Line(200)
         await line.ask("a", 10)
-        await line.ask("large", 1000)
-        await line.ask("b", 10)
-        assert line.gone == ["a"]
-        await line.over("a")
-        assert line.gone == ["a", "large"]
-        await line.over("large")
-        assert line.gone == ["a", "large", "b"]
+        for topic, partitions in (("b", 10), ("large", 1000), ("c", 10)):
+            await line.ask(topic, partitions)
+        for before, now in (("a", ["b"]), ("b", ["large"]), ("large", ["c"])):
+            gone = [*line.gone]
+            await line.over(before)
+            await asyncio.sleep(0.3)
+            assert line.gone == [*gone, *now]
 
     asyncio.run(scene())
 
@@ -74,13 +99,15 @@ def test_a_unit_has_one_turn_and_who_comes_last_of_it_goes_at_once() -> None:
         await line.ask("a", 100)
         await line.ask("t", 180, ["u"])
         await line.ask("b", 50)
-        assert line.gone == ["a"], "t and u together have no room beside a"
+        assert line.gone == ["a"]
         await line.over("a")
-        assert line.gone == ["a", "t"]
+        await asyncio.sleep(0.1)
+        assert line.gone == ["a", "t"], "b has no room beside t and u"
         await line.ask("u", 180, ["t"])
         assert line.gone == ["a", "t", "u"], "and b, which came first, waits"
         await line.over("u")
         await line.over("t")
+        await asyncio.sleep(0.3)
         assert line.gone == ["a", "t", "u", "b"]
 
     asyncio.run(scene())
@@ -93,6 +120,7 @@ def test_who_is_given_up_in_the_line_holds_nobody_up() -> None:
             await line.ask(topic, 100)
         line.give_up(1)
         await line.over("a")
+        await asyncio.sleep(0.1)
         assert line.gone == ["a", "c"]
 
     asyncio.run(scene())
@@ -101,11 +129,28 @@ def test_who_is_given_up_in_the_line_holds_nobody_up() -> None:
 def test_what_was_fenced_by_another_controller_counts_and_its_end_may_be_told_twice() -> None:
     async def scene() -> None:
         line = Line(100)
-        line.turns.go(("l", "before"), 100)
+        line.turns.go(("l", "before"))
         await line.ask("a", 100)
         assert line.gone == []
         await line.over("before")
         await line.over("before")
+        await asyncio.sleep(0.05)
         assert line.gone == ["a"]
+
+    asyncio.run(scene())
+
+
+def test_one_that_is_given_up_in_the_moment_of_its_turn_leaves_it_to_the_next() -> None:
+    async def scene() -> None:
+        line = Line(100)
+        await line.ask("a", 100)
+        await line.ask("b", 100)
+        line.turns.over(("l", "a"))
+        await asyncio.sleep(0)
+        line.turns._rested()
+        line.give_up(1)
+        await line.ask("c", 100)
+        await asyncio.sleep(0.1)
+        assert line.gone == ["a", "c"]
 
     asyncio.run(scene())
