@@ -35,7 +35,7 @@ class _Waiting:
 class Turns:
     """Shared by all promotes of a controller."""
 
-    def __init__(self, most: int = 200) -> None:
+    def __init__(self, most: int = 100) -> None:
         """`most` partitions are fenced in a round, or one unit that has more."""
         self._most = most
         self._fenced: set[Key] = set()
