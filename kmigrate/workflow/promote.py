@@ -167,9 +167,10 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        await self._ready(record)
-        if await self._turn(record):
-            await self._ready(record)  # as it is now, and not as it was when the turn was another's
+        if not await self._ready(record):
+            return
+        if await self._turn(record) and not await self._ready(record):
+            return  # as it is now, and not as it was when the turn was another's
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
             raise Refused("direct-writers", "; ".join(found))
@@ -198,11 +199,14 @@ class TopicPromotion:
         elif record.phase is not TopicPhase.PROMOTE_PENDING:
             self.turns.over((self.link, self.topic))
 
-    async def _ready(self, record: TopicRecord) -> None:
-        """Until it can be fenced."""
+    async def _ready(self, record: TopicRecord) -> bool:
+        """Wait until it can be fenced; False where this promote is over by then: its topic was forgotten."""
         terms = self._terms(record)
 
         def ready(state: State) -> bool | None:
+            now = state.topic(self.link, self.topic)
+            if now is None or now.since_ms != record.since_ms:
+                return False
             why = self._why_not_ready(record, terms)
             if why is None:
                 self.rendezvous.pending.add((self.link, self.topic))
@@ -211,7 +215,7 @@ class TopicPromotion:
             return self._waits_for(record, why or not_staged(state, record))
 
         try:
-            await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
+            return await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
         except WaitTimedOut as late:
             why = self._why_not_ready(record, terms) or not_staged(self.log.state, record) or late.what
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late

@@ -239,6 +239,40 @@ def test_what_a_promote_waits_for_is_told_until_it_is_over() -> None:
     assert told == {}
 
 
+def test_the_promote_of_a_topic_that_is_forgotten_is_over_at_once() -> None:
+    stage = Stage(upkeep=None)
+    terms = replace(TERMS, pending_timeout_s=0.2)
+    old = replace(PENDING, terms=terms)
+    stage.log = MemoryLog(LINK, ROUTER, *SHARED, old)
+
+    async def forget_and_mirror_again() -> None:
+        promotion = stage.promotion()
+        running = asyncio.create_task(promotion.run())
+        await asyncio.sleep(0.02)
+        await stage.log.append(lambda _: (old.key, None))
+        async with asyncio.timeout(0.1):
+            await running
+
+    asyncio.run(forget_and_mirror_again())
+
+
+def test_a_promote_that_waits_for_a_forgotten_topic_does_not_give_up_the_next_one_of_that_name() -> None:
+    stage = Stage(upkeep=None)
+    stage.log = MemoryLog(LINK, ROUTER, *SHARED, replace(PENDING, terms=replace(TERMS, pending_timeout_s=0.2)))
+    again = replace(PENDING, since_ms=2, terms=replace(TERMS, pending_timeout_s=9.0))
+
+    async def forget_and_promote_again() -> None:
+        running = asyncio.create_task(stage.promotion().run())
+        await asyncio.sleep(0.02)
+        await stage.log.append(lambda _: (again.key, None))
+        await stage.log.append(lambda _: again)
+        await asyncio.sleep(0.4)
+        running.cancel()
+
+    asyncio.run(forget_and_promote_again())
+    assert stage.log.state.topic("l", "t") == again
+
+
 def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed() -> None:
     record = promoted(Stage(speaks="m2"))
     assert record.phase is TopicPhase.MIRRORING
