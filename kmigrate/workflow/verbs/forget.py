@@ -7,8 +7,9 @@ group while members of it are at a router, for at the target it has no positions
 
 A  A topic is forgotten where that cannot happen: the source does not have it any more, so that the copy is all there
    is, and no producer may still repeat a write that the copy has; or the target does not have it, so that clients are
-   told so, and a router has none made (`router.creation`); or it was never copied; or no router is known that clients
-   could be at.
+   told so, and a router has none made (`router.creation`); or what the target has is somebody else's, with data, and
+   nothing was ever copied there (an empty one may be the mirror's own, whose record is written after it is made); or no
+   router is known that clients could be at.
 B  A group is forgotten where the source does not know it any more, or every router says that nobody of it is there.
 C  All of it is judged again on the state with each record that goes; and what goes is what was looked at, for its
    record alone knows what is to be put back.
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from kmigrate.cluster.client import LATEST
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Failed, KmigrateError, Refused
 from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
@@ -55,6 +57,8 @@ class _Standing:
     on_target: bool
     same_target: bool
     """Whether it is the topic there that was mirrored to."""
+    others: bool = False
+    """Whether it holds data that no mirror put there."""
     on_source: bool = True
     repeatable_s: float = 0.0
     """The delivery timeout, where the copy holds records that are not as old: their producers may write them again."""
@@ -98,7 +102,8 @@ async def forget_topics(
 async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
     info = await estate.target.topic(record.topic)
     same = info is not None and str(info.topic_id or "") in (record.target_topic_id, "")
-    standing = _Standing(info is not None, same)
+    others = info is not None and _never_copied(record) and await _has_data(estate, info)
+    standing = _Standing(info is not None, same, others)
     if record.phase not in FORGETTABLE or _against_topic(record, estate.log.state, standing) is None:
         return standing
     source, _ = await estate.source(link)
@@ -106,6 +111,15 @@ async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, deliv
         return standing
     newer = await _newer(estate, record.topic, info, delivery_timeout_s) if info is not None else False
     return replace(standing, on_source=False, repeatable_s=delivery_timeout_s if newer else 0.0)
+
+
+def _never_copied(record: TopicRecord) -> bool:
+    return record.phase is TopicPhase.INITIALISING and not record.target_topic_id
+
+
+async def _has_data(estate: Estate, info: TopicInfo) -> bool:
+    told = await estate.target.list_offsets({(info.name, partition): LATEST for partition in info.partitions})
+    return any(each.offset > 0 for each in told.values())
 
 
 async def _newer(estate: Estate, topic: str, info: TopicInfo, seconds: float) -> bool:
@@ -127,9 +141,8 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     if standing.on_source and record.seal is not None:
         what = f"the source does not take writes to topic {topic} as long as its record says so"
         return Finding("refuse", "topic-sealed", what, "kmigrate status names the router that it waits for")
-    never_copied = record.phase is TopicPhase.INITIALISING and not record.target_topic_id
     routers = sorted(set(_routers(state).values()))
-    if not standing.on_target or never_copied or not routers:
+    if not standing.on_target or standing.others or not routers:
         return None
     if standing.on_source:
         return Finding(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.client import LogOffset
+from kmigrate.cluster.client import LATEST, LogOffset
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
@@ -68,16 +68,21 @@ class Estate:
         self.done: list[Any] = []
         self.fails = False
         self.newest_ms = now_ms() - 121_000
+        self.end = 9
         self.asked = 0
         self.target, self.target_admin = self, self
         if word is not None:
             self.log.say(word)
 
     async def topic(self, name: str) -> Any:
-        return SimpleNamespace(topic_id=self.target_id, partitions=(0, 1)) if self.target_id is not None else None
+        if self.target_id is None:
+            return None
+        return SimpleNamespace(name=name, topic_id=self.target_id, partitions=(0, 1))
 
     async def list_offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
-        """By timestamp."""
+        """By timestamp, or the end."""
+        if set(wanted.values()) == {LATEST}:
+            return dict.fromkeys(wanted, LogOffset(0, self.end, 0))
         return {key: LogOffset(0, 9 if key[1] and self.newest_ms >= at else -1, 0) for key, at in wanted.items()}
 
     async def source(self, _: object) -> tuple[Any, Any]:
@@ -172,11 +177,14 @@ def test_a_topic_that_lives_on_the_source_is_not_left_to_its_copy_while_clients_
     assert (estate.asked, estate.done) == (0, [RULE]), "the copy is deleted: clients are told so"
 
 
-def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_one_of_its_name() -> None:
+def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_somebody_elses_of_its_name() -> None:
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
     estate = Estate(never, ROUTER)
     assert forget(estate).applied
     assert estate.done == [RULE]
+    estate.log, estate.done, estate.end = Estate(never, ROUTER).log, [], 0
+    assert refusal(estate) == "copy-would-serve", "an empty one may be the mirror's own: nobody wrote that it made it"
+    assert forget(Estate(never, ROUTER, on_target=False)).applied
     anew = replace(TOPIC, phase=TopicPhase.INITIALISING)
     assert refusal(Estate(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
 
