@@ -157,7 +157,7 @@ class Mender:
         link_uuid, term, maps = self._store.link_uuid, lane.term, self._store.maps
         await maps.read_to_end()
         if lane.ledger is None:
-            stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id)
+            stored = maps.folded(link_uuid, *lane.key, lane.target_topic_id, lane.target_start)
             stored.close(tail.end)
             lane.ledger = MapLedger(
                 link_uuid,
@@ -167,7 +167,8 @@ class Mender:
                 target_topic_id=lane.target_topic_id,
                 stored=stored,
             )
-        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, before=lane.ledger.begins)
+        begins = lane.ledger.begins
+        others = maps.folded(link_uuid, *lane.key, lane.target_topic_id, lane.target_start, before=begins)
         others.close(tail.end)
         lane.stands_at(tail.end, others)
         if tail.end == lane.target_start:

@@ -17,7 +17,7 @@ D  `covered` ≥ the end of the last run: below it, every record of the source i
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -130,6 +130,14 @@ class OffsetMap:
         if self._target and self.target_end > target_end:
             self._count[-1] = target_end - self._target[-1]
         self.covered = self.source_end
+
+    def leave_out(self, target_start: int) -> None:
+        """Forget every run that stands before a target offset: it is of an earlier copy."""
+        earlier = bisect_left(self._target, target_start)
+        for column in (self._source, self._target, self._count):
+            del column[:earlier]
+        if not self._source:
+            self.covered = self._origin[0]
 
     def close(self, target_end: int) -> None:
         """Fit the map to a target log that ends here.

@@ -65,12 +65,19 @@ class OffsetMaps:
         topic: str,
         partition: int,
         target_topic_id: str,
+        target_start: int,
         *,
         before: tuple[int, int] | None = None,
     ) -> OffsetMap:
-        """A partition's map as far as it was read; where a place is given, of the chunks that stand before it."""
+        """A partition's map as far as it was read; where a place is given, of the chunks that stand before it.
+
+        Of what stands on the target before `target_start` it says nothing: an earlier mirror of the topic put it there,
+        whose map was to be dropped when the topic was forgotten.
+        """
         chunks = self._chunks.get((link_uuid, topic, partition), {}).items()
-        return fold_chunks((c for c in chunks if before is None or c[0].place < before), target_topic_id)
+        made = fold_chunks((c for c in chunks if before is None or c[0].place < before), target_topic_id)
+        made.leave_out(target_start)
+        return made
 
     def next_number(self, link_uuid: str, topic: str, partition: int, *, term: int) -> int:
         """Of the first chunk of a ledger that begins now: behind all others of its term, also those on their way."""

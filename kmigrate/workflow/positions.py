@@ -65,8 +65,9 @@ class Positions:
     def _mapped(self, record: TopicRecord, partition: int, end: int, seen: PartitionProgress | None) -> OffsetMap:
         link = self._log.state.link(record.link)
         uuid = link.uuid if link is not None else ""
-        made = self._maps.folded(uuid, record.topic, partition, record.target_topic_id)
-        made.begin(record.starts[partition], record.target_starts[partition])
+        begins = record.target_starts[partition]
+        made = self._maps.folded(uuid, record.topic, partition, record.target_topic_id, begins)
+        made.begin(record.starts[partition], begins)
         made.close(min(end, record.target_ends.get(partition, end)))
         if record.phase is TopicPhase.PROMOTED and partition in record.barrier:
             made.cover(record.barrier[partition].offset)

@@ -14,7 +14,7 @@ from kmigrate.mirror import mending
 from kmigrate.mirror.lane import LaneState, Sent
 from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.mending import MapStore, Mender
-from kmigrate.model.mapledger import ChunkKey, MapLedger
+from kmigrate.model.mapledger import ChunkKey, MapChunk, MapLedger
 from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.records import CopyIdentity
 from kmigrate.protocol.codes import Code
@@ -216,3 +216,19 @@ def test_a_lane_made_anew_under_the_same_term_writes_its_map_behind_what_the_one
     assert it.state is LaneState.PRIMING
     assert it.ledger is not None
     assert it.ledger.begins == (4, 3)
+
+
+def test_what_an_earlier_mirror_of_the_topic_stored_says_nothing_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topic was forgotten, and its map not dropped any more: the new copy goes behind what stands there."""
+
+    async def tail(*_: object, **__: object) -> LogTail:
+        return LogTail(50, 100, 50)
+
+    monkeypatch.setattr(mending, "read_tail", tail)
+    nowhere, identity, nothing = cast("ClusterClient", None), CopyIdentity(77, 0, 78, 0), cast("Any", None)
+    maps = Stored(nowhere)
+    maps._chunks["uuid", "t", 0] = {ChunkKey("uuid", "t", 0, 4, 0): MapChunk("T", OffsetMap([Run(0, 0, 40)]).encode())}
+    mender = Mender(nowhere, nowhere, identity, nothing, lambda _: 4, lambda: None, nothing, MapStore(maps, "uuid"))
+    it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=5)
+    asyncio.run(mender.recover(it))
+    assert (it.position, runs(it)) == (0, [])

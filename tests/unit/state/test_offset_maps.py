@@ -59,8 +59,9 @@ def test_nor_though_its_write_got_no_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_was_stored_before_a_ledger_is_that_of_its_own_term_too() -> None:
     maps = maps_with(*((ChunkKey("u", "t", 0, 4, number), chunk(number * 5)) for number in range(3)))
-    assert list(maps.folded("u", "t", 0, "T", before=(4, 2)).runs()) == [Run(0, 0, 1), Run(5, 5, 1)]
-    assert len(maps.folded("u", "t", 0, "T")) == 3
+    assert list(maps.folded("u", "t", 0, "T", 0, before=(4, 2)).runs()) == [Run(0, 0, 1), Run(5, 5, 1)]
+    assert len(maps.folded("u", "t", 0, "T", 0)) == 3
+    assert next(maps.folded("u", "t", 0, "T", 5).runs()).target >= 5
 
 
 def test_the_maps_of_a_topic_are_dropped_from_their_ends_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
