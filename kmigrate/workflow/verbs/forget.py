@@ -21,7 +21,7 @@ E  No topic is deleted. One that stays on the target gets its own configs back, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,8 +29,10 @@ from kmigrate.cluster.client import LATEST
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Failed, KmigrateError, Refused
 from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
+from kmigrate.model.members import member_mark
 from kmigrate.model.records import (
     GroupRecord,
+    GroupWord,
     LinkRecord,
     Record,
     RouterPresence,
@@ -266,12 +268,15 @@ async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[
         if record is None:
             found.append(Finding("ok", "not-mirrored", f"group {group} is not mirrored by link {link.name}"))
             continue
-        against = _against_group(record, estate.log.state, heard)
-        gone = against is not None and record.phase is GroupPhase.MIRRORED and await _is_gone(estate, link, group)
-        if against is not None and not gone:
+        words: Mapping[str, RouterPresence] | None = heard
+        against = _against_group(record, estate.log.state, words)
+        if against is not None and record.phase is GroupPhase.MIRRORED:
+            words = await _words_on(estate, link, group, heard)
+            against = _against_group(record, estate.log.state, words)
+        if against is not None:
             found.append(against)
         else:
-            going.append((record, partial(_drop_group, record, None if gone else heard)))
+            going.append((record, partial(_drop_group, record, words)))
     left_out = _left_out(link, "group", groups)
     changes = [*(change for change, _ in left_out), *(f"forget group {record.group}" for record, _ in going)]
     changes += [change for record, _ in going for change in _taken_back(link, record)]
@@ -290,9 +295,26 @@ async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[
     return made.done()
 
 
-async def _is_gone(estate: Estate, link: LinkRecord, group: str) -> bool:
+async def _words_on(
+    estate: Estate, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]
+) -> Mapping[str, RouterPresence] | None:
+    """The routers' words on a group that follows, of members that the source still knows: a router remembers for long
+    who has ended without leaving, as Kafka Streams does. None where the source does not know the group itself."""
     _, source_admin = await estate.source(link)
-    return (await source_admin.describe_groups([group]))[group].state == "dead"
+    seen = (await source_admin.describe_groups([group]))[group]
+    if seen.state == "dead":
+        return None
+    known = {member_mark(member.member_id) for member in seen.members}
+    return {
+        instance: replace(word, groups={**word.groups, group: _of_members(word.groups[group], known)})
+        if group in word.groups
+        else word
+        for instance, word in heard.items()
+    }
+
+
+def _of_members(word: GroupWord, known: Collection[str]) -> GroupWord:
+    return replace(word, members=tuple(mark for mark in word.members if mark in known))
 
 
 def _drop_group(

@@ -15,6 +15,7 @@ from kmigrate.cluster.client import LATEST, LogOffset
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.members import member_mark
 from kmigrate.model.patterns import NamePattern, chosen_groups, chosen_topics
 from kmigrate.model.records import (
     BarrierRecord,
@@ -69,6 +70,7 @@ class Estate:
         self.fails = False
         self.newest_ms = now_ms() - 121_000
         self.end = 9
+        self.has_member = True
         self.asked = 0
         self.target, self.target_admin = self, self
         if word is not None:
@@ -93,7 +95,9 @@ class Estate:
         return SimpleNamespace() if self.on_source else None
 
     async def _groups(self, names: list[str]) -> Any:
-        return {name: SimpleNamespace(state="empty" if self.on_source else "dead") for name in names}
+        members = [SimpleNamespace(member_id="m")] if self.has_member else []
+        state = "stable" if self.on_source else "dead"
+        return {name: SimpleNamespace(state=state, members=members) for name in names}
 
     async def alter_topic_configs(self, topic: str, put: Any, remove: Any) -> None:
         assert self.log.state.topic("l", topic) is None, "the mirror would put it back"
@@ -316,7 +320,7 @@ def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> Non
     ("mode", "word", "ref"),
     [
         (GroupMode.HOLD, replace(WORD, waiting=("g",)), "members-at-router"),
-        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupWord(members=("m",))}), "members-at-router"),
+        (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupWord(members=(member_mark("m"),))}), "members-at-router"),
         (GroupMode.FOLLOW, replace(WORD, groups={"g": GroupWord(in_flight=1)}), "members-at-router"),
         (GroupMode.HOLD, replace(WORD, waiting=None), "router-too-old"),
         (GroupMode.HOLD, None, "router-silent"),
@@ -330,6 +334,14 @@ def test_a_group_is_not_forgotten_whose_members_are_at_a_router_or_may_be(
     estate = Estate(group, ROUTER, word=word, on_source=False)
     assert forget_group(estate).applied, "the source does not know it any more: there is no position to lose"
     assert (estate.left, estate.done) == (set(), list(GROUP.granted_acls))
+
+
+def test_members_that_ended_without_leaving_their_group_keep_it_only_as_long_as_the_source_knows_them() -> None:
+    word = replace(WORD, groups={"g": GroupWord(members=(member_mark("m"),))})
+    estate = Estate(replace(GROUP, mode=GroupMode.FOLLOW), ROUTER, word=word)
+    assert refusal(estate, forget_group) == "members-at-router"
+    estate.has_member = False
+    assert forget_group(estate).applied
 
 
 def test_a_group_of_which_nobody_is_at_any_router_is_forgotten() -> None:
