@@ -129,7 +129,10 @@ def _waits_for(
 
 
 def _written_with(state: State, group: GroupRecord) -> list[str]:
-    """Topics that are written in the transactions that commit a group's positions: it is promoted with them."""
+    """Topics that are written in the transactions that commit a group's positions: it is promoted with them, unless
+    they are promoted already, or were forgotten."""
     if group.mode is not GroupMode.FOLLOW:
         return []
-    return sorted(unit_of(state.transactions(group.link), groups=[group.group])[0])
+    names, _ = unit_of(state.transactions(group.link), groups=[group.group])
+    found = [record for name in sorted(names) if (record := state.topic(group.link, name)) is not None]
+    return [record.topic for record in found if record.phase is not TopicPhase.PROMOTED]

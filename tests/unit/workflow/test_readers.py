@@ -38,8 +38,15 @@ def found(source: Source, *records: Record) -> list[Finding]:
 def test_what_only_the_group_reads_waits_for_it_and_says_how_the_group_is_promoted(
     mode: GroupMode, next_step: str
 ) -> None:
-    (finding,) = found(Source(positions=("read",)), TILL, replace(GROUP, mode=mode))
+    written = TopicRecord("l", "t", TopicPhase.MIRRORING, 1)
+    (finding,) = found(Source(positions=("read",)), TILL, written, replace(GROUP, mode=mode))
     assert (finding.ref, finding.next_step) == ("group-not-promoted", next_step)
+
+
+@pytest.mark.parametrize("others", [(), (TopicRecord("l", "t", TopicPhase.PROMOTED, 1),)])
+def test_a_group_that_goes_with_no_topic_any_more_is_promoted_by_itself(others: tuple[Record, ...]) -> None:
+    (finding,) = found(Source(positions=("read",)), TILL, GROUP, *others)
+    assert finding.next_step == "kmigrate group promote g"
 
 
 def test_a_topic_waits_for_a_group_whose_member_is_assigned_it_and_has_committed_nothing_there_yet() -> None:
