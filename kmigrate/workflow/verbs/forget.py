@@ -95,8 +95,7 @@ async def forget_topics(
     done: list[str] = []
     await write_each(estate.log, left_out, done)
     for record, standing in going:
-        gone = [(f"forget topic {record.topic}", each) for each in _topic_records(record, standing, estate.log.state)]
-        await write_each(estate.log, gone, done)
+        await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
         await _leave_target(estate, link, record, standing)
     return made.done()
 
@@ -179,11 +178,13 @@ def _copy_stays(link: LinkRecord, record: TopicRecord, standing: _Standing) -> l
     return [Finding("warn", "copy-stays", what, "delete it there if nobody needs it")]
 
 
-def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> Iterator[Decide]:
+def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> Iterator[tuple[str, Decide]]:
     """What is kept of the topic, its record last, so that a crash in between leaves a topic to forget again."""
-    barriers = [barrier.key for barrier in state.barriers(record.link, record.topic)]
-    for key in (*barriers, verified_key(record.link, record.topic), record.key):
-        yield partial(_drop_topic, record, standing, key)
+    for barrier in state.barriers(record.link, record.topic):
+        yield f"drop barriers of {record.topic}", partial(_drop_topic, record, standing, barrier.key)
+    verified = verified_key(record.link, record.topic)
+    yield f"drop what verify found of {record.topic}", partial(_drop_topic, record, standing, verified)
+    yield f"forget topic {record.topic}", partial(_drop_topic, record, standing, record.key)
 
 
 def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State) -> tuple[str, None] | None:

@@ -292,8 +292,21 @@ def test_of_several_topics_the_first_is_gone_when_the_second_is_refused() -> Non
     estate.log.on_append = somebody
     with pytest.raises(Refused) as caught:
         forget(estate, "t", "u")
-    assert caught.value.still_true == "done before that, and not taken back: forget topic t"
+    assert caught.value.still_true == "done before that, and not taken back: drop what verify found of t; forget topic t"
     assert [each[0] for each in estate.done if isinstance(each, tuple)] == ["t"]
+
+
+def test_a_topic_whose_record_stays_is_not_said_to_be_forgotten() -> None:
+    estate, pending = Estate(TOPIC, BarrierRecord("l", "t", 0, 5, {})), replace(TOPIC, phase=TopicPhase.FENCING)
+
+    def somebody(written: Record | None) -> None:
+        if written is None:
+            estate.log.state = estate.log.state.with_record(pending.key, pending, 9)
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused) as caught:
+        forget(estate)
+    assert caught.value.still_true == "done before that, and not taken back: drop barriers of t"
 
 
 def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> None:
