@@ -52,6 +52,10 @@ from kmigrate.workflow.writes import write_each
 __all__ = ["forget_groups", "forget_topics"]
 
 
+_COME_BACK_S = 60.0
+"""Whoever waits at a router has asked again by then (`router.held`); one that starts has forgotten who it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Standing:
     """Where a topic stands: on the source also where nothing hangs on it, so that nobody asked."""
@@ -365,5 +369,14 @@ def _against_group(
                 "members-at-router",
                 f"members of group {group} are at router {name}: at the target they would find no positions",
                 f"kmigrate group promote {group}; or restart them with the source's address, then repeat",
+            )
+    for router in state.routers():
+        left = _COME_BACK_S - (now_ms() - router.since_ms) / 1000
+        if left > 0:
+            return Finding(
+                "refuse",
+                "router-just-started",
+                f"router {router.name} has just started: members of group {group} that wait there may still come back",
+                f"repeat in {left:.0f} s",
             )
     return None
