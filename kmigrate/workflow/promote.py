@@ -167,10 +167,8 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record):
-            return
-        if await self._turn(record) and not await self._ready(record):
-            return  # as it is now, and not as it was when the turn was another's
+        if not await self._ready(record) or not await self._turn(record):
+            return  # it is looked at anew
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
             raise Refused("direct-writers", "; ".join(found))
@@ -180,32 +178,37 @@ class TopicPromotion:
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
 
     async def _turn(self, record: TopicRecord) -> bool:
-        """Wait until it is this topic's turn (I); whether it had to be waited for."""
+        """Wait until it is this topic's turn (I); False where by then it is not ready, or of another unit."""
         key = (self.link, self.topic)
         mates, groups = unit_records(self.log.state, record)
         if groups:
             self.turns.go(key)  # their members wait already
-            return False
+            return True
         together = record.partitions + sum(mate.partitions for mate in mates)
+        names = {(mate.link, mate.topic) for mate in mates}
         self._waits_for(record, "its turn: other topics are fenced before it")
-        waited = await self.turns.take(key, together, {(mate.link, mate.topic) for mate in mates})
+        waited = await self.turns.take(key, together, names)
         self._waits_for(record, None)
-        return waited
+        if not waited:
+            return True
+        mates, groups = unit_records(self.log.state, record)
+        same = not groups and names == {(mate.link, mate.topic) for mate in mates}
+        return same and self._record() == record and self._why_not_ready(record, self._terms(record)) is None
 
     def _hold_turn(self, record: TopicRecord) -> None:
-        """Writers wait for this topic, under whichever controller it was fenced; or they do not any more."""
+        """Writers wait for this topic, under whichever controller it was fenced; or they do not: one that is looked at
+        anew before its fence leaves its turn to others, who would wait for it with nothing fenced."""
         if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED):
             self.turns.go((self.link, self.topic))
-        elif record.phase is not TopicPhase.PROMOTE_PENDING:
+        else:
             self.turns.over((self.link, self.topic))
 
     async def _ready(self, record: TopicRecord) -> bool:
-        """Wait until it can be fenced; False where this promote is over by then: its topic was forgotten."""
+        """Until it can be fenced; False where its record is another one by now, or gone."""
         terms = self._terms(record)
 
         def ready(state: State) -> bool | None:
-            now = state.topic(self.link, self.topic)
-            if now is None or now.since_ms != record.since_ms:
+            if state.topic(self.link, self.topic) != record:
                 return False
             why = self._why_not_ready(record, terms)
             if why is None:

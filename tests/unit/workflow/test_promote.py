@@ -273,6 +273,20 @@ def test_a_promote_that_waits_for_a_forgotten_topic_does_not_give_up_the_next_on
     assert stage.log.state.topic("l", "t") == again
 
 
+def test_a_topic_whose_record_is_changed_a_moment_before_its_fence_is_fenced_all_the_same() -> None:
+    """It had its turn already, and waited for the end of it: so did every promote after it."""
+    stage = Stage()
+    log_ends = stage.source.log_ends
+
+    async def overtaken(keys: Any) -> Any:
+        if stage.record.drop_configs != ("x",):
+            stage.log._put(stage.record.key, replace(stage.record, drop_configs=("x",)))
+        return await log_ends(keys)
+
+    stage.source.log_ends = overtaken  # type: ignore[method-assign]
+    assert promoted(stage).phase is TopicPhase.PROMOTED
+
+
 def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed() -> None:
     record = promoted(Stage(speaks="m2"))
     assert record.phase is TopicPhase.MIRRORING

@@ -33,6 +33,7 @@ from kmigrate.net.clock import monotonic
 from kmigrate.workflow import promote
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer
+from kmigrate.workflow.turns import Turns
 from kmigrate.workflow.unit import Rendezvous, decided, unit_to_flip, wait_for_unit
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK, PENDING, ROUTER, Crashed, FakeAdmin, FakeRecent
@@ -270,3 +271,53 @@ def test_one_topic_that_is_given_up_takes_its_unit_back() -> None:
         unit(OTHER, set(), then=replace(OTHER, phase=TopicPhase.MIRRORING, reason="not-drained"))
     with pytest.raises(Refused, match="u did not reach its barrier in time"):
         unit(OTHER, set(), span=0.05)
+
+
+def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100) -> Turns:
+    """Promotes some topics while another is fenced before them; `then` happens before it is their turn."""
+    turns = Turns(most)
+
+    async def scene() -> None:
+        turns.go(("l", "before"))
+        stage.obey()
+        works = [asyncio.create_task(replace(stage.promotion(t), turns=turns).run()) for t in topics]
+        await asyncio.sleep(0.02)
+        then()
+        turns.over(("l", "before"))
+        for _ in range(300):
+            await asyncio.sleep(0.002)
+            if len(stage.log.presence) > 1:
+                stage.obey()
+            if all(work.done() for work in works):
+                return
+        async with asyncio.timeout(0.5):
+            await turns.take(("l", "after"), 1)
+        for work in works:
+            work.cancel()
+
+    asyncio.run(scene())
+    return turns
+
+
+def test_one_that_is_not_ready_when_its_turn_comes_leaves_it_to_the_next() -> None:
+    """Else all wait for as long as it may take until it is ready."""
+    stage = Stage()
+    in_line(stage, "u", lambda: stage.log.silence("mirror/m1"))
+    assert stage.record("u").phase is TopicPhase.PROMOTE_PENDING
+
+
+def test_one_that_is_forgotten_in_the_line_holds_nobody_up() -> None:
+    stage = Stage()
+
+    def forget() -> None:
+        stage.log.silence("mirror/m1")
+        stage.log._put(OTHER.key, None)
+
+    in_line(stage, "u", forget)
+
+
+def test_topics_that_are_coupled_while_they_are_in_the_line_have_one_turn() -> None:
+    """Else one is fenced and waits for the other, which waits for the end of that fence."""
+    stage = Stage(MemoryLog(LINK, *SHARED, ASKED, OTHER))
+    in_line(stage, "tu", lambda: stage.log._put(BOTH.key, BOTH), most=1)
+    assert stage.phases == {TopicPhase.PROMOTED}
