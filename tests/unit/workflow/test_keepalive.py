@@ -74,6 +74,23 @@ def test_an_id_that_its_source_has_forgotten_is_not_kept_alive(monkeypatch: pyte
     assert (target.used, target.kept) == ([], ["till"])
 
 
+def test_an_id_whose_topic_is_promoted_while_its_source_answers_is_left_to_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An empty transaction that is aborted then would abort the client's own."""
+    target, log = Target(), MemoryLog(LINK, MIRRORING, TILL)
+
+    async def last_begun(cluster: Any, name: str) -> int | None:
+        if cluster is not target:
+            await log.append(lambda _: replace(MIRRORING, phase=TopicPhase.PROMOTED))
+        return -1
+
+    monkeypatch.setattr(keepalive, "last_begun", last_begun)
+    monkeypatch.setattr(keepalive, "begin_and_abort", target.begin_and_abort)
+    asyncio.run(IdKeeper(log, target, target, target.source_of).look(0.0))  # type: ignore[arg-type]
+    assert target.used == []
+
+
 def test_a_source_that_is_away_has_forgotten_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(monkeypatch, Target(source_away=True), MIRRORING, TILL).used == [("till", (50, 3))]
     assert look(monkeypatch, Target({"till": None}, source_away=True), MIRRORING, TILL).kept == ["till"]
