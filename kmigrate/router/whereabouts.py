@@ -13,7 +13,7 @@ from typing import Any
 
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.begun import Entry
@@ -147,9 +147,11 @@ class Whereabouts:
 
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
         def told(state: Any) -> None:
-            if not code_of(state.error_code) and state.transaction_state in OPEN_STATES:
+            code = code_of(state.error_code)
+            if not code and state.transaction_state in OPEN_STATES:
                 self.begins_at_target(name)
-            then(0)
+            # A coordinator that moves or loads has said nothing yet; what else it says, it says of the request, too.
+            then(code if row(code).retriable else 0)
 
         self.holders.described(name, head, told)
 

@@ -560,6 +560,20 @@ def test_a_transaction_that_ended_over_another_connection_is_not_open_here() -> 
     assert desk.add("t") == {"t": 0}
 
 
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_coordinator_at_the_target_that_cannot_tell_now_is_asked_again(code: int) -> None:
+    """It has just moved, and with it the client in the middle of its transaction: taken for ended, its commit would go
+    to the source, which calls its last transaction there committed."""
+    desk = forwarded(tells=True)
+    desk.open["target"] = ("free",)
+    desk.codes["target", DESCRIBE] = code
+    assert desk.end() == code
+    assert desk.asked(END) == []
+    desk.codes.clear()
+    assert desk.end() == 0
+    assert desk.asked(END) == [("target", END)]
+
+
 def test_of_what_is_open_at_the_target_nothing_is_kept_when_all_of_its_connections_are_gone() -> None:
     desk = forwarded(tells=True)
     desk.add("free")
