@@ -57,6 +57,8 @@ __all__ = ["TransactionDesk"]
 _ADD = entity(24, 3, "request")
 _OFFSETS = entity(25, 3, "request")
 _END = entity(26, 3, "request")
+_OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})
+"""At which a transaction is open no more. Who is not its holder hears other codes, and ends nothing."""
 
 
 def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
@@ -417,7 +419,7 @@ class TransactionDesk:
 
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
-            if not row(code).retriable:
+            if code in _OVER:
                 self._places.ended_at_target(errand.name)
             if code != self._entrance.end_code(errand, code):
                 errand.fail(0)

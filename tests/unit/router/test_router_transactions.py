@@ -560,6 +560,22 @@ def test_a_transaction_that_ended_over_another_connection_is_not_open_here() -> 
     assert desk.add("t") == {"t": 0}
 
 
+@pytest.mark.parametrize("code", [90, 47, 49, 53])
+def test_an_end_that_the_target_takes_for_no_holders_leaves_open_what_the_holder_has_begun(code: int) -> None:
+    """Else its commit would go to the source, which calls its last transaction there committed."""
+    desk = forwarded(tells=True)
+    assert desk.add("free") == {"free": 0}
+    first = _another(desk)
+    desk.open["target"] = ("free",)
+    desk.codes["target", END] = code
+    assert desk.end(committed=False, epoch=T[1] - 1) == code
+    desk.codes.clear()
+    desk.stage.session = first
+    assert desk.add("t") == {"t": 29}
+    assert desk.end() == 0
+    assert {where for where, _ in desk.asked(END)} == {"target"}
+
+
 @pytest.mark.parametrize("code", [14, 15, 16])
 def test_a_coordinator_at_the_target_that_cannot_tell_now_is_asked_again(code: int) -> None:
     """It has just moved, and with it the client in the middle of its transaction: taken for ended, its commit would go
