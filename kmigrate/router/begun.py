@@ -20,11 +20,38 @@ from kmigrate.router.forwards import Forwards
 __all__ = ["AtTarget", "Begun", "Entry"]
 
 
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One open transaction: its holder's epoch as the client knows it, what it may write, what is asked."""
+
+    epoch: int = -1
+    keys: set[str] = field(default_factory=set)
+    """Of topics, at which it counts."""
+    groups: set[str] = field(default_factory=set)
+    """Whose positions it may commit also while they are frozen: it was said to be open before they were."""
+    asking: int = 0
+    """Requests to its cluster on their way: while there are any, what the cluster says is open may be old."""
+    asked: int = 0
+    """Requests to its cluster so far."""
+    known: bool = False
+    """Whether its cluster has said that it is open: else it may never have begun."""
+
+    def ask(self) -> None:
+        self.asking += 1
+        self.asked += 1
+
+    def answered(self, begun: bool) -> bool:
+        """One of them is answered; whether it never began: clients may ask for several partitions at once."""
+        self.asking -= 1
+        self.known = self.known or begun
+        return not (self.known or self.asking)
+
+
 @dataclass(slots=True)
 class AtTarget:
     """Transactional ids that have a transaction open at the target, as all connections of one router know together."""
 
-    open: set[str] = field(default_factory=set)
+    open: dict[str, Entry] = field(default_factory=dict)
     _heard: Counter[str] = field(default_factory=Counter)
     """By how many connections each id was heard."""
 
@@ -36,34 +63,7 @@ class AtTarget:
         self._heard[name] -= 1
         if not self._heard[name]:
             del self._heard[name]
-            self.open.discard(name)
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One open transaction: its holder's epoch as the client knows it, what it may write, what is asked."""
-
-    epoch: int
-    keys: set[str] = field(default_factory=set)
-    """Of topics, at which it counts."""
-    groups: set[str] = field(default_factory=set)
-    """Whose positions it may commit also while they are frozen: it was said to be open before they were."""
-    asking: int = 0
-    """Requests to the source on their way: while there are any, what the source says is open may be old."""
-    asked: int = 0
-    """Requests to the source so far."""
-    known: bool = False
-    """Whether the source has said that it is open: else it may never have begun."""
-
-    def ask(self) -> None:
-        self.asking += 1
-        self.asked += 1
-
-    def answered(self, begun: bool) -> bool:
-        """One of them is answered; whether it never began: clients may ask for several partitions at once."""
-        self.asking -= 1
-        self.known = self.known or begun
-        return not (self.known or self.asking)
+            self.open.pop(name, None)
 
 
 @dataclass(slots=True)

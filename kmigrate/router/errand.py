@@ -8,7 +8,7 @@ from typing import Any
 
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.apis.transactions import error_answer, read_answer
+from kmigrate.router.apis.transactions import ADD_PARTITIONS, error_answer, partition_codes, read_answer
 from kmigrate.router.core import Buffer
 
 __all__ = ["Errand"]
@@ -42,6 +42,13 @@ class Errand:
     def read(self, frame: bytearray) -> Any:
         """A cluster's answer to it."""
         return read_answer(type(self.request), frame)
+
+    def granted(self, answer: Buffer) -> bool:
+        """Whether an answer lets anything into the transaction."""
+        told = self.read(bytearray(answer))
+        if self.head.api_key == ADD_PARTITIONS:
+            return not all(partition_codes(told).values())
+        return not code_of(told.error_code)
 
     def code_in(self, frame: bytearray) -> int:
         """The code of an answer that has one."""

@@ -140,7 +140,7 @@ class TransactionDesk:
         elif errand.head.api_key == ADD_PARTITIONS:
             self._add_at_target(errand)
         else:
-            self._places.begins_at_target(errand.name)
+            self._begin_at_target(errand)
             self._pass(errand)
 
     def _pass(self, errand: Errand) -> None:
@@ -231,8 +231,20 @@ class TransactionDesk:
             self._add_at_source(errand, at)
 
     def _add_at_target(self, errand: Errand) -> None:
-        self._places.begins_at_target(errand.name)
+        self._begin_at_target(errand)
         self._entrance.add(errand)
+
+    def _begin_at_target(self, errand: Errand) -> None:
+        """It counts as open there from now on, unless the answer refuses it: anybody may name an id."""
+        entry, reply = self._places.begins_at_target(errand.name), errand.reply
+        entry.ask()
+
+        def answered(answer: Buffer) -> None:
+            if entry.answered(begun=errand.granted(answer)):
+                self._places.never_began_at_target(errand.name, entry)
+            reply(answer)
+
+        errand.reply = answered
 
     def _waits(self, errand: Errand, at: str | None, topics: Iterable[str]) -> bool:
         """Rule C; what still aligns is waited for, too."""
@@ -321,7 +333,7 @@ class TransactionDesk:
         elif route is not None:
             self._add_offsets_at_source(errand, route.link, group)
         else:
-            self._places.begins_at_target(errand.name)
+            self._begin_at_target(errand)
             self._pass(errand)
 
     def _add_offsets_at_source(self, errand: Errand, link: str, group: str) -> None:

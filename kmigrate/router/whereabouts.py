@@ -54,13 +54,18 @@ class Whereabouts:
         self.refused.discard(name)
 
     def ended_at_target(self, name: str) -> None:
-        self.core.at_target.open.discard(name)
+        self.core.at_target.open.pop(name, None)
         self.core.late.over(name)
 
-    def begins_at_target(self, name: str) -> None:
+    def begins_at_target(self, name: str) -> Entry:
         """Its coordinator at the target is asked for the first thing of a transaction, or says that one is open."""
         self._hear(name, known=self.knows(name))
-        self.core.at_target.open.add(name)
+        return self.core.at_target.open.setdefault(name, Entry())
+
+    def never_began_at_target(self, name: str, entry: Entry) -> None:
+        """All that was asked for it was refused, to whoever it was."""
+        if self.core.at_target.open.get(name) is entry:
+            self.ended_at_target(name)
 
     def closed(self) -> None:
         self._gone = True
@@ -149,7 +154,7 @@ class Whereabouts:
         def told(state: Any) -> None:
             code = code_of(state.error_code)
             if not code and state.transaction_state in OPEN_STATES:
-                self.begins_at_target(name)
+                self.begins_at_target(name).known = True
             # A coordinator that moves or loads has said nothing yet; what else it says, it says of the request, too.
             then(code if row(code).retriable else 0)
 

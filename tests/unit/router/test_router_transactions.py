@@ -20,7 +20,7 @@ from kmigrate.records.build import one_record_batch
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from kmigrate.router.apis.transactions import frame_request
-from kmigrate.router.begun import AtTarget
+from kmigrate.router.begun import AtTarget, Entry
 from kmigrate.router.core import Outcome
 from kmigrate.router.forgotten import end_forgotten
 from kmigrate.router.session import Session
@@ -560,6 +560,26 @@ def test_a_transaction_that_ended_over_another_connection_is_not_open_here() -> 
     assert desk.add("t") == {"t": 0}
 
 
+@pytest.mark.parametrize("code", [53, 29, 49, 90])
+def test_what_the_target_refuses_to_a_stranger_is_no_transaction_of_the_holder(code: int) -> None:
+    desk = forwarded(tells=True)
+    first = _another(desk)
+    desk.codes["target", ADD] = code
+    assert desk.add("free", producer_id=1, epoch=0) == {"free": code}
+    desk.codes.clear()
+    desk.stage.session = first
+    assert desk.add("t") == {"t": 0}
+
+
+def test_a_stranger_that_is_refused_leaves_open_what_the_holder_has_begun_meanwhile() -> None:
+    desk = forwarded(tells=True)
+    entry = desk.stage.core.at_target.open.setdefault(NAME, Entry())
+    entry.ask()
+    assert desk.add("free") == {"free": 0}
+    assert not entry.answered(begun=False)
+    assert desk.add("t") == {"t": 29}
+
+
 @pytest.mark.parametrize("code", [90, 47, 49, 53])
 def test_an_end_that_the_target_takes_for_no_holders_leaves_open_what_the_holder_has_begun(code: int) -> None:
     """Else its commit would go to the source, which calls its last transaction there committed."""
@@ -596,9 +616,18 @@ def test_of_what_is_open_at_the_target_nothing_is_kept_when_all_of_its_connectio
     first = _another(desk)
     desk.add("free")
     first.closed()
-    assert desk.stage.core.at_target.open == {NAME}
+    assert desk.stage.core.at_target.open.keys() == {NAME}
     desk.stage.session.closed()
     assert desk.stage.core.at_target == AtTarget()
+
+
+def test_a_connection_remembers_few_ids_that_the_target_refuses() -> None:
+    desk = forwarded(tells=True)
+    desk.codes["target", OFFSETS] = 53
+    for number in range(100):
+        desk.says(OFFSETS, transactional_id=f"made-up-{number}", producer_id=1, producer_epoch=0, group_id="free")
+    assert len(desk.stage.core.at_target._heard) < 20
+    assert desk.stage.core.at_target.open == {}
 
 
 def test_a_connection_remembers_few_ids_beside_those_with_an_open_transaction() -> None:
