@@ -151,10 +151,16 @@ class Whereabouts:
         self.holders.talk.ask(link, name, client_id, _DESCRIBE(transactional_ids=(name,)), told)
 
     def _ask_target(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
+        open_, late = self.core.at_target.open, self.core.late.owed
+        entry = open_.get(name)
+        asked = entry.asked if entry is not None else 0
+
         def told(state: Any) -> None:
             code = code_of(state.error_code)
             if not code and state.transaction_state in OPEN_STATES:
                 self.begins_at_target(name).known = True
+            elif not code and name not in late and _unasked_since(entry, asked) and open_.get(name) is entry:
+                del open_[name]  # it has ended over another router; of what is late no coordinator knows
             # A coordinator that moves or loads has said nothing yet; what else it says, it says of the request, too.
             then(code if row(code).retriable else 0)
 
@@ -178,3 +184,8 @@ class Whereabouts:
         followed = self.core.table.followed
         groups = {group for group in groups_known if group in followed and not followed[group].frozen}
         return self.core.begun.enter(link, name, epoch, keys, groups)
+
+
+def _unasked_since(entry: Entry | None, asked: int) -> bool:
+    """Whether nothing was under way that the answer may be too old for."""
+    return entry is not None and (entry.asking, entry.asked) == (0, asked)

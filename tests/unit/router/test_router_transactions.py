@@ -560,6 +560,23 @@ def test_a_transaction_that_ended_over_another_connection_is_not_open_here() -> 
     assert desk.add("t") == {"t": 0}
 
 
+def test_a_transaction_that_ended_over_another_router_is_not_open_here_by_the_targets_word() -> None:
+    """Its first connection may be half dead, and stand for long."""
+    desk = forwarded(tells=True)
+    assert desk.add("free") == {"free": 0}
+    _another(desk)
+    assert desk.add("t") == {"t": 0}
+
+
+def test_what_is_asked_while_the_target_answers_is_not_taken_for_ended() -> None:
+    desk = forwarded(tells=True)
+    assert desk.add("free") == {"free": 0}
+    _another(desk)
+    entry = desk.stage.core.at_target.open[NAME]
+    entry.ask()
+    assert desk.add("t") == {"t": 29}
+
+
 @pytest.mark.parametrize("code", [53, 29, 49, 90])
 def test_what_the_target_refuses_to_a_stranger_is_no_transaction_of_the_holder(code: int) -> None:
     desk = forwarded(tells=True)
