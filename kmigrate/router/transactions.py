@@ -471,7 +471,8 @@ class TransactionDesk:
             self._pass(errand)
             return
         record = held[0]
-        if record.link in self._core.table.mirroring:
+        routes = self._core.table.topics
+        if any(topic in routes and routes[topic].serve is not Serve.LOCAL for topic in record.topics):
 
             def at_source(code: int) -> None:
                 if code == Code.INVALID_TXN_STATE:

@@ -869,6 +869,16 @@ def test_a_repeated_end_is_answered_by_the_cluster_where_the_transaction_was(ser
     assert desk.end() == 48
 
 
+def test_after_the_promote_of_what_an_id_writes_the_target_is_asked_first_though_its_link_mirrors_others() -> None:
+    """A target before Kafka 3.0 does not tell what is open: it may be the first end, and no repeated one."""
+    desk = Desk(route("t", Serve.LOCAL), route("u", Serve.FORWARD))
+    assert desk.end() == 0
+    assert desk.asked(END) == [("target", END)]
+    desk.codes["target", END] = 48
+    assert desk.end() == 0
+    assert desk.asked(END)[1:] == [("target", END), ("source", END)]
+
+
 def test_after_the_promote_of_everything_the_source_is_not_asked_for_anything_else() -> None:
     desk = Desk(route("t", Serve.LOCAL), tells=True)
     assert desk.init() == 0
