@@ -256,9 +256,9 @@ class Core:
     def group_words(self) -> dict[str, GroupWord]:
         """This router's word on each group that follows; an open transaction may still commit its group's positions."""
         open_: Counter[str] = Counter()
-        for link, name in self.begun.entries:
+        for (link, name), entry in self.begun.entries.items():
             record = self.table.transactions.get(name, {}).get(link)
-            open_.update(record.groups if record is not None else ())
+            open_.update(entry.groups.union(record.groups if record is not None else ()))
         return self.followers.words(self.table, open_)
 
     def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:

@@ -17,7 +17,8 @@ E  EndTxn of a transaction that is open nowhere is a repeated one whose answer w
    that has never seen one, the source.
 F  At the target a partition whose sequences go on from the source's enters with its first batch (`late`).
 G  What a transactional id couples is what the source has let it have: a topic or group that its record does not name is
-   asked for first, then written down, and only then counted, told to the client and written.
+   asked for first, then counted, so that a fence from now on waits for it, then written down, and only then told to
+   the client and written.
 """
 
 from __future__ import annotations
@@ -299,7 +300,11 @@ class TransactionDesk:
                 self._core.ended(link, errand.name)
             if known == wanted.keys() or any(codes.values()):
                 errand.reply(partitions_answer(errand.head, errand.request, codes))
+            elif self._waits(errand, link, wanted):
+                self._hold(errand)  # fenced meanwhile, and drained of all that was counted there
             else:
+                routes = [route for topic in wanted if (route := self._core.table.topics.get(topic)) is not None]
+                self._core.begun.enter(link, errand.name, errand.epoch, {route.key for route in routes})
                 self._couple(errand, replace(record, topics=_sorted(record.topics, wanted)))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)
@@ -354,9 +359,13 @@ class TransactionDesk:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
             if entry.answered(begun=answer is None or not code):
                 self._core.ended(link, errand.name)
+            route = self._core.table.followed.get(group)
             if code or group in record.groups:
                 errand.fail(code)
+            elif route is not None and self._frozen(errand, group, route):
+                self._hold(errand)
             else:
+                self._core.begun.enter(link, errand.name, errand.epoch, (), (group,))
                 self._couple(errand, replace(record, groups=_sorted(record.groups, (group,))))
 
         self._talk.ask(link, errand.name, errand.head.client_id, message, told)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from kmigrate.model.records import TransactionRecord
+from kmigrate.model.records import GroupWord, TransactionRecord
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import decode_body, entity, is_flexible
 from kmigrate.protocol.codes import code_of
@@ -196,6 +196,30 @@ def in_flight(desk: Desk, topic: str = "t") -> int:
     return desk.stage.core.forwards.in_flight.get(f"topic/l/{topic}", 0)
 
 
+def before_it_answers(desk: Desk, happens: Callable[[], object]) -> None:
+    """Let something happen while a question to the source is under way."""
+    told = desk._told
+
+    def late(where: str, *asked: Any) -> Any:
+        if where == "source":
+            happens()
+        return told(where, *asked)
+
+    desk._told = late  # type: ignore[method-assign, assignment]
+
+
+def before_it_is_kept(desk: Desk, happens: Callable[[], object]) -> None:
+    """Let something happen while a record is under way to the state log."""
+    remember = desk.stage.memory.remember
+
+    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        happens()
+        assert desk.stage.core.group_words().get("g", GroupWord(1)).in_flight == 1
+        remember(record, then)
+
+    desk.stage.memory.remember = late  # type: ignore[method-assign]
+
+
 # identities
 
 
@@ -285,7 +309,6 @@ def test_the_first_write_of_an_id_to_a_topic_is_written_down_before_it_happens()
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
     desk.stage.memory.reach = False
     assert desk.add("u") == {"u": 14}
-    assert in_flight(desk, "u") == 0
     assert desk.produce("u") is None
     desk.stage.memory.reach = True
     assert desk.add("u") == {"u": 0}
@@ -311,17 +334,22 @@ def test_a_group_that_the_source_does_not_let_an_id_commit_for_is_not_coupled_by
     assert desk.stage.memory.records[("l", NAME)].groups == ()
 
 
-def test_a_topic_that_is_fenced_while_the_source_agrees_to_its_first_write_is_not_written() -> None:
+def test_a_topic_that_is_fenced_before_the_source_agrees_to_its_first_write_is_not_written() -> None:
+    """The router has said by then that nothing of it is on its way."""
     desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
-    remember = desk.stage.memory.remember
-
-    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
-        desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5))
-        remember(record, then)
-
-    desk.stage.memory.remember = late  # type: ignore[method-assign]
+    before_it_answers(desk, lambda: desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5)))
     assert desk.add("u") is None
     assert (in_flight(desk, "t"), in_flight(desk, "u")) == (1, 0)
+    assert desk.stage.memory.records[("l", NAME)].topics == ("t",)
+
+
+def test_a_topic_that_is_fenced_once_the_source_has_agreed_waits_for_the_transaction() -> None:
+    """Its promote waits until nothing is open there, and the transaction would wait for the promote."""
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    before_it_is_kept(desk, lambda: desk.stage.swap(route("t", Serve.FORWARD), route("u", Serve.HOLD, fence_epoch=5)))
+    assert desk.add("u") == {"u": 0}
+    assert (in_flight(desk, "t"), in_flight(desk, "u")) == (1, 1)
+    assert desk.produce("u") is not None
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (3, 90)])
@@ -502,21 +530,23 @@ def test_under_a_freeze_an_open_transaction_of_a_group_ends_and_no_new_one_begin
     assert desk.add("t") is None
 
 
-def test_a_group_that_is_frozen_while_the_source_agrees_to_its_first_positions_is_not_reached() -> None:
-    """The router has said by then that nothing of it is on its way."""
+def test_a_group_that_is_frozen_before_the_source_agrees_to_its_first_positions_is_not_reached() -> None:
     desk = forwarded()
     follows(desk)
     desk.add("t")
-    remember = desk.stage.memory.remember
-
-    def late(record: TransactionRecord, then: Callable[[bool], None]) -> None:
-        follows(desk, frozen=True)
-        assert desk.stage.core.group_words()["g"].in_flight == 0
-        remember(record, then)
-
-    desk.stage.memory.remember = late  # type: ignore[method-assign]
+    before_it_answers(desk, lambda: follows(desk, frozen=True))
     assert desk.offsets("g") is None
-    assert desk.asked(OFFSETS) == [("source", OFFSETS)]
+    assert desk.stage.core.group_words()["g"].in_flight == 0
+    assert desk.stage.memory.records[("l", NAME)].groups == ()
+
+
+def test_a_group_that_is_frozen_once_the_source_has_agreed_waits_for_the_transaction() -> None:
+    desk = forwarded()
+    follows(desk)
+    desk.add("t")
+    before_it_is_kept(desk, lambda: follows(desk, frozen=True))
+    assert desk.offsets("g") == 0
+    assert desk.stage.core.group_words()["g"].in_flight == 1
 
 
 def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None:
