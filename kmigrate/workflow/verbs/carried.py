@@ -56,7 +56,8 @@ async def _translated(
     maps = {topic: await places.maps(records[topic]) for topic in sorted({topic for topic, _ in positions})}
     found: Wanted = {}
     for (topic, partition), at in positions.items():
-        place = maps[topic][partition].to_target(max(at.offset, records[topic].starts.get(partition, 0)))
+        made = maps[topic].get(partition)  # None of a partition that is not mirrored yet
+        place = made.to_target(max(at.offset, records[topic].starts.get(partition, 0))) if made is not None else None
         if place is not None:
             found[topic, partition] = CommittedOffset(place.offset, at.metadata)
     return found

@@ -173,8 +173,9 @@ def test_a_plan_names_what_carrying_positions_over_would_move(monkeypatch: pytes
 
     async def read(client: Any, *_: Any, **__: Any) -> Positions:
         if client is target:
-            return {T: CommittedOffset(90, ""), ("own", 0): CommittedOffset(1, "")}
-        return {T: CommittedOffset(70, ""), ("late", 0): CommittedOffset(30, "")}
+            return {T: CommittedOffset(90, ""), ("t", 1): CommittedOffset(5, ""), ("own", 0): CommittedOffset(1, "")}
+        added = ("t", 1)  # a partition that the mirror has not taken up yet
+        return {T: CommittedOffset(70, ""), ("late", 0): CommittedOffset(30, ""), added: CommittedOffset(1, "")}
 
     monkeypatch.setattr(carried_guards, "read_positions", read)
     source: Any = Source()
