@@ -57,6 +57,16 @@ class _Kind:
         """In the order of their keys."""
         return tuple(self.bucket(key)[key] for key in sorted(chain.from_iterable(self.buckets)))
 
+    @cached_property
+    def couplings(self) -> tuple[TransactionRecord, ...]:
+        """Of transactional ids that couple anything the first for each set of it: thousands name the same few."""
+        ids = (record for record in self.in_order if isinstance(record, TransactionRecord))
+        found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], TransactionRecord] = {}
+        for record in ids:
+            if len(record.topics) + len(record.groups) > 1:
+                found.setdefault((record.link, record.topics, record.groups), record)
+        return tuple(found.values())
+
 
 class Records(Mapping[str, Record]):
     """Live records by key, a value: `put` makes the next one, which shares with it all but one bucket.
@@ -78,6 +88,9 @@ class Records(Mapping[str, Record]):
     def of(self, word: str, kind: type[_R]) -> Iterator[_R]:
         """All of a kind, whose keys begin with a word, in the order of their keys."""
         return (record for record in self._kinds.get(word, _NONE).in_order if isinstance(record, kind))
+
+    def couplings(self) -> tuple[TransactionRecord, ...]:
+        return self._kinds.get("transaction", _NONE).couplings
 
     def __getitem__(self, key: str) -> Record:
         return self._kinds.get(key.partition("/")[0], _NONE).bucket(key)[key]
@@ -138,6 +151,10 @@ class State:
 
     def transactions(self, link: str | None = None) -> list[TransactionRecord]:
         return [r for r in self.records.of("transaction", TransactionRecord) if link in (None, r.link)]
+
+    def couplings(self, link: str) -> list[TransactionRecord]:
+        """Transactions of a link that stand for all of those which couple the same topics and groups."""
+        return [r for r in self.records.couplings() if r.link == link]
 
     def transaction(self, link: str, name: str) -> TransactionRecord | None:
         found = self.records.get(transaction_key(link, name))

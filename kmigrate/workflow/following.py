@@ -95,7 +95,7 @@ class FollowHandover:
 
     def _unit(self, state: State) -> dict[str, TopicPhase]:
         """The phase of each topic that is written in transactions with this group's positions (C)."""
-        topics, _ = unit_of(state.transactions(self.link), groups=[self.group])
+        topics, _ = unit_of(state.couplings(self.link), groups=[self.group])
         return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
 
     def _transactional(self) -> bool:

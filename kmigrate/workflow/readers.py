@@ -133,6 +133,6 @@ def _written_with(state: State, group: GroupRecord) -> list[str]:
     they are promoted already, or were forgotten."""
     if group.mode is not GroupMode.FOLLOW:
         return []
-    names, _ = unit_of(state.transactions(group.link), groups=[group.group])
+    names, _ = unit_of(state.couplings(group.link), groups=[group.group])
     found = [record for name in sorted(names) if (record := state.topic(group.link, name)) is not None]
     return [record.topic for record in found if record.phase is not TopicPhase.PROMOTED]

@@ -54,7 +54,7 @@ class Rendezvous:
 
 def unit_records(state: State, record: TopicRecord) -> tuple[list[TopicRecord], list[GroupRecord]]:
     """The other topics of a topic's unit that this link mirrors, and its groups that follow and are not promoted."""
-    names, groups = unit_of(state.transactions(record.link), [record.topic])
+    names, groups = unit_of(state.couplings(record.link), [record.topic])
     topics = [found for name in sorted(names) if (found := state.topic(record.link, name)) is not None]
     known = [group for name in sorted(groups) if (group := state.group(record.link, name)) is not None]
     return topics, [g for g in known if g.mode is GroupMode.FOLLOW and g.phase is not GroupPhase.PROMOTED]

@@ -193,7 +193,7 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
     """Topics that are written in the transactions that commit this group's positions: they go together."""
     if record.mode is not GroupMode.FOLLOW:
         return []
-    topics, _ = unit_of(state.transactions(record.link), groups=[record.group])
+    topics, _ = unit_of(state.couplings(record.link), groups=[record.group])
     left = [t for t in sorted(topics) if (r := state.topic(record.link, t)) and r.phase is not TopicPhase.PROMOTED]
     return [
         Finding(
@@ -207,7 +207,7 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
 
 def coupled_groups(state: State, link: str, topics: Collection[str]) -> list[GroupRecord]:
     """Groups that follow and are promoted with these topics, because transactions commit their positions."""
-    _, names = unit_of(state.transactions(link), topics)
+    _, names = unit_of(state.couplings(link), topics)
     found = [record for name in sorted(names) if (record := state.group(link, name)) is not None]
     return [r for r in found if r.mode is GroupMode.FOLLOW and r.phase is not GroupPhase.PROMOTED]
 

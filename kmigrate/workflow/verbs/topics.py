@@ -292,7 +292,7 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
 def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Finding]:
     """Topics that are written in transactions together with these, and are asked for by nobody."""
     found: list[Finding] = []
-    for topic, name in sorted(coupled_topics(state.transactions(link.name), topics).items()):
+    for topic, name in sorted(coupled_topics(state.couplings(link.name), topics).items()):
         record = state.topic(link.name, topic)
         if record is None or record.phase in (TopicPhase.PROMOTED, *_UNDER_WAY):
             continue

@@ -42,6 +42,20 @@ def test_what_does_not_change_is_put_in_order_once() -> None:
     assert state.with_record(topic.key, None, 1).topics() == []
 
 
+def test_what_thousands_of_ids_couple_is_told_once_for_each_set_of_it() -> None:
+    """Fences wait while it is asked for: of 50,000 ids one by one it took 60 ms each time."""
+    state = State()
+    for number in range(300):
+        record = TransactionRecord("lm"[number % 2], f"id-{number:03}", number, 0, number, 0, ("t", "u"))
+        state = state.with_record(record.key, replace(record, groups=("g",) if number == 8 else ()), number)
+    alone = TransactionRecord("l", "alone", 1, 0, 1, 0, ("t",))
+    state = state.with_record(alone.key, alone, 300)
+    assert [(each.name, each.groups) for each in state.couplings("l")] == [("id-000", ()), ("id-008", ("g",))]
+    assert [each.name for each in state.couplings("m")] == ["id-001"]
+    gone = state.with_record("transaction/l/id-000", None, 301)
+    assert [each.name for each in gone.couplings("l")] == ["id-002", "id-008"]
+
+
 def test_the_owner_of_a_topic_is_found_whatever_its_link() -> None:
     record = TopicRecord("other", "t", TopicPhase.MIRRORING, 1)
     state = State().with_record(record.key, record, 0)
