@@ -345,7 +345,7 @@ class MirrorEngine:
         for lane in self._copier.lanes.values() if self._copier is not None else ():
             if lane.urgent:
                 topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
-        return FencedProgress(self._instance, self._applied, topics)
+        return FencedProgress(self._instance, self._link, self._applied, topics)
 
     def _presence(self) -> MirrorPresence:
         topics: dict[str, dict[int, PartitionProgress]] = {}

@@ -166,7 +166,7 @@ class Leader:
 
     def _apply(self, state: State) -> None:
         copied: set[str] = set()
-        kept_back = len(self.problems)
+        before = dict(self.problems)
         self._claimed = [r for r in state.topics(self._link) if r.claims]
         self._unready = [r.topic for r in state.topics(self._link) if r.phase in NOT_COPIED_YET]
         for record in state.topics(self._link):
@@ -183,7 +183,7 @@ class Leader:
             self._rechecking.pop(topic).cancel()
         self._let_go({record.topic for record in state.topics(self._link)})
         self._applied = state.epoch
-        if len(self.problems) != kept_back:
+        if self.problems != before:
             self._on_word()
 
     def _let_go(self, known: Set[str]) -> None:

@@ -7,7 +7,7 @@ do. And who does not hear itself cannot say that others are silent.
 
 from __future__ import annotations
 
-from kmigrate.model.records import MirrorPresence
+from kmigrate.model.records import MirrorPresence, mirror_key
 from kmigrate.net.clock import monotonic
 from kmigrate.state.log import StateLog
 
@@ -39,14 +39,14 @@ class Membership:
         return monotonic() - self._said < self.sure_s
 
     def hears_itself(self) -> bool:
-        mine = self._log.presence.get(f"mirror/{self._instance}")
+        mine = self._log.presence.get(mirror_key(self._link, self._instance))
         return mine is not None and monotonic() - mine[1] <= self._lease_s / 2
 
     def silent(self, instance: str, since: float | None = None) -> bool:
         """Whether a process was not heard for the lease time; `since`: when we first watched for it."""
         if not self.hears_itself():
             return False
-        word = self._log.presence.get(f"mirror/{instance}")
+        word = self._log.presence.get(mirror_key(self._link, instance))
         watched = self._began if since is None else since
         heard = max(watched, word[1]) if word is not None else watched
         return monotonic() - heard >= self._lease_s

@@ -10,7 +10,7 @@ Presence log (`__kmigrate_presence`, plain appends): what a running process says
 names an *instance* (one start of one process), so nobody can speak for another; it expires with the reader's
 own clock, never with the writer's.
 
-    mirror/<instance>   fenced/<instance>   router/<instance>   controller/<instance>
+    mirror/<link>/<instance>   fenced/<link>/<instance>   router/<instance>   controller/<instance>
 
 Secrets never enter either; a link keeps cluster names, bootstrap addresses and cluster ids only.
 """
@@ -77,6 +77,7 @@ __all__ = [
     "encode_record",
     "group_key",
     "link_key",
+    "mirror_key",
     "plain",
     "topic_key",
     "transaction_key",
@@ -111,6 +112,11 @@ def group_key(link: str, group: str) -> str:
 
 def verified_key(link: str, topic: str) -> str:
     return f"verified/{link}/{topic}"
+
+
+def mirror_key(link: str, instance: str) -> str:
+    """Of a presence: a process mirrors any number of links, and speaks for each."""
+    return f"mirror/{link}/{instance}"
 
 
 def transaction_key(link: str, name: str) -> str:
@@ -558,7 +564,7 @@ class MirrorPresence:
 
     @property
     def key(self) -> str:
-        return f"mirror/{self.instance}"
+        return mirror_key(self.link, self.instance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,17 +576,18 @@ class FencedProgress:
     """
 
     instance: str
+    link: str
     applied: int
     topics: Mapping[str, Mapping[int, PartitionProgress]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        return f"fenced/{self.instance}"
+        return f"fenced/{self.link}/{self.instance}"
 
     @property
     def presence_key(self) -> str:
         """Of the presence that it goes on with."""
-        return f"mirror/{self.instance}"
+        return mirror_key(self.link, self.instance)
 
 
 @dataclass(frozen=True, slots=True)

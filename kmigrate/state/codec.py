@@ -71,27 +71,36 @@ class PresenceWriter:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[int, tuple[PartitionProgress, str]]] = {}
+        self._kept: dict[str, dict[str, _Said]] = {}
+        """By link, topic and partition."""
 
     def write(self, record: Word) -> bytes:
         if not isinstance(record, MirrorPresence | FencedProgress):
             return _text(encode_record(record)).encode()
         rest = encode_record(replace(record, topics={}))
         del rest["topics"]
-        topics = ",".join(f"{json.dumps(topic)}:{self._partitions(topic, of)}" for topic, of in record.topics.items())
-        if isinstance(record, MirrorPresence):
-            self._kept = {topic: self._kept[topic] for topic in record.topics}
+        before = self._kept.get(record.link, {})
+        now = {topic: _said(before.get(topic, {}), partitions) for topic, partitions in record.topics.items()}
+        self._kept[record.link] = now if isinstance(record, MirrorPresence) else {**before, **now}
+        topics = ",".join(f"{json.dumps(topic)}:{{{_joined(said)}}}" for topic, said in now.items())
         return f'{_text(rest)[:-1]},"topics":{{{topics}}}}}'.encode()
 
-    def _partitions(self, topic: str, partitions: Mapping[int, PartitionProgress]) -> str:
-        before = self._kept.get(topic, {})
-        now = self._kept[topic] = {
-            partition: kept
-            if (kept := before.get(partition)) is not None and kept[0] is progress
-            else (progress, f'"{partition}":{_text(plain(progress))}')
-            for partition, progress in partitions.items()
-        }
-        return f"{{{','.join([words for _, words in now.values()])}}}"
+
+_Said = dict[int, tuple[PartitionProgress, str]]
+"""The words for each partition of a topic."""
+
+
+def _said(before: _Said, partitions: Mapping[int, PartitionProgress]) -> _Said:
+    return {
+        partition: kept
+        if (kept := before.get(partition)) is not None and kept[0] is progress
+        else (progress, f'"{partition}":{_text(plain(progress))}')
+        for partition, progress in partitions.items()
+    }
+
+
+def _joined(said: _Said) -> str:
+    return ",".join([words for _, words in said.values()])
 
 
 class PresenceReader:
@@ -102,8 +111,8 @@ class PresenceReader:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, tuple[_Told, dict[int, PartitionProgress]]]] = {}
-        """By the mirror's instance, and topic."""
+        self._kept: dict[tuple[str, str], dict[str, tuple[_Told, dict[int, PartitionProgress]]]] = {}
+        """By link and instance of the mirror, and by topic."""
 
     def read(self, value: bytes) -> Record:
         """The word; raises StateLogBroken or ValueError where it is of a newer version, or nobody's."""
@@ -112,14 +121,15 @@ class PresenceReader:
         record = decode_record(body)
         if not isinstance(record, MirrorPresence | FencedProgress):
             return record
-        before = self._kept.get(record.instance, {})
+        mirror = record.link, record.instance
+        before = self._kept.get(mirror, {})
         now = {topic: _again(of, *before.get(topic, ({}, {}))) for topic, of in told.items()}
-        self._kept[record.instance] = now if isinstance(record, MirrorPresence) else {**before, **now}
+        self._kept[mirror] = now if isinstance(record, MirrorPresence) else {**before, **now}
         return replace(record, topics={topic: partitions for topic, (_, partitions) in now.items()})
 
-    def forget(self, instance: str) -> None:
-        """This mirror process is gone."""
-        self._kept.pop(instance, None)
+    def forget(self, mirror: MirrorPresence) -> None:
+        """Who said this is gone."""
+        self._kept.pop((mirror.link, mirror.instance), None)
 
 
 _BY_PARTITION = {MirrorPresence.__name__, FencedProgress.__name__}

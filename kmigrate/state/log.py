@@ -295,7 +295,7 @@ class StateLog:
     def _drop(self, name: str) -> None:
         word, _ = self._presence.pop(name, (None, 0.0))
         if isinstance(word, MirrorPresence):
-            self._reader.forget(word.instance)
+            self._reader.forget(word)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """From when a word counts, on our monotonic clock.

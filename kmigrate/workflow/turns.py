@@ -75,6 +75,8 @@ class Turns:
             return
         self._fenced.remove(key)
         if not self._fenced:
+            if self._rest is not None:
+                self._rest.cancel()
             rest = min(monotonic() - self._began, _LONGEST_REST_S)
             self._rest = asyncio.get_running_loop().call_later(rest, self._rested)
 

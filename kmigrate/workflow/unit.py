@@ -4,7 +4,7 @@ A  A topic of a unit is proven when all of its topics stand at their barriers (`
 B  One record decides: the first flip. It is written on a state in which every other topic is still the record that was
    proven, and every group that follows is staged, and it names them (`TopicRecord.unit`).
 C  From that record on none of them has a way back. It says all that their flips need, so that whoever drives them
-   next asks nobody. Routers hold a topic until its own flip, and so no transaction begins in between.
+   next proves nothing anew. Routers hold a topic until its own flip, and so no transaction begins in between.
 D  How far each has come before that is in the controller's memory only: after a crash all prove themselves anew.
 """
 

@@ -8,7 +8,7 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.records import MirrorPresence
+from kmigrate.model.records import MirrorPresence, mirror_key
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
 
@@ -25,7 +25,7 @@ class Scene:
         self.membership = Membership(cast("StateLog", self.log), "l", "me", LEASE_S)
 
     def hear(self, instance: str, link: str = "l") -> None:
-        self.log.presence[f"mirror/{instance}"] = (MirrorPresence(instance, link, 1, False, 500), self.now)
+        self.log.presence[mirror_key(link, instance)] = (MirrorPresence(instance, link, 1, False, 500), self.now)
 
 
 @pytest.fixture

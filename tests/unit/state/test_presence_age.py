@@ -11,7 +11,13 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.records import FencedProgress, MirrorPresence, PartitionProgress, RouterPresence
+from kmigrate.model.records import (
+    FencedProgress,
+    MirrorPresence,
+    PartitionProgress,
+    RouterPresence,
+    mirror_key,
+)
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state import log as state_log
@@ -37,7 +43,7 @@ class Scene:
         monkeypatch.setattr(state_log, "now_ms", self.wall_ms)
         self.log = StateLog(cast("Any", None))
         self.log._written_before = OLD
-        self.log._said["mirror/me"] = b"", MirrorPresence("me", "l", 1, False, 500)
+        self.log._said["mirror/l/me"] = b"", MirrorPresence("me", "l", 1, False, 500)
         self.membership = Membership(self.log, "l", "me", LEASE_S)
 
     def wall_ms(self) -> int:
@@ -115,8 +121,8 @@ def test_words_of_mirrors_that_are_long_gone_are_dropped_when_a_new_one_speaks(
     for start in range(60):
         scene.hear(f"start-{start}")
         scene.now += 60
-    assert list(scene.log.presence) == [f"mirror/start-{start}" for start in range(49, 60)]
-    assert [f"mirror/{instance}" for instance in scene.log._reader._kept] == list(scene.log.presence)
+    assert list(scene.log.presence) == [f"mirror/l/start-{start}" for start in range(49, 60)]
+    assert [mirror_key(*mirror) for mirror in scene.log._reader._kept] == list(scene.log.presence)
 
 
 def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +130,7 @@ def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monke
     scene.hear("silent")
     scene.now += 300
     scene.hear("me")
-    assert list(scene.log.presence) == ["mirror/silent", "mirror/me"]
+    assert list(scene.log.presence) == ["mirror/l/silent", "mirror/l/me"]
 
 
 def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,16 +148,33 @@ def test_what_is_said_of_fenced_topics_goes_on_with_the_word_before_and_makes_no
     scene.hear("you")
     scene.now += 2
     now = {0: PartitionProgress(9), 1: PartitionProgress(8)}
-    scene.read(FencedProgress("you", 7, {"t": now}))
+    scene.read(FencedProgress("you", "l", 7, {"t": now}))
     (word,) = scene.log.alive(MirrorPresence)
     assert (word.applied, word.topics, word.shares) == (7, {"t": now, "u": PROGRESS["u"]}, True)
     scene.now += 2
     assert not scene.alive()
 
 
+def test_a_process_that_mirrors_several_links_is_heard_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its words took the place of the one before, whatever link that was of."""
+    scene = Scene(monkeypatch)
+    scene.hear("you")
+    scene.read(MirrorPresence("you", "m", 3, False, 500, {"of m": {0: PartitionProgress(1)}}))
+    scene.read(FencedProgress("you", "m", 7, {"of m": {0: PartitionProgress(2)}}))
+    told = {word.link: (word.applied, set(word.topics)) for word in scene.log.alive(MirrorPresence)}
+    assert told == {"l": (1, {"t", "u"}), "m": (7, {"of m"})}
+    assert [word.link for word in scene.membership.words()] == ["l"]
+    scene.now += 2
+    scene.read(MirrorPresence("you", "m", 3, False, 500))
+    scene.hear("me")
+    scene.now += 1.2
+    scene.hear("me")
+    assert scene.membership.silent("you"), "of this link it says nothing"
+
+
 def test_what_is_said_of_fenced_topics_by_who_has_said_nothing_else_is_nobodys_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(monkeypatch)
-    scene.read(FencedProgress("you", 7, {"t": {0: PartitionProgress(9)}}))
+    scene.read(FencedProgress("you", "l", 7, {"t": {0: PartitionProgress(9)}}))
     assert not scene.log.presence

@@ -36,7 +36,7 @@ def test_word_after_word_it_is_what_encode_record_makes_of_it(words: list[tuple[
     writer = PresenceWriter()
     for fenced, each in words:
         whole = MirrorPresence("i", "l", 5, True, 500, each, notes=("n",), problems={"u": "why"})
-        said = FencedProgress("i", 5, each) if fenced else whole
+        said = FencedProgress("i", "l", 5, each) if fenced else whole
         told = json.loads(writer.write(said))
         assert told == encode_record(said)
         assert decode_record(told) == said
@@ -67,7 +67,7 @@ def word(each: Progress, instance: str = "i") -> MirrorPresence:
 def test_word_after_word_each_is_read_as_if_it_were_the_first(words: list[tuple[str, bool, Progress]]) -> None:
     reader = PresenceReader()
     for instance, fenced, each in words:
-        said = FencedProgress(instance, 5, each) if fenced else word(each, instance)
+        said = FencedProgress(instance, "l", 5, each) if fenced else word(each, instance)
         assert reader.read(PresenceWriter().write(said)) == said
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_kept_of_who_is_gone() -> None:
     reader = PresenceReader()
     said = word({"t": {0: PartitionProgress(1)}})
     before = reader.read(PresenceWriter().write(said))
-    reader.forget(said.instance)
+    reader.forget(said)
     after = reader.read(PresenceWriter().write(said))
     assert isinstance(before, MirrorPresence)
     assert isinstance(after, MirrorPresence)

@@ -302,7 +302,7 @@ def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100
 def test_one_that_is_not_ready_when_its_turn_comes_leaves_it_to_the_next() -> None:
     """Else all wait for as long as it may take until it is ready."""
     stage = Stage()
-    in_line(stage, "u", lambda: stage.log.silence("mirror/m1"))
+    in_line(stage, "u", lambda: stage.log.silence("mirror/l/m1"))
     assert stage.record("u").phase is TopicPhase.PROMOTE_PENDING
 
 
@@ -310,7 +310,7 @@ def test_one_that_is_forgotten_in_the_line_holds_nobody_up() -> None:
     stage = Stage()
 
     def forget() -> None:
-        stage.log.silence("mirror/m1")
+        stage.log.silence("mirror/l/m1")
         stage.log._put(OTHER.key, None)
 
     in_line(stage, "u", forget)
