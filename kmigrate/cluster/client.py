@@ -132,22 +132,37 @@ class ClusterClient:
             if self._refreshes.get(asked, called) > called:
                 return self.metadata
             began = monotonic()
-            connection = await self.bootstrap()
-            answer = await connection.call_raw(
-                METADATA,
-                METADATA_VERSION,
-                [ask_about(asked)],
-                flexible=True,
-                timeout=self.settings.request_timeout_s,
-            )
+            metadata = await self._ask(await self.bootstrap(), asked)
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
-            return self.layout.hear(asked, answer)
+            return metadata
+
+    async def _ask(self, connection: BrokerConnection, asked: Topics) -> Metadata:
+        answer = await connection.call_raw(
+            METADATA,
+            METADATA_VERSION,
+            [ask_about(asked)],
+            flexible=True,
+            timeout=self.settings.request_timeout_s,
+        )
+        return self.layout.hear(asked, answer)
 
     async def topic(self, name: str) -> TopicInfo | None:
         """One topic, read now; None where the cluster does not have it."""
         return (await self.refresh([name])).topics.get(name)
+
+    async def find_topic(self, name: str) -> TopicInfo | None:
+        """One topic, as any broker knows it: one that has just started may not have heard of it yet.
+
+        Raises Unreachable where a broker does not answer, which may know it.
+        """
+        found = await self.topic(name)
+        for node in list(self.metadata.brokers):
+            if found is not None:
+                break
+            found = (await self._ask(await self.connection(node), (name,))).topics.get(name)
+        return found
 
     def leader(self, topic: str, partition: int) -> int:
         """The known leader's node id; −1 where there is none or it is not known."""

@@ -105,14 +105,14 @@ async def forget_topics(
 
 
 async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
-    info = await estate.target.topic(record.topic)
+    info = await estate.target.find_topic(record.topic)
     same = info is not None and str(info.topic_id or "") in (record.target_topic_id, "")
     others = info is not None and _never_copied(record) and await _has_data(estate, info)
     standing = _Standing(info is not None, same, others)
     if record.phase not in FORGETTABLE or _against_topic(record, estate.log.state, standing) is None:
         return standing
     source, _ = await estate.source(link)
-    if await source.topic(record.topic) is not None:
+    if await source.find_topic(record.topic) is not None:
         return standing
     newer = await _newer(estate, record.topic, info, delivery_timeout_s) if info is not None else False
     return replace(standing, on_source=False, repeatable_s=delivery_timeout_s if newer else 0.0)

@@ -110,6 +110,24 @@ def test_answers_that_differ_in_the_controller_alone_are_read_once_each() -> Non
         asyncio.run(scene())
 
 
+def test_a_topic_is_looked_for_at_every_broker() -> None:
+    """One that has just started may not have heard of any yet."""
+
+    async def scene() -> None:
+        unknown = _answer(error=ErrorCode.unknown_topic_or_partition)
+        client = _client(unknown, unknown)
+        other = _Broker(unknown, _answer(1))
+
+        async def connection(_: int, purpose: str = "control") -> BrokerConnection:
+            return cast("BrokerConnection", other)
+
+        client.connection = connection  # type: ignore[method-assign]
+        assert await client.find_topic("t") is None
+        assert await client.find_topic("t") is not None
+
+    asyncio.run(scene())
+
+
 @contextmanager
 def _decoded() -> Iterator[list[bytearray]]:
     """The answers that are decoded meanwhile."""

@@ -76,7 +76,7 @@ class Estate:
         if word is not None:
             self.log.say(word)
 
-    async def topic(self, name: str) -> Any:
+    async def find_topic(self, name: str) -> Any:
         if self.target_id is None:
             return None
         return SimpleNamespace(name=name, topic_id=self.target_id, partitions=(0, 1))
@@ -89,7 +89,7 @@ class Estate:
 
     async def source(self, _: object) -> tuple[Any, Any]:
         self.asked += 1
-        return SimpleNamespace(topic=self._source_topic), SimpleNamespace(describe_groups=self._groups)
+        return SimpleNamespace(find_topic=self._source_topic), SimpleNamespace(describe_groups=self._groups)
 
     async def _source_topic(self, _: str) -> Any:
         return SimpleNamespace() if self.on_source else None
