@@ -118,7 +118,7 @@ def test_a_topic_is_looked_for_at_every_broker() -> None:
         client = _client(unknown, unknown)
         other = _Broker(unknown, _answer(1))
 
-        async def connection(_: int, purpose: str = "control") -> BrokerConnection:
+        async def connection(node: int, purpose: str = "control") -> BrokerConnection:
             return cast("BrokerConnection", other)
 
         client.connection = connection  # type: ignore[method-assign]
