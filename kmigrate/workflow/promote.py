@@ -15,8 +15,9 @@ D  Any deadline or guard before the flip un-fences; after it, or the first flip 
 E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
    record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
-F  Topics that transactions couple are fenced only when all of them are to be promoted, and are flipped as one (`unit`).
-   A group whose positions these transactions commit is handed over before the fence, and opens after the flip.
+F  Topics that transactions couple are fenced only when all of them are to be promoted and ready, and are flipped as
+   one (`unit`). A group whose positions these transactions commit is handed over before the fence, and opens after the
+   flip.
 G  A router that does not acknowledge the fence because it is silent, or left without a word, is overcome by a seal that
    the source broker holds (`sealing`): put on and proven after the others have drained, before the barrier is read.
 H  The barrier table (`barrier_table`) is in the state log before the flip: routers read it there.
@@ -60,6 +61,7 @@ from kmigrate.workflow.unit import (
     Rendezvous,
     decided,
     not_asked_for,
+    not_ready_with,
     not_staged,
     unit_records,
     unit_to_flip,
@@ -215,13 +217,16 @@ class TopicPromotion:
                 self.rendezvous.pending.add((self.link, self.topic))
             else:
                 self.rendezvous.pending.discard((self.link, self.topic))
-            return self._waits_for(record, why or not_staged(state, record))
+            return self._waits_for(record, why or self._mates_not_ready(state, record))
 
         try:
             return await self.log.wait(ready, terms.pending_timeout_s, "the mirror and the routers")
         except WaitTimedOut as late:
-            why = self._why_not_ready(record, terms) or not_staged(self.log.state, record) or late.what
+            why = self._why_not_ready(record, terms) or self._mates_not_ready(self.log.state, record) or late.what
             raise Refused("not-ready", f"{record.topic} was not ready to be fenced: {why}") from late
+
+    def _mates_not_ready(self, state: State, record: TopicRecord) -> str | None:
+        return not_staged(state, record) or not_ready_with(state, record, self.rendezvous)
 
     async def _rehearse(self, record: TopicRecord) -> None:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""

@@ -26,6 +26,7 @@ __all__ = [
     "decided",
     "group_decided",
     "not_asked_for",
+    "not_ready_with",
     "not_staged",
     "unit_records",
     "unit_to_flip",
@@ -84,6 +85,14 @@ def _unasked(record: TopicRecord, others: Iterable[TopicRecord]) -> str | None:
         if other.phase not in PROMOTING and other.phase is not TopicPhase.PROMOTED:
             why = f": {other.reason}" if other.reason else ""
             return f"{other.topic}, which is written together with {record.topic}, is not being promoted{why}"
+    return None
+
+
+def not_ready_with(state: State, record: TopicRecord, rendezvous: Rendezvous) -> str | None:
+    """Another topic of its unit that cannot be fenced yet: writers would wait behind this one's fence for that one."""
+    for other in unit_records(state, record)[0]:
+        if other.phase is TopicPhase.PROMOTE_PENDING and (other.link, other.topic) not in rendezvous.pending:
+            return f"{other.topic}, which is written together with {record.topic}, is not ready"
     return None
 
 

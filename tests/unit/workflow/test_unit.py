@@ -79,6 +79,8 @@ class Stage:
     log: MemoryLog = field(default_factory=lambda: MemoryLog(LINK, *SHARED, ASKED, OTHER, BOTH))
     source: Cluster = field(default_factory=Cluster)
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    behind: str = ""
+    """A topic that the mirror has not caught up with."""
 
     def promotion(self, topic: str) -> TopicPromotion:
         log: Any = self.log
@@ -109,7 +111,11 @@ class Stage:
         progress = {
             r.topic: {
                 0: PartitionProgress(
-                    100, 100, 100, "", r.barrier[0].offset if r.barrier else -1, target_position=100
+                    50 if r.topic == self.behind else 100,
+                    100,
+                    100,
+                    at_barrier=r.barrier[0].offset if r.barrier else -1,
+                    target_position=100,
                 )
             }
             for r in records
@@ -150,6 +156,21 @@ def test_the_first_flip_of_a_unit_names_the_others_and_their_fences() -> None:
     first, second = flips
     assert dict(first.unit.topics) == {second.topic: ProvenTopic(second.fence_epoch)}
     assert second.unit == PromotedUnit()
+    assert stage.phases == {TopicPhase.PROMOTED}
+
+
+def test_no_topic_of_a_unit_is_fenced_before_all_are_ready() -> None:
+    """Its writers waited for the mirror to catch up with the other, until the fence was given up."""
+    stage = Stage(behind="u")
+
+    async def catches_up() -> None:
+        running = asyncio.create_task(stage.run())
+        await asyncio.sleep(0.1)
+        assert stage.phases == {TopicPhase.PROMOTE_PENDING}
+        stage.behind = ""
+        await running
+
+    asyncio.run(catches_up())
     assert stage.phases == {TopicPhase.PROMOTED}
 
 
