@@ -38,6 +38,8 @@ _ON_TRUST = 128 * 1024
 _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
 """How long a client may take to read to the end of a connection that was ended to it, and to close it."""
+_LAST_WRITES_S = 30.0
+"""How long the target may take to read the last writes of a client that is gone, if they ask for no answer."""
 
 
 class SecuredClusters(Protocol):
@@ -380,7 +382,7 @@ class ClientConnection:
             self._flow()
             return
         if self._target is not None and self._target.silent:
-            self._target.close_when_answered()
+            self._target.close_when_answered(_LAST_WRITES_S)
         elif self._target is not None:
             self._target.close_now()
         for upstream in list(self._sources.values()):

@@ -75,6 +75,7 @@ class Upstream:
         self._closing = False
         self._silent = False
         self._renewal: asyncio.TimerHandle | None = None
+        self._parting: asyncio.TimerHandle | None = None
         self._shown: Login | Bearer | None = None
         self._logged_in = 0.0
         self._login_ids = itertools.count(-2, -1)
@@ -258,11 +259,16 @@ class Upstream:
         self._drop_queued()
         self._stream.close()  # before there is a connection this does nothing, and `_on_connected` will
 
-    def close_when_answered(self) -> None:
-        """Close once nothing is due any more: what was forwarded is accounted for to the end."""
+    def close_when_answered(self, most_s: float | None = None) -> None:
+        """Close once nothing is due any more: what was forwarded is accounted for to the end.
+
+        `most_s` is for what nobody accounts for: a broker may answer in days what a client has asked for so.
+        """
         self._closing = True
         if self._connected and not self.busy:
             self._stream.close()
+        elif most_s is not None and not self.ended and self._parting is None:
+            self._parting = asyncio.get_running_loop().call_later(most_s, self.close_now)
 
     def replaced(self) -> None:
         """Another takes its place; what becomes of this one is nobody's concern any more."""
@@ -319,8 +325,9 @@ class Upstream:
         if self.ended:
             return
         self.ended = True
-        if self._renewal is not None:
-            self._renewal.cancel()
+        for timer in (self._renewal, self._parting):
+            if timer is not None:
+                timer.cancel()
         lost = list(self._pending)
         self._pending.clear()
         for asked in lost:

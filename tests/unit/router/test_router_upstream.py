@@ -22,6 +22,8 @@ from kmigrate.router.core import Outcome
 from kmigrate.router.upstream import Upstream
 
 _LIFETIME_S = 0.2
+LATER = 1 << 30
+"""A request that is answered in days, as a fetch may ask for."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +33,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SaslBroker:
-    """Takes PLAIN logins by any password but "wrong", and echoes every other request's correlation id."""
+    """Takes PLAIN logins by any password but "wrong", and echoes every other request's correlation id but LATER's."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.asked_later = asyncio.Event()
         self.port = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,6 +53,9 @@ class SaslBroker:
         head = peek_request(frame)
         if head.api_key not in (17, 36):
             self.heard.append(f"request {head.correlation_id}")
+            if head.correlation_id == LATER:
+                self.asked_later.set()
+                return b""
             return struct.pack(">ii", 4, head.correlation_id)
         head = peek_request(frame, head.api_key == 36)
         kind = entity(head.api_key, head.version, "response")
@@ -194,3 +200,17 @@ def test_a_connection_that_is_closed_when_answered_sends_what_waits_for_it_first
 
     scene = play(act)
     assert [outcome.frame is not None for outcome in scene.outcomes] == [True]
+
+
+def test_what_is_answered_in_days_holds_no_connection_of_a_client_that_is_gone() -> None:
+    """Any client could leave one behind with each connection: a write without acknowledgement, and such a fetch."""
+
+    async def act(scene: Scene) -> None:
+        scene.send(LATER)
+        await scene.broker.asked_later.wait()
+        scene.upstream.close_when_answered(0.05)
+        assert not scene.ended
+        await scene.until(lambda: bool(scene.ended))
+
+    scene = play(act)
+    assert [outcome.frame for outcome in scene.outcomes] == [None]
