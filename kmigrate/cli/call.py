@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,10 +85,13 @@ class Call:
     def required_list(self, values: list[str] | None, flag: str, what: str) -> list[str]:
         return values or wizard.ask_list(self.interactive, flag, what)
 
-    def confirm(self, yes: bool, question: str) -> None:
-        """A dangerous step: asked on a terminal, `--yes` elsewhere."""
-        if not yes:
-            wizard.confirm(self.interactive, question)
+    def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
+        """A dangerous step: asked on a terminal, with what should be known before; `--yes` elsewhere."""
+        if yes:
+            return
+        for warning in warnings:
+            self.out.note(f"warning: {warning}")
+        wizard.confirm(self.interactive, question)
 
     @asynccontextmanager
     async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Estate]:

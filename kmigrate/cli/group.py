@@ -92,10 +92,8 @@ async def promote(
         if plan:
             return plan_answer(looked)
         if looked.changes:
-            if not yes:
-                for warning in looked.warnings:
-                    call.out.note(f"warning: {warning}")
-            call.confirm(yes, f"Promote {', '.join(groups)}? Their members read from the target afterwards")
+            question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
+            call.confirm(yes, question, looked.warnings)
         made = await verbs.promote_groups(estate, name, groups)
         if no_wait:
             return plan_answer(made)

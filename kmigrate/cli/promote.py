@@ -77,10 +77,8 @@ async def promote(
         if plan:
             return plan_answer(looked)
         if looked.changes:
-            if not yes:
-                for warning in looked.warnings:
-                    call.out.note(f"warning: {warning}")
-            call.confirm(yes, f"Promote {', '.join(topics)}? New writes go to the target afterwards")
+            question = f"Promote {', '.join(topics)}? New writes go to the target afterwards"
+            call.confirm(yes, question, looked.warnings)
         if verify and looked.changes:
             report = await asyncio.to_thread(compare_new, call, topics, name, timeout)
             if not report.equal:

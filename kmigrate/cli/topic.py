@@ -202,10 +202,8 @@ async def forget(
         if plan:
             return plan_answer(looked)
         if looked.changes:
-            if not yes:
-                for warning in looked.warnings:
-                    call.out.note(f"warning: {warning}")
-            call.confirm(yes, f"Forget {', '.join(topics)}? It is copied no longer, and not promoted")
+            question = f"Forget {', '.join(topics)}? It is copied no longer, and not promoted"
+            call.confirm(yes, question, looked.warnings)
         return plan_answer(await verbs.forget_topics(estate, call.link(link), topics, seconds))
 
 

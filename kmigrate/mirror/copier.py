@@ -25,7 +25,7 @@ from kmigrate.mirror.reading import SourceReader
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.mirror.writing import TargetWriter
-from kmigrate.model.lifecycle import PROMOTING, TopicPhase
+from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicPhase
 from kmigrate.model.records import CopyIdentity, TopicRecord
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.net.clock import monotonic, sleep
@@ -78,7 +78,7 @@ def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) ->
         barriers={p: barrier.offset for p, barrier in record.barrier.items()} if fenced else {},
         compacted=record.compacted or "compact" in record.restore_configs.get("cleanup.policy", ""),
         promoting=record.phase in PROMOTING,
-        urgent=record.phase in (TopicPhase.FENCING, TopicPhase.FENCED),
+        urgent=record.phase in BEHIND_FENCE,
         paused=record.paused,
         stops=record.stops,
         losses=record.losses,

@@ -22,6 +22,7 @@ from enum import StrEnum
 from kmigrate.errors import Refused
 
 __all__ = [
+    "BEHIND_FENCE",
     "COPIED",
     "FORGETTABLE",
     "GROUP_TRANSITIONS",
@@ -50,7 +51,9 @@ class TopicPhase(StrEnum):
     PROMOTED = "promoted"
 
 
-PROMOTING = frozenset({TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED})
+BEHIND_FENCE = frozenset({TopicPhase.FENCING, TopicPhase.FENCED})
+"""The phases in which writers wait."""
+PROMOTING = BEHIND_FENCE | {TopicPhase.PROMOTE_PENDING}
 NOT_COPIED_YET = frozenset({TopicPhase.INITIALISING, TopicPhase.ALIGNING})
 COPIED = PROMOTING | {TopicPhase.MIRRORING}
 """The phases in which a mirror copies."""

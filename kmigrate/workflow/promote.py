@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
-from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
     MirrorPresence,
     PartitionBarrier,
@@ -200,7 +200,7 @@ class TopicPromotion:
     def _hold_turn(self, record: TopicRecord) -> None:
         """Writers wait for this topic, under whichever controller it was fenced; or they do not: one that is looked at
         anew before its fence leaves its turn to others, who would wait for it with nothing fenced."""
-        if record.phase in (TopicPhase.FENCING, TopicPhase.FENCED):
+        if record.phase in BEHIND_FENCE:
             self.turns.go((self.link, self.topic))
         else:
             self.turns.over((self.link, self.topic))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from kmigrate.errors import Refused
 from kmigrate.state.log import Decide, StateLog
 
-__all__ = ["write_each"]
+__all__ = ["changed_meanwhile", "write_each"]
 
 
 async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: list[str] | None = None) -> None:
@@ -34,3 +34,13 @@ async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: 
                 next_step=refused.next_step,
             ) from refused
         done.append(change)
+
+
+def changed_meanwhile(what: str) -> Refused:
+    """Of a decision that goes with nothing but the record that was judged."""
+    return Refused(
+        "changed-meanwhile",
+        f"{what} changed while it was looked at",
+        still_true="nothing was changed by this call",
+        next_step="repeat it",
+    )

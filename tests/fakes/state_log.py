@@ -58,6 +58,17 @@ class MemoryLog:
             self.on_append(record)
         return self.state
 
+    def meanwhile(self, write: Callable[[State], Any]) -> None:
+        """Have somebody write in front of what is written next."""
+        append = self.append
+
+        async def late(decide: Callable[[State], Any], timeout: float = 30.0) -> State:
+            self.append = append  # type: ignore[method-assign]
+            await append(write)
+            return await append(decide, timeout)
+
+        self.append = late  # type: ignore[method-assign]
+
     async def read_to_end(self, timeout: float = 30.0) -> State:
         return self.state
 

@@ -27,7 +27,7 @@ from functools import partial
 
 from kmigrate.cluster.client import LATEST
 from kmigrate.cluster.layout import TopicInfo
-from kmigrate.errors import Failed, KmigrateError, Refused
+from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.records import (
@@ -47,7 +47,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
-from kmigrate.workflow.writes import write_each
+from kmigrate.workflow.writes import changed_meanwhile, write_each
 
 __all__ = ["forget_groups", "forget_topics"]
 
@@ -198,17 +198,8 @@ def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State
     if against is not None:
         Plan.of("topic forget", [], [against]).refuse()
     if now not in (record, None):
-        raise _changed(f"topic {record.topic}")
+        raise changed_meanwhile(f"topic {record.topic}")
     return (key, None) if key in state.records else None
-
-
-def _changed(what: str) -> Refused:
-    return Refused(
-        "changed-meanwhile",
-        f"{what} changed while it was looked at",
-        still_true="nothing was changed by this call",
-        next_step="repeat it",
-    )
 
 
 def _put_back(link: LinkRecord, record: TopicRecord, standing: _Standing) -> list[str]:
@@ -333,7 +324,7 @@ def _drop_group(
     if against is not None:
         Plan.of("group forget", [], [against]).refuse()
     if now != record:
-        raise _changed(f"group {record.group}")
+        raise changed_meanwhile(f"group {record.group}")
     return now.key, None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END
-from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.errors import KmigrateError, UsageError
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import LinkRecord, Record, TopicRecord
 from kmigrate.model.state import State
@@ -21,7 +21,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import mirror_runs, resolve_link
-from kmigrate.workflow.writes import write_each
+from kmigrate.workflow.writes import changed_meanwhile, write_each
 
 __all__ = ["pause_topics", "resume_topics"]
 
@@ -256,10 +256,5 @@ def _rewrite(before: TopicRecord, after: TopicRecord, state: State) -> Record | 
     if now == after:
         return None
     if now != before:
-        raise Refused(
-            "changed-meanwhile",
-            f"topic {before.topic} changed while it was looked at",
-            still_true="nothing was changed by this call",
-            next_step="repeat it",
-        )
+        raise changed_meanwhile(f"topic {before.topic}")
     return after

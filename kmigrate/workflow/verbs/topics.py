@@ -13,7 +13,7 @@ from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.ids import is_internal
-from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.records import (
     LinkRecord,
     PromoteTerms,
@@ -41,7 +41,6 @@ _MODES = {
     "identical": "identical offsets",
     "mapped": "mapped offsets",
 }
-_UNDER_WAY = (TopicPhase.PROMOTE_PENDING, TopicPhase.FENCING, TopicPhase.FENCED)
 
 
 async def mirror_topics(
@@ -268,7 +267,7 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
         )
     if record.phase is TopicPhase.PROMOTED:
         return Finding("ok", "already-promoted", f"topic {topic} is promoted already")
-    if record.phase in _UNDER_WAY:
+    if record.phase in PROMOTING:
         return Finding("ok", "under-way", f"the promote of topic {topic} is under way: {record.phase}")
     if record.phase is not TopicPhase.MIRRORING:
         return Finding(
@@ -294,7 +293,7 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
     found: list[Finding] = []
     for topic, name in sorted(coupled_topics(state.couplings(link.name), topics).items()):
         record = state.topic(link.name, topic)
-        if record is None or record.phase in (TopicPhase.PROMOTED, *_UNDER_WAY):
+        if record is None or record.phase in (TopicPhase.PROMOTED, *PROMOTING):
             continue
         others = " ".join(sorted({*topics, topic}))
         found.append(

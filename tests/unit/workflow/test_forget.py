@@ -32,7 +32,6 @@ from kmigrate.model.records import (
     VerifiedRecord,
 )
 from kmigrate.net.clock import now_ms
-from kmigrate.state.log import Decide
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
 from tests.fakes.finishing import ROUTER, run
@@ -107,17 +106,6 @@ class Estate:
 
     async def delete_acls(self, acls: Collection[Acl]) -> None:
         self.done += acls
-
-    def meanwhile(self, write: Decide) -> None:
-        """Have somebody write in front of what is written next."""
-        append = self.log.append
-
-        async def late(decide: Any) -> Any:
-            self.log.append = append
-            await append(write)
-            return await append(decide)
-
-        self.log.append = late
 
     @property
     def left(self) -> set[str]:
@@ -229,7 +217,7 @@ def test_a_plan_forgets_nothing() -> None:
 )
 def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: str) -> None:
     estate = Estate(TOPIC, BarrierRecord("l", "t", 0, 5, {}))
-    estate.meanwhile(lambda _: meanwhile)
+    estate.log.meanwhile(lambda _: meanwhile)
     with pytest.raises(Refused) as caught:
         forget(estate)
     assert caught.value.ref == ref
@@ -247,7 +235,7 @@ def test_what_the_mirror_has_just_followed_is_looked_at_again_for_what_is_to_be_
     verb: Any, meanwhile: Record
 ) -> None:
     estate = Estate(TOPIC, GROUP)
-    estate.meanwhile(lambda _: meanwhile)
+    estate.log.meanwhile(lambda _: meanwhile)
     with pytest.raises(Refused) as caught:
         verb(estate)
     assert (caught.value.ref, estate.done) == ("changed-meanwhile", [])
@@ -368,7 +356,7 @@ def test_a_group_of_which_nobody_is_at_any_router_is_forgotten() -> None:
 
 def test_a_router_that_starts_while_a_group_is_looked_at_keeps_it() -> None:
     estate = Estate(GROUP, ROUTER, word=WORD)
-    estate.meanwhile(lambda _: RouterRecord("new", "r9", "host", "host:1", 1))
+    estate.log.meanwhile(lambda _: RouterRecord("new", "r9", "host", "host:1", 1))
     with pytest.raises(Refused) as caught:
         forget_group(estate)
     assert caught.value.ref == "router-silent"

@@ -14,7 +14,6 @@ from kmigrate.cluster.admin import GroupState
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, Record, TopicRecord
-from kmigrate.state.log import Decide
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs import topics
@@ -64,17 +63,6 @@ class Estate:
         self.asked += 1
         return Cluster(positions=()), Admin()
 
-    def meanwhile(self, write: Decide) -> None:
-        """Have somebody write in front of what is written next."""
-        append = self.log.append
-
-        async def late(decide: Any) -> Any:
-            self.log.append = append
-            await append(write)
-            return await append(decide)
-
-        self.log.append = late
-
     @property
     def topic(self) -> TopicRecord:
         found: TopicRecord = self.log.state.topic("l", "t")
@@ -123,14 +111,14 @@ def refused(work: Any) -> Refused:
 
 def test_a_promote_is_asked_for_also_where_the_mirror_wrote_what_the_source_changed() -> None:
     estate = Estate(LINK, TOPIC)
-    estate.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "1"}))
+    estate.log.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "1"}))
     assert run(promote(estate)).applied
     assert (estate.topic.phase, estate.topic.restore_configs) == (TopicPhase.PROMOTE_PENDING, {"retention.ms": "1"})
 
 
 def test_a_groups_promote_is_asked_for_also_where_the_mirror_wrote_its_rules() -> None:
     estate = Estate(LINK, TOPIC, GROUP)
-    estate.meanwhile(lambda _: replace(GROUP, since_ms=2))
+    estate.log.meanwhile(lambda _: replace(GROUP, since_ms=2))
     assert run(promote_group(estate)).applied
     assert (estate.group.phase, estate.group.reason) == (GroupPhase.PROMOTING, "")
 
@@ -160,7 +148,7 @@ def test_an_intent_that_does_not_go_with_what_came_meanwhile_is_refused(
     verb: Callable[[Any], Any], meanwhile: Any, ref: str
 ) -> None:
     estate = Estate(LINK, TOPIC, GROUP if isinstance(meanwhile, GroupRecord) else OPENED)
-    estate.meanwhile(lambda _: meanwhile)
+    estate.log.meanwhile(lambda _: meanwhile)
     error = refused(verb(estate))
     assert (error.ref, error.still_true) == (ref, "nothing was changed")
     assert estate.log.state.records[meanwhile.key] == meanwhile
@@ -201,7 +189,7 @@ def test_a_promoted_topic_is_given_to_no_other_engine() -> None:
 
 def test_a_topic_whose_link_is_deleted_meanwhile_is_not_taken_for_a_link_that_is_gone() -> None:
     estate = Estate(LINK)
-    estate.meanwhile(lambda _: (LINK.key, None))
+    estate.log.meanwhile(lambda _: (LINK.key, None))
     assert refused(mirror(estate, "n")).ref == "unknown-link"
     assert estate.log.state.topic_owner("n") is None
 
@@ -213,6 +201,6 @@ def test_a_finished_link_still_mirrors_nothing_new() -> None:
 def test_a_group_is_given_another_mode_whatever_the_mirror_wrote() -> None:
     follows = replace(GROUP, mode=GroupMode.FOLLOW)
     estate = Estate(LINK, TOPIC, follows)
-    estate.meanwhile(lambda _: replace(follows, since_ms=2))
+    estate.log.meanwhile(lambda _: replace(follows, since_ms=2))
     run(mirror_group(estate, "hold"))
     assert estate.group.mode is GroupMode.HOLD
