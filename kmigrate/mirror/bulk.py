@@ -28,7 +28,7 @@ from kmigrate.model.records import CopyEngine, CopyIdentity, LinkRecord, MirrorP
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import accompanied
 from kmigrate.state.log import StateLog
 
@@ -240,5 +240,6 @@ class BulkTry:
             topics=topics,
             notes=tuple(each for each in (self._trouble, self.copier.trouble) if each),
             engine=CopyEngine.SPARK,
+            said_ms=now_ms(),
         )
 

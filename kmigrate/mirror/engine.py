@@ -44,7 +44,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import accompanied, together
 from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import OffsetMaps
@@ -365,6 +365,7 @@ class MirrorEngine:
             shares=copier is not None,
             generation=self._generation,
             problems=self._topic_problems(topics) if self._lease.held else {},
+            said_ms=now_ms(),
         )
 
     def _topic_problems(self, copied: Container[str]) -> dict[str, str]:

@@ -519,7 +519,7 @@ class PartitionProgress:
     """Producer id of the last batch seen that came through no router (−1: without id; −2: none seen)."""
     direct_offset: int = -1
     direct_ms: int = 0
-    """When that batch was seen here, ms since the epoch."""
+    """When that batch was seen, ms since the epoch by the clock of who says so; 0: it was there at the start."""
     trouble: str = ""
     """What is being tried again, or waited for, without anybody's help; or ''."""
     target_position: int = -1
@@ -561,6 +561,11 @@ class MirrorPresence:
     """Of the lease's holder: what keeps a whole topic from getting on, by topic."""
     engine: CopyEngine = CopyEngine.DAEMON
     """Spark: one try of a Spark task, which is no member of the link's processes."""
+    said_ms: int = 0
+    """The clock of who says this, ms since the epoch: how long ago anything was is told by it, not by the reader's.
+
+    0: said by a version that does not tell.
+    """
 
     @property
     def key(self) -> str:

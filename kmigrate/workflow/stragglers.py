@@ -1,9 +1,10 @@
 """Who still writes to the source without a router: found in three places, named in one sentence each.
 
 1. DescribeProducers on the source: an active id below 2^40 was handed out by the source itself (design of ids), and
-   came directly unless it is a transactional id's that a router has asked for.
-2. The mirrors see every batch header: a batch without a translated id came directly, also one without any id. The
-   word of a process that has handed the partition over counts, too.
+   came directly unless it is a transactional id's that a router has asked for. Its time is that of its newest record,
+   which may tell of the past.
+2. The mirrors see every batch header, and when: a batch without a translated id came directly, also one without any
+   id. The word of a process that has handed the partition over counts, too.
 3. The source's log end moves while all routers are drained (seen by the promote itself).
 """
 
@@ -23,7 +24,7 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
     since = now_ms() - int(window_s * 1000)
     keys = [(record.topic, p) for p in range(record.partitions)]
     routed = {transaction.source_id for transaction in log.state.transactions(record.link)}
-    out: list[str] = []
+    out: dict[tuple[int, int], str] = {}
     for (topic, partition), (error, producers) in sorted((await source.describe_producers(keys)).items()):
         if error:
             continue
@@ -33,7 +34,7 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
             if producer.producer_id < DIRECT_LIMIT and producer.last_timestamp >= since:
                 ago = max(0, now_ms() - producer.last_timestamp) / 1000
                 open_txn = " in an open transaction" if producer.txn_start_offset >= 0 else ""
-                out.append(
+                out[partition, producer.producer_id] = (
                     f"producer id {producer.producer_id} wrote to {topic}-{partition} on the source "
                     f"{ago:.1f} s ago, past every router{open_txn}"
                 )
@@ -41,10 +42,12 @@ async def direct_writers(log: StateLog, source: ClusterClient, record: TopicReco
         if presence.link != record.link:
             continue
         for partition, progress in presence.topics.get(record.topic, {}).items():
-            if progress.direct_ms >= since and progress.direct_id < 0:
-                ago = max(0, now_ms() - progress.direct_ms) / 1000
-                out.append(
-                    f"a producer without id wrote to {record.topic}-{partition} at offset "
-                    f"{progress.direct_offset} on the source {ago:.1f} s ago, past every router"
+            ago = max(0, (presence.said_ms or now_ms()) - progress.direct_ms) / 1000
+            if progress.direct_ms and ago <= window_s and progress.direct_id not in routed:
+                who = f"producer id {progress.direct_id}" if progress.direct_id >= 0 else "a producer without id"
+                out.setdefault(
+                    (partition, progress.direct_id),
+                    f"{who} wrote to {record.topic}-{partition} at offset "
+                    f"{progress.direct_offset} on the source {ago:.1f} s ago, past every router",
                 )
-    return out
+    return list(out.values())

@@ -14,11 +14,10 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TransactionRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow import transactions
-from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import wait_for_ends
 from kmigrate.workflow.verbs.topics import _coupled
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.test_promote import LINK, PENDING, ROUTER, SHARED, FakeCluster, Stage, promoted
+from tests.unit.workflow.test_promote import LINK, PENDING, ROUTER, SHARED, Stage, promoted
 
 TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",))
 BOTH = replace(TILL, topics=("t", "u"))
@@ -64,13 +63,6 @@ def test_before_kafka_3_0_the_partitions_alone_are_asked(monkeypatch: pytest.Mon
 def test_a_transaction_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused, match="till has a transaction open on t"):
         ends(monkeypatch, Coordinator([{"till": frozenset({"t"})}]), span=0.05)
-
-
-def test_a_routed_transactional_writer_is_no_direct_writer() -> None:
-    source = FakeCluster(producers=(ProducerState(9, 8, 5, 1 << 60, -1), ProducerState(10, 0, 5, 1 << 60, -1)))
-    found = asyncio.run(direct_writers(MemoryLog(LINK, TILL), source, PENDING, 5.0))  # type: ignore[arg-type]
-    assert len(found) == 2
-    assert all("producer id 10 " in sentence for sentence in found)
 
 
 def test_a_promote_names_the_topics_that_must_come_with_it() -> None:
