@@ -6,6 +6,9 @@ Each pair is one copy by each, alternating who goes first, into a topic that is 
 the first record on the target to the last; CPU is the copying process's own in that time. Writes
 build/bench/mirror.json, and says every figure as it is measured.
 
+Figures that are not what they should be (`LIMITS`) are named there, and at the end, with exit code 1. A run of a part
+of it writes mirror-part.json.
+
 Neither copier shall pay for the machine. All copies of a case go to one target broker, whose code is compiled by then:
 it takes four million records in batches like those that are copied, and then a pair that does not count. (A broker that
 was just started took 6.3 s of CPU for its first 2 GB, 2.0 s for its third: a fast copier waits for its compiler.)
@@ -40,11 +43,11 @@ from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.pauses import percentiles
 from kmigrate.sandbox.processes import end_all
+from tests.bench.limits import at_least, at_most, conclude
 from tests.bench.load import CASES, Case, load, make_topic, remove_topics
 from tests.bench.meter import CopyRun, EndReader, cpu_seconds, measure_copy, spread
 from tests.bench.mm2 import SETTINGS, VERSION, start_mirror_maker
 from tests.clusters import running_clusters
-from tests.figures import save
 from tests.integration.mirror_world import link_between, mirror_process, settings_of
 
 PARTITIONS = 6
@@ -54,6 +57,22 @@ _LATENCY_S = 20
 _WARM_RECORDS = 4_000_000
 _WARM_S = 20
 """Fresh brokers are cold, and the writer starts before the copier: both copiers get this long to catch up."""
+
+LIMITS = (
+    at_least("cases.1kB.throughput_ratio", 2.5),
+    at_least("cases.small.throughput_ratio", 1.1),
+    at_least("cases.lz4.throughput_ratio", 2.5),
+    at_most("cases.1kB.cpu_ratio", 0.1),
+    at_most("cases.small.cpu_ratio", 0.2),
+    at_most("cases.lz4.cpu_ratio", 0.1),
+    at_most("latency_ms.p50", 10),
+    at_most("latency_ms.p99", "latency_ms.mm2_p99"),
+    at_most("rss_mb", 300),
+    at_least("align_offsets_per_s", 5_000_000),
+    at_least("idle.throughput_ratio", 0.8),
+    at_most("idle.cpu_cores", 0.05),
+)
+"""What the mirror is to be."""
 
 say = Console(stderr=True, highlight=False).print
 
@@ -464,11 +483,12 @@ def main() -> None:
             found["align_offsets_per_s"] = bench.align()
         if "idle" not in skip:
             found["idle"] = bench.idle()
-    found["rss_mb"] = max((each["rss_mb"] for each in found["cases"].values()), default=0)
+    if found["cases"]:
+        found["rss_mb"] = max(each["rss_mb"] for each in found["cases"].values())
     found["repeats"] = bench.repeats
     found["seconds"] = round(time.monotonic() - began)
-    path = save("bench/mirror", found)
-    say(f"{path}: {found['seconds']} s")
+    whole = vars(chosen) == vars(arguments.parse_args([]))
+    raise SystemExit(conclude("mirror", found, LIMITS, say, whole=whole))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ connections   The router's memory with so many clients, each of which has asked 
 
 Each pair is one direct and one routed run, alternating who goes first. Producers write with acks=all and
 `--throughput -1` to six partitions; both brokers, the router and the tool share the machine. CPU is the router's own.
-Writes build/bench/router.json.
+Writes build/bench/router.json; figures that are not what they should be (`LIMITS`) are named there, and at the end,
+with exit code 1. A run of a part of it writes router-part.json.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.topics import create_topics
+from tests.bench.limits import at_least, at_most, conclude
 from tests.bench.meter import cpu_seconds, peak_rss_mb, spread
 from tests.clusters import running_clusters, source_and_target
-from tests.figures import save
 from tests.integration.migration import Migration
 
 PARTITIONS = 6
@@ -54,6 +55,20 @@ _CONNECTIONS = 5_000
 _TOOL_S = 300
 _SHORT_LIVED = {"retention.bytes": str(256 << 20), "segment.bytes": str(64 << 20)}
 """A broker keeps some of what producers write, and all of what consumers are to read."""
+
+LIMITS = (
+    at_least("pass_through.1kB.produce_ratio", 0.85),
+    at_least("pass_through.100B.produce_ratio", 0.75),
+    at_least("pass_through.1kB.consume_ratio", 0.75),
+    at_least("pass_through.100B.consume_ratio", 0.75),
+    at_most("pass_through.1kB.cpu_s_per_gb", 0.5),
+    at_least("forwarded.1kB.produce_ratio", 0.85),
+    at_least("forwarded.100B.produce_ratio", 0.75),
+    at_most("latency_ms.p50_added", 0.5),
+    at_most("latency_ms.p99_added", 3),
+    at_most("connections.rss_mb", 1_000),
+)
+"""What the router is to be."""
 
 say = Console(stderr=True, highlight=False).print
 
@@ -319,8 +334,8 @@ def main() -> None:
             finally:
                 run.stop()
     found["seconds"] = round(time.monotonic() - began)
-    path = save("bench/router", found)
-    say(f"{path}: {found['seconds']} s")
+    whole = vars(chosen) == vars(arguments.parse_args([]))
+    raise SystemExit(conclude("router", found, LIMITS, say, whole=whole))
 
 
 if __name__ == "__main__":
