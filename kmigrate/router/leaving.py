@@ -4,7 +4,8 @@ a. A client that was told real addresses writes nothing more through this router
    NOT_LEADER_OR_FOLLOWER, which is surely not appended, and which every client takes for a leader that has moved.
 b. It is told only when everything that it has written here is answered; and only by its own router, for one that
    stands in for that cannot know (`stand_ins`). So no write of a client is appended behind one that it has sent to
-   the broker itself, and no sequence is ever out of order by our doing.
+   the broker itself, and no sequence is ever out of order by our doing. A client that is at several processes at once
+   would be told too early by one: links are not finished while routers share an address (`workflow.verbs.finish`).
 c. Connections to listeners of brokers end in turn, those that are idle longest first, each only while nothing of it
    is under way; from its turn on, (a) holds for it, too. The bootstrap listener's end by themselves.
 

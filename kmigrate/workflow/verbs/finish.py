@@ -95,8 +95,9 @@ async def finish_link(
         current = now.link(link.name)
         if current is None or current.finished_ms:
             return None
-        # Somebody may have mirrored another topic since the guards looked.
-        Plan.of("link finish", [], _link_guards(now, current, delivery_timeout_s, now_ms())).refuse()
+        # Somebody may have mirrored another topic since the guards looked, or started another process.
+        found = _link_guards(now, current, delivery_timeout_s, now_ms()) + _shared_addresses(now)
+        Plan.of("link finish", [], found).refuse()
         return replace(current, finished_ms=now_ms())
 
     await estate.log.append(decide)
@@ -187,7 +188,25 @@ def _router_guards(estate: Estate, state: State, *, clients_known: bool) -> list
                     "make these credentials or certificates known to the target, and say so: --clients-known",
                 )
             )
-    return found
+    return found + _shared_addresses(state)
+
+
+def _shared_addresses(state: State) -> list[Finding]:
+    """Routers of which one client is at several: each knows only of its own when the client's writes are answered."""
+    names: dict[str, list[str]] = {}
+    for router in state.routers():
+        names.setdefault(router.bootstrap, []).append(router.name)
+    return [
+        Finding(
+            "refuse",
+            "address-shared",
+            f"routers {', '.join(sorted(sharing))} are reached at the same address, {address}: a client has "
+            "connections to several of them, and none knows when all that it wrote is answered",
+            "leave one of them: with --workers start it again with one worker, which no client notices",
+        )
+        for address, sharing in sorted(names.items())
+        if len(sharing) > 1
+    ]
 
 
 async def undo_finish(estate: Estate, name: str | None, *, plan: bool = False) -> Plan:

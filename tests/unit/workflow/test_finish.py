@@ -15,6 +15,7 @@ from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import (
     Record,
     RouterPresence,
+    RouterRecord,
     decode_record,
     encode_record,
 )
@@ -88,6 +89,18 @@ def test_a_router_that_would_leave_clients_outside_is_named(words: tuple[RouterP
         Estate(LINK, TOPIC, ROUTER, words=words).finish()
     assert caught.value.ref == ref
     assert caught.value.next_step
+
+
+def test_processes_that_share_an_address_cannot_see_clients_off_together() -> None:
+    """A client's connections are spread over them; one would tell where brokers are while another has its writes."""
+    second = RouterRecord("r-2", "r2", "host", ROUTER.bootstrap, 1)
+    estate = Estate(LINK, TOPIC, ROUTER, second, words=(WORD, replace(WORD, instance="r2", name="r-2")))
+    with pytest.raises(Refused) as refused:
+        estate.finish()
+    assert refused.value.ref == "address-shared"
+    assert "r, r-2" in refused.value.what
+    elsewhere = replace(second, bootstrap="other:9092")
+    Estate(LINK, TOPIC, ROUTER, elsewhere, words=(WORD, replace(WORD, instance="r2", name="r-2"))).finish()
 
 
 def test_that_the_target_knows_the_clients_is_a_persons_word() -> None:
