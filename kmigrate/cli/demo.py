@@ -13,12 +13,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Output
 from kmigrate.errors import Failed
 from kmigrate.net.clock import block, monotonic
@@ -32,7 +33,7 @@ from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.sandbox.pauses import Percentiles, Timeline, Window
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import preload
-from kmigrate.sandbox.processes import spawn_tied
+from kmigrate.sandbox.processes import ProcessIdentity, spawn_tied
 from kmigrate.sandbox.seeded import seeded_clients, seeded_preload
 from kmigrate.sandbox.toolchains import DRIVEN, driver_of
 from kmigrate.sandbox.traffic import Traffic
@@ -41,6 +42,12 @@ __all__ = ["Demo", "DemoPlan"]
 
 TOPICS = ("orders", "payments", "audit")
 _LEAST_ACKED = 60_000
+_RETRIED_S = 5.0
+"""No write of these clients is repeated for so long after a flip, or the judge would see it; the default of clients is
+120 s, and of the configuration."""
+_ALONE_S = 5.0
+_GOAL = Millis(0.0, 50.0, 250.0)
+"""What the producers of five families may wait across a flip, ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +114,29 @@ class Demo:
         live_since = monotonic()
         traffic.start(sandbox.source.bootstrap)
         try:
-            with self._engines(folder, environment):
+            with self._engines(folder, environment) as end_engines:
                 results = self._playbook(environment)
                 self._more_traffic(live_since)
+                held = _held(self._ask(environment, "status"))
+                if left := self._leave(environment):
+                    end_engines()
+                    self._say(f"kmigrate has ended; the clients go on without it for {_ALONE_S:.0f} s")
+                    block(_ALONE_S)
                 behind = traffic.stop(also_read=[folder / "preload.jsonl"])
-                if behind:
-                    self._say(f"still unread when the consumers were stopped: {behind[:3]}")
-                shown = self._ask(environment, "status")
-                records = self._ask(environment, "topic", "list"), self._ask(environment, "group", "list")
+                if not left:
+                    end_engines()
+            if behind:
+                self._say(f"still unread when the consumers were stopped: {behind[:3]}")
+            shown = {**self._ask(environment, "status"), "held": held, "left_router": left}
+            records = self._ask(environment, "topic", "list"), self._ask(environment, "group", "list")
         finally:
             traffic.kill("all")
         self._say("judging: reading the target once more with librdkafka")
         return self._judge(folder, sandbox, traffic, results, shown, records)
 
     @contextmanager
-    def _engines(self, folder: Path, environment: dict[str, str]) -> Iterator[None]:
-        """`kmigrate run` as a process of its own, tied to this one."""
+    def _engines(self, folder: Path, environment: dict[str, str]) -> Iterator[Callable[[], None]]:
+        """`kmigrate run` as a process of its own, tied to this one; yields what ends it."""
         log = folder / "run.log"
         process = spawn_tied(
             [sys.executable, "-m", "kmigrate", "run", "--json"],
@@ -135,15 +149,16 @@ class Demo:
             if not process.alive() or monotonic() > deadline:
                 raise Failed("demo-engines", f"kmigrate run did not start; see {log}")
             block(0.05)
-        try:
-            yield
+
+        def end() -> None:
             if not process.alive():
                 raise Failed("demo-engines", f"kmigrate run ended by itself; see {log}")
+            _stop(process)
+
+        try:
+            yield end
         finally:
-            process.signal(signal.SIGTERM)
-            deadline = monotonic() + 15
-            while process.alive() and monotonic() < deadline:
-                block(0.05)
+            _stop(process)
 
     def _playbook(self, environment: Mapping[str, str]) -> list[dict[str, Any]]:
         """The playbook's steps as they end, and their results."""
@@ -168,18 +183,32 @@ class Demo:
             self._say(f"letting the clients go on for {left:.0f} s")
             block(left)
 
+    def _leave(self, environment: Mapping[str, str]) -> bool:
+        """Whether all clients have left the router: not where the playbook has left something unpromoted."""
+        self._say("link finish: the clients leave the router, with no restart")
+        done = self._kmigrate(environment, "link", "finish", "--yes", "--timeout", "120")
+        if done.returncode == Exit.REFUSED:
+            self._say(f"refused: {json.loads(done.stdout)['error']['what']}")
+            return False
+        if done.returncode:
+            raise Failed("demo-finish", f"clients did not leave the router: {done.stdout}")
+        return True
+
     def _ask(self, environment: Mapping[str, str], *verb: str) -> dict[str, Any]:
-        done = subprocess.run(
+        done = self._kmigrate(environment, *verb)
+        told: dict[str, Any] = json.loads(done.stdout)
+        if done.returncode:
+            raise Failed("demo-status", f"kmigrate {' '.join(verb)} failed: {told}")
+        return told
+
+    def _kmigrate(self, environment: Mapping[str, str], *verb: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-m", "kmigrate", *verb, "--json"],
             env=dict(environment),
             stdout=subprocess.PIPE,
             text=True,
             check=False,
         )
-        told: dict[str, Any] = json.loads(done.stdout)
-        if done.returncode:
-            raise Failed("demo-status", f"kmigrate {' '.join(verb)} failed: {told}")
-        return told
 
     def _judge(
         self,
@@ -201,12 +230,20 @@ class Demo:
         self.out.err.print(f"[dim]{seconds:6.1f} s[/dim]  {text}", highlight=False)
 
 
+def _stop(process: ProcessIdentity) -> None:
+    process.signal(signal.SIGTERM)
+    deadline = monotonic() + 15
+    while process.alive() and monotonic() < deadline:
+        block(0.05)
+
+
 def _config(sandbox: Sandbox, router: str) -> str:
     host, port = router.split(":")
     return (
         f'[clusters.source]\n"bootstrap.servers" = "{sandbox.source.bootstrap}"\n\n'
         f'[clusters.target]\n"bootstrap.servers" = "{sandbox.target.bootstrap}"\n\n'
-        f'[router]\nhost = "{host}"\nport = {port}\n\n[defaults]\ntarget = "target"\n'
+        f'[router]\nhost = "{host}"\nport = {port}\n\n[finish]\ndelivery_timeout_s = {_RETRIED_S}\n\n'
+        '[defaults]\ntarget = "target"\n'
     )
 
 
@@ -237,6 +274,11 @@ def _quantiles(values: Iterable[float]) -> Millis:
     return Millis(rank(0.5), rank(0.99), rank(1.0))
 
 
+def _held(status: Mapping[str, Any]) -> list[float]:
+    """How long the router held requests for each partition, ms; it is the one that tells."""
+    return [p["hold_ms"] for t in status["topics"] for p in t["partitions"] if p["hold_ms"] >= 0]
+
+
 def _report(
     demo: Demo,
     clients: tuple[ClientSpec, ...],
@@ -262,7 +304,6 @@ def _report(
         for group, window in promotes.items()
     }
     first = min((w.start for w in fences.values()), default=None)
-    last = max((w.end for w in fences.values()), default=0)
     parity = next((r["result"] for r in reversed(results) if "mismatches" in (r.get("result") or {})), None)
     return MigrationReport(
         acked=verdict.acked,
@@ -271,12 +312,13 @@ def _report(
         examples={name: finding.examples for name, finding in verdict.named.items()},
         offsets_identical=verdict.offsets_identical and all(t["offsets"] == "identical" for t in shown["topics"]),
         producer_pause_ms=_millis(timeline.producer_pause_ms(fences)),
-        router_hold_ms=_quantiles(p["hold_ms"] for t in shown["topics"] for p in t["partitions"] if p["hold_ms"] >= 0),
+        router_hold_ms=_quantiles(shown["held"]),
         baseline_ack_ms=_millis(timeline.baseline_ack_ms(first)),
         consumer_gap_ms=_millis(timeline.consumer_gap_ms(promotes)),
         consumer_gap_live_ms=_quantiles(gap for found in gaps.values() for gap in found),
         group_gap_ms={group: round(max(found, default=0.0), 1) for group, found in gaps.items()},
-        transactional_wait_ms=timeline.transactional_wait_ms(Window(first or 0, last)),
+        transaction_pause_ms=_millis(timeline.transaction_pause_ms(fences)),
+        baseline_transaction_ms=_millis(timeline.baseline_transaction_ms(first)),
         # A playbook that stopped before it verified has proved nothing: no topics, so not clean.
         parity=ParitySummary(**{k: parity[k] if parity else 0 for k in ("topics", "records", "mismatches")}),
         moved={
@@ -292,10 +334,12 @@ def _report(
         facts={
             "seed": demo.plan.seed,
             "rate": demo.plan.rate,
+            "left_router": shown["left_router"],
             "records": demo.plan.records,
             "brokers": demo.plan.brokers,
             "families": sorted({client.family for client in clients}),
             "source_version": SOURCE_VERSION,
             "target_version": TARGET_VERSION,
         },
+        goal=_GOAL if demo.plan.families else None,
     )

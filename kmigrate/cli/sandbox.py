@@ -251,7 +251,8 @@ def demo(
     chosen = report_to or folder / "report.json"
     chosen.parent.mkdir(parents=True, exist_ok=True)
     chosen.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
-    return Answer(report.as_json(), migration_view(report), Exit.OK if report.clean else Exit.FAILED)
+    good = report.clean and not report.missed
+    return Answer(report.as_json(), migration_view(report), Exit.OK if good else Exit.FAILED)
 
 
 # live clients

@@ -67,22 +67,39 @@ class MigrationReport:
     consumer_gap_live_ms: Millis
     """The same over the topics that were written to all the time."""
     group_gap_ms: Mapping[str, float]
-    transactional_wait_ms: float
+    transaction_pause_ms: Millis
+    """Longest transaction of each writer across its topic's flip, from its first send to its end."""
+    baseline_transaction_ms: Millis
     parity: ParitySummary
     moved: Mapping[str, Mapping[str, Any]]
     """By topic: partitions, records and barrier sum, for the reader of the report."""
     seconds: float
     facts: Mapping[str, Any] = field(default_factory=dict)
     """How the run was made: seed, rate, versions."""
+    goal: Millis | None = None
+    """What producers may wait across a flip, where that is asked; its p50 is none of it."""
 
     @property
     def clean(self) -> bool:
         none = all(self.anomalies.get(name, 0) == 0 for name in FAILING)
         return none and self.offsets_identical and self.parity.mismatches == 0 and self.parity.topics > 0
 
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """How long producers waited beyond what they may, in words."""
+        if self.goal is None:
+            return ()
+        waited, goal = self.producer_pause_ms, self.goal
+        return tuple(
+            f"producer_pause_ms.{name} is {value:g}, and less than {most:g} is asked"
+            for name, value, most in (("p99", waited.p99, goal.p99), ("max", waited.max, goal.max))
+            if value >= most
+        )
+
     def as_json(self) -> dict[str, Any]:
         return {
             "clean": self.clean,
+            "missed": list(self.missed),
             "acked": self.acked,
             "preloaded": self.preloaded,
             **{name: self.anomalies.get(name, 0) for name in (*FAILING, "group_rereads")},
@@ -93,7 +110,8 @@ class MigrationReport:
             "consumer_gap_ms": self.consumer_gap_ms.as_json(),
             "consumer_gap_live_ms": self.consumer_gap_live_ms.as_json(),
             "group_gap_ms": dict(self.group_gap_ms),
-            "transactional_wait_ms": self.transactional_wait_ms,
+            "transaction_pause_ms": self.transaction_pause_ms.as_json(),
+            "baseline_transaction_ms": self.baseline_transaction_ms.as_json(),
             "parity": self.parity.as_json(),
             "moved": {topic: dict(row) for topic, row in self.moved.items()},
             "examples": {name: list(found) for name, found in self.examples.items()},

@@ -61,13 +61,14 @@ class _Instant(NamedTuple):
 
 
 class Timeline:
-    """When each record was sent and acknowledged, each partition read, each transaction committed."""
+    """When each record was sent and acknowledged, each partition read, each transaction begun and ended."""
 
     def __init__(self) -> None:
         self._asked: dict[str, _Instant] = {}
         self._sends: defaultdict[tuple[str, Slot], list[_Span]] = defaultdict(list)
         self._reads: defaultdict[tuple[str, Slot], list[_Instant]] = defaultdict(list)
-        self._commits: list[_Instant] = []
+        self._begun: dict[tuple[str, int], _Instant] = {}
+        self._transactions: defaultdict[tuple[str, str], list[_Span]] = defaultdict(list)
         self._transactional: set[str] = set()
 
     @classmethod
@@ -84,15 +85,18 @@ class Timeline:
                 self._hear_send(event)
             elif event.f == "poll" and event.type == "ok":
                 self._reads[event.group, (event.topic, event.partition)].append(_Instant(event.t, event.m))
-            elif event.f == "txn" and event.type == "ok":
-                self._commits.append(_Instant(event.t, event.m))
+            elif event.f == "txn":
+                self._hear_end(event)
             elif event.f == "open" and event.detail.get("role") == "transactional":
                 self._transactional.add(event.process)
             yield event
 
     def _hear_send(self, event: Event) -> None:
         if event.process in self._transactional:
-            return  # acknowledged at the commit: their waits are those of whole transactions
+            # Acknowledged at the commit: their waits are those of whole transactions.
+            if event.type == "invoke":
+                self._begun.setdefault((event.process, event.txn), _Instant(event.t, event.m))
+            return
         if event.type == "invoke":
             self._asked[event.value] = _Instant(event.t, event.m)
             return
@@ -101,6 +105,12 @@ class Timeline:
             producer = event.value.rpartition(":")[0].rpartition(".")[0]
             span = _Span(asked.t, event.t, event.m - asked.m)
             self._sends[producer, (event.topic, event.partition)].append(span)
+
+    def _hear_end(self, event: Event) -> None:
+        begun = self._begun.pop((event.process, event.txn), None)
+        if begun is not None:
+            span = _Span(begun.t, event.t, event.m - begun.m)
+            self._transactions[event.process.rpartition(".")[0], event.topic].append(span)
 
     # -- producers -----------------------------------------------------------------------------
 
@@ -153,12 +163,21 @@ class Timeline:
 
     # -- transactions --------------------------------------------------------------------------
 
-    def transactional_wait_ms(self, window: Window) -> float:
-        """From the last commit before to the first commit after: the longest that overlaps the window."""
-        ordered = sorted(self._commits)
-        waits = [
-            later.m - earlier.m
-            for earlier, later in pairwise(ordered)
-            if earlier.t <= window.end and later.t >= window.start
-        ]
-        return round(max(waits, default=0) / 1e6, 3)
+    def transaction_pause_ms(self, windows: dict[Slot, Window]) -> Percentiles:
+        """Per writer and topic, its longest transaction that overlaps a fence…flip of the topic.
+
+        From the first send to the end, committed or not: they send all at once, so nothing in it is their own pace.
+        """
+        longest: dict[tuple[str, str], int] = {}
+        for (topic, _), window in windows.items():
+            for (writer, of), spans in self._transactions.items():
+                for span in spans if of == topic else ():
+                    if span.start <= window.end and span.end >= window.start:
+                        longest[writer, of] = max(span.wait, longest.get((writer, of), 0))
+        return percentiles(longest.values())
+
+    def baseline_transaction_ms(self, before: int | None = None) -> Percentiles:
+        """Ordinary transactions: all that had ended before that moment (epoch ns)."""
+        return percentiles(
+            span.wait for spans in self._transactions.values() for span in spans if before is None or span.end < before
+        )

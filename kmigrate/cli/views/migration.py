@@ -23,10 +23,11 @@ def _waits(report: MigrationReport) -> Table:
         ("ordinary acknowledgement before", report.baseline_ack_ms),
         ("consumer gap around group promote, topics written all the time", report.consumer_gap_live_ms),
         ("the same, with the topic that is written in transactions", report.consumer_gap_ms),
+        ("whole transaction at promote, from first send to commit", report.transaction_pause_ms),
+        ("ordinary transaction before", report.baseline_transaction_ms),
     ]
     for label, waits in rows:
         table.add_row(label, *(f"{value:,.1f}" for value in (waits.p50, waits.p99, waits.max)))
-    table.add_row("transactional writer, between two commits", "", "", f"{report.transactional_wait_ms:,.0f}")
     return table
 
 
@@ -73,5 +74,6 @@ def migration_view(report: MigrationReport) -> RenderableType:
         Text(f"offsets identical: {'yes' if report.offsets_identical else 'NO'}"),
         _anomalies(report),
         Text(f"{report.acked:,} live records acknowledged, {report.preloaded:,} preloaded, {report.seconds:.0f} s"),
+        *(Text(f"missed: {words}", "yellow") for words in report.missed),
         verdict,
     )

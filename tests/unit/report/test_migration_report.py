@@ -25,7 +25,8 @@ CLEAN = MigrationReport(
     consumer_gap_ms=WAITS,
     consumer_gap_live_ms=WAITS,
     group_gap_ms={"g": 4.0},
-    transactional_wait_ms=5.0,
+    transaction_pause_ms=WAITS,
+    baseline_transaction_ms=WAITS,
     parity=ParitySummary(3, 100, 0),
     moved={"orders": {"partitions": 6, "phase": "promoted", "offsets": "identical", "target_offsets": 7}},
     seconds=1.0,
@@ -56,7 +57,7 @@ def test_the_json_has_every_field_that_is_promised() -> None:
     assert set(told) >= {
         "acked", "lost", "duplicated", "reordered", "altered", "misplaced", "extra", "unseen", "group_gaps",
         "group_rereads", "client_errors", "offsets_identical", "producer_pause_ms", "router_hold_ms",
-        "baseline_ack_ms", "consumer_gap_ms", "transactional_wait_ms", "parity", "seconds",
+        "baseline_ack_ms", "consumer_gap_ms", "transaction_pause_ms", "parity", "seconds",
     }  # fmt: skip
     assert told["producer_pause_ms"] == {"p50": 1.0, "p99": 2.0, "max": 3.0}
 
@@ -68,3 +69,13 @@ def test_a_person_reads_the_verdict(report: MigrationReport, words: str) -> None
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(migration_view(report))
     assert words in console.export_text()
+
+
+def test_a_pause_beyond_what_is_asked_is_named_and_takes_nothing_from_what_is_clean() -> None:
+    assert replace(CLEAN, goal=Millis(0.0, 50.0, 250.0)).missed == ()
+    slow = replace(CLEAN, goal=Millis(0.0, 50.0, 250.0), producer_pause_ms=Millis(20.0, 50.0, 251.0))
+    assert slow.clean
+    assert slow.as_json()["missed"] == [
+        "producer_pause_ms.p99 is 50, and less than 50 is asked",
+        "producer_pause_ms.max is 251, and less than 250 is asked",
+    ]

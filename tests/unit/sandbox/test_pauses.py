@@ -55,9 +55,31 @@ def test_the_gap_of_a_group_is_the_longest_time_between_two_reads_around_the_mom
     assert timeline.consumer_gap_ms({"billing": window(530, 590)}).max == 60.0
 
 
-def test_the_transactional_wait_spans_the_stop_and_the_new_start() -> None:
-    events = [event(at, "ok", "txn", "till.1", topic="payments", txn=at) for at in (0, 20, 40, 5040, 5060)]
-    assert Timeline.of(events).transactional_wait_ms(window(100, 200)) == 5000.0
+def transaction(began: float, ended: float, number: int, outcome: str = "ok") -> list[Event]:
+    """One of three records, that are told at its end."""
+    place: dict[str, Any] = {"process": "till.1", "topic": "payments", "txn": number}
+    ids = [f"till.1:{3 * number + n}" for n in range(3)]
+    asked = [event(began, "invoke", "send", partition=0, value=each, **place) for each in ids]
+    told = [event(ended, outcome, "send", partition=0, value=each, **place) for each in ids]
+    return [*asked, *told, event(ended, outcome, "txn", **place)]
+
+
+TILL = event(0, "info", "open", "till.1", detail={"history": 1, "role": "transactional"})
+
+
+def test_a_transactions_pause_is_its_own_length_and_not_the_rest_between_two() -> None:
+    events = [TILL, *transaction(0, 8, 0), *transaction(400, 470, 1), *transaction(800, 809, 2)]
+    timeline = Timeline.of(events)
+    windows = {("payments", 0): window(410, 420), ("payments", 1): window(410, 425), ("orders", 0): window(0, 900)}
+    assert timeline.transaction_pause_ms(windows) == (70.0, 70.0, 70.0, 1)
+    assert timeline.baseline_transaction_ms(EPOCH + 400 * MS).as_json() == {"p50": 8.0, "p99": 8.0, "max": 8.0, "of": 1}
+
+
+def test_a_transaction_that_is_aborted_in_the_window_counts_and_one_without_an_end_does_not() -> None:
+    cut_off = transaction(100, 900, 1)[:3]
+    timeline = Timeline.of([TILL, *transaction(90, 130, 0, "fail"), *cut_off])
+    assert timeline.transaction_pause_ms({("payments", 0): window(100, 120)}).max == 40.0
+    assert timeline.transaction_pause_ms({("payments", 0): window(600, 620)}).of == 0
 
 
 def test_transactional_sends_are_not_in_the_pause() -> None:
