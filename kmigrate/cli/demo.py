@@ -298,9 +298,9 @@ def _report(
     promotes = {
         row["group"]: _window(row["asked_ms"], row["promoted_ms"]) for row in groups["groups"] if row["promoted_ms"]
     }
-    paused = {spec.topic for spec in clients if isinstance(spec, TransactionalSpec)}
+    committed = {spec.topic for spec in clients if isinstance(spec, TransactionalSpec)}
     gaps = {
-        group: [gap / 1e6 for (topic, _), gap in timeline.consumer_gaps(group, window).items() if topic not in paused]
+        group: [gap / 1e6 for (of, _), gap in timeline.consumer_gaps(group, window).items() if of not in committed]
         for group, window in promotes.items()
     }
     first = min((w.start for w in fences.values()), default=None)
@@ -317,7 +317,7 @@ def _report(
         consumer_gap_ms=_millis(timeline.consumer_gap_ms(promotes)),
         consumer_gap_live_ms=_quantiles(gap for found in gaps.values() for gap in found),
         group_gap_ms={group: round(max(found, default=0.0), 1) for group, found in gaps.items()},
-        transaction_pause_ms=_millis(timeline.transaction_pause_ms(fences)),
+        transaction_pause_ms=_millis(paused) if (paused := timeline.transaction_pause_ms(fences)).of else None,
         baseline_transaction_ms=_millis(timeline.baseline_transaction_ms(first)),
         # A playbook that stopped before it verified has proved nothing: no topics, so not clean.
         parity=ParitySummary(**{k: parity[k] if parity else 0 for k in ("topics", "records", "mismatches")}),

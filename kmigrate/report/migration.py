@@ -67,8 +67,9 @@ class MigrationReport:
     consumer_gap_live_ms: Millis
     """The same over the topics that were written to all the time."""
     group_gap_ms: Mapping[str, float]
-    transaction_pause_ms: Millis
-    """Longest transaction of each writer across its topic's flip, from its first send to its end."""
+    transaction_pause_ms: Millis | None
+    """Longest transaction of each writer across its topic's flip, from its first send to its end; None: there was
+    none under way."""
     baseline_transaction_ms: Millis
     parity: ParitySummary
     moved: Mapping[str, Mapping[str, Any]]
@@ -110,7 +111,7 @@ class MigrationReport:
             "consumer_gap_ms": self.consumer_gap_ms.as_json(),
             "consumer_gap_live_ms": self.consumer_gap_live_ms.as_json(),
             "group_gap_ms": dict(self.group_gap_ms),
-            "transaction_pause_ms": self.transaction_pause_ms.as_json(),
+            "transaction_pause_ms": self.transaction_pause_ms.as_json() if self.transaction_pause_ms else None,
             "baseline_transaction_ms": self.baseline_transaction_ms.as_json(),
             "parity": self.parity.as_json(),
             "moved": {topic: dict(row) for topic, row in self.moved.items()},

@@ -141,7 +141,7 @@ def demo_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
         ProducerSpec("shop-3", "aiokafka", "orders", share),
         ProducerSpec("shop-4", "aiokafka", "orders", share),
         ProducerSpec("auditor", "librdkafka", "audit", audit_rate),
-        TransactionalSpec("till", "payments", rate=50.0),
+        TransactionalSpec("till", "payments", rate=200.0),
         *(
             ConsumerSpec(f"{group}-{number}", family, group, topics)
             for group, topics in DEMO_GROUPS.items()
@@ -161,7 +161,7 @@ def family_clients(rate: float = 1500.0) -> tuple[ClientSpec, ...]:
     return (
         *(ProducerSpec(f"shop-{family}", family, "orders", (rate - audit_rate) / 5) for family in families),
         ProducerSpec("auditor", "franz-go", "audit", audit_rate),
-        TransactionalSpec("till", "payments", rate=50.0, family="java"),
+        TransactionalSpec("till", "payments", rate=200.0, family="java"),
         *(
             ConsumerSpec(f"{group}-{family}", family, group, DEMO_GROUPS[group])
             for group, members in groups.items()

@@ -17,7 +17,7 @@ def _waits(report: MigrationReport) -> Table:
     table.add_column("")
     for name in ("p50", "p99", "max"):
         table.add_column(name, justify="right")
-    rows: list[tuple[str, Millis]] = [
+    rows: list[tuple[str, Millis | None]] = [
         ("producer pause at promote (clients' own histories)", report.producer_pause_ms),
         ("held by the router", report.router_hold_ms),
         ("ordinary acknowledgement before", report.baseline_ack_ms),
@@ -27,7 +27,8 @@ def _waits(report: MigrationReport) -> Table:
         ("ordinary transaction before", report.baseline_transaction_ms),
     ]
     for label, waits in rows:
-        table.add_row(label, *(f"{value:,.1f}" for value in (waits.p50, waits.p99, waits.max)))
+        told = (waits.p50, waits.p99, waits.max) if waits is not None else ()
+        table.add_row(label, *(f"{value:,.1f}" for value in told))
     return table
 
 
