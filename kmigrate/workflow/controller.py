@@ -126,12 +126,15 @@ class Controller:
             self._keeping = None
 
     def _act(self) -> None:
-        """Start a task for every intent that has none."""
+        """Start a task for every intent that has none, and end those of what was taken back or forgotten."""
         self._collect()
         topics = [record for record in self._log.state.topics() if self._due(record)]
         groups = [record for record in self._log.state.groups() if record.phase is GroupPhase.PROMOTING]
         due = {topic.key for topic in topics} | {group.key for group in groups}
         self._troubles = {key: why for key, why in self._troubles.items() if key in due}
+        for key in self._busy.keys() - due:
+            if not self._busy[key].cancelling():
+                self._busy[key].cancel()  # so that it leaves its turn, and the others of its unit
         for topic in topics:
             if topic.key not in self._busy:
                 self._busy[topic.key] = self._tasks.start(self._promote(topic), f"promote {topic.topic}")

@@ -157,10 +157,11 @@ class FollowHandover:
         def flipped(state: State) -> bool | None:
             phases = self._unit(state)
             waiting = self._waiting_topics(state)
-            if waiting and all(phases[topic] not in PROMOTING for topic in waiting):
-                record = state.topic(self.link, waiting[0])
+            back = [topic for topic in waiting if phases[topic] not in PROMOTING]
+            if back:
+                record = state.topic(self.link, back[0])
                 why = f": {record.reason}" if record is not None and record.reason else ""
-                raise Refused("coupled-topics", f"{', '.join(waiting)} is not being promoted{why}")
+                raise Refused("coupled-topics", f"{', '.join(back)} is not being promoted{why}")
             return None if waiting else True
 
         what = f"the topics that transactions of group {self.group} write"

@@ -51,6 +51,7 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.barrier_table import BarrierTable
+from kmigrate.workflow.outcome import flipped, given_up
 from kmigrate.workflow.readers import refuse_readers
 from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
 from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
@@ -374,11 +375,11 @@ class TopicPromotion:
                 return None
             named = decided(state, record)
             if named is not None:
-                return _flipped(record, named)
+                return flipped(record, named)
             unit = unit_to_flip(state, record, self.rendezvous)
             if unit is None:
                 return None
-            return replace(_flipped(record, self.rendezvous.proven[self.link, self.topic][1]), unit=unit)
+            return replace(flipped(record, self.rendezvous.proven[self.link, self.topic][1]), unit=unit)
 
         await self.log.append(decide)
 
@@ -468,28 +469,6 @@ class TopicPromotion:
 
         def decide(state: State) -> Record | None:
             record = self._may_go_back(state)
-            if record is None:
-                return None
-            return replace(
-                record,
-                phase=advance_topic(record.phase, TopicEvent.UNFENCE),
-                since_ms=now_ms(),
-                reason=f"{error.ref}: {error.what}",
-                terms=None,
-                barrier={},
-            )
+            return given_up(record, f"{error.ref}: {error.what}") if record is not None else None
 
         await self.log.append(decide)
-
-
-
-def _flipped(record: TopicRecord, proven: ProvenTopic) -> TopicRecord:
-    return replace(
-        record,
-        phase=advance_topic(record.phase, TopicEvent.FLIP),
-        since_ms=now_ms(),
-        promoted_ms=now_ms(),
-        reason="",
-        target_ends=proven.target_ends,
-        unsettled=True,
-    )
