@@ -25,6 +25,7 @@ from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver, hand_over, members_left
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.membership import still_direct
+from kmigrate.workflow.outcome import go_forward, no_way_back
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer, may_come_off
@@ -158,6 +159,9 @@ class Controller:
                 self._troubles[key] = f"tried again: {why}"
 
     async def _promote(self, record: TopicRecord) -> None:
+        if no_way_back(self._log.state, record):
+            await go_forward(record, self._log, self._estate.target_admin)
+            return  # what is left to be done is taken up by the next look
         link = self._log.state.link(record.link)
         if link is None:
             return

@@ -51,10 +51,10 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.barrier_table import BarrierTable
-from kmigrate.workflow.outcome import flipped, given_up
+from kmigrate.workflow.outcome import flipped, flipped_as_decided, given_up, go_forward, no_way_back
 from kmigrate.workflow.readers import refuse_readers
 from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
-from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
+from kmigrate.workflow.settling import put_in_force, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.turns import Turns
@@ -105,21 +105,20 @@ class TopicPromotion:
         """
         try:
             while (record := self._record()) is not None:
+                self._hold_turn(record)
+                if no_way_back(self.log.state, record):
+                    await go_forward(record, self.log, self.target_admin)
+                    continue
                 if may_come_off(self.log, record):
                     await self.sealer.take_off(record)
                     continue
-                self._hold_turn(record)
                 match record.phase:
                     case TopicPhase.PROMOTE_PENDING:
                         await self._pending(record)
                     case TopicPhase.FENCING:
                         await self._fencing(record)
-                    case TopicPhase.FENCED if decided(self.log.state, record) is not None:
-                        await self._flip(record)
                     case TopicPhase.FENCED:
                         await self._fenced(record)
-                    case TopicPhase.PROMOTED if record.unsettled:
-                        await settle(record, self.log, self.target_admin)
                     case _:
                         return
         except KmigrateError as error:
@@ -373,9 +372,8 @@ class TopicPromotion:
         def decide(state: State) -> Record | None:
             if state.topic(self.link, self.topic) != record:
                 return None
-            named = decided(state, record)
-            if named is not None:
-                return flipped(record, named)
+            if decided(state, record) is not None:
+                return flipped_as_decided(record, state)
             unit = unit_to_flip(state, record, self.rendezvous)
             if unit is None:
                 return None

@@ -10,12 +10,20 @@ import pytest
 
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import ControllerPresence, GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.records import (
+    ControllerPresence,
+    GroupRecord,
+    LinkRecord,
+    PromotedUnit,
+    ProvenTopic,
+    Record,
+    TopicRecord,
+)
 from kmigrate.workflow.controller import Controller
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.outcome import given_up
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.test_promote import LINK, PENDING, Stage
+from tests.unit.workflow.test_promote import LINK, PENDING, FakeAdmin, Stage
 
 TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
 GROUP = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
@@ -80,6 +88,24 @@ def test_what_nobody_foresaw_is_told_as_well() -> None:
         estate = Dark(MemoryLog(LINK, TOPIC), KeyError("t"))
         await acted(Controller(cast("Any", estate), "c"))
         assert estate.waits_for(TOPIC) == "tried again: internal-error: KeyError('t')"
+
+    asyncio.run(scene())
+
+
+def test_what_another_topics_flip_has_decided_is_flipped_and_settled_also_while_the_source_is_down() -> None:
+    """Its writers waited for the source to come back, and nothing is asked of that any more."""
+    first = replace(TOPIC, phase=TopicPhase.PROMOTED, unit=PromotedUnit({"u": ProvenTopic(7)}))
+    last = replace(TOPIC, topic="u", phase=TopicPhase.FENCED, fence_epoch=7, restore_configs={"a": "b"})
+
+    async def scene() -> None:
+        estate = Dark(MemoryLog(LINK, first, last), target_admin=FakeAdmin())
+        controller = Controller(cast("Any", estate), "c")
+        for _ in range(2):
+            await acted(controller)
+        record = estate.log.state.topic("l", "u")
+        assert record is not None
+        assert (record.phase, record.unsettled) == (TopicPhase.PROMOTED, False)
+        assert estate.target_admin.altered == [("u", {"a": "b"}, ())]
 
     asyncio.run(scene())
 
