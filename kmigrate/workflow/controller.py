@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
@@ -186,15 +187,17 @@ class Controller:
             link = self._log.state.link(record.link)
             if link is None:
                 return
-            source, source_admin = await self._estate.source(link)
+            opened = partial(self._estate.source, link)
             follows = record.mode is GroupMode.FOLLOW
 
             async def outsiders() -> Sequence[GroupMember]:
+                _, source_admin = await opened()
                 if follows:
                     return await still_direct(self._log, source_admin, record.group)
                 return await members_left(source_admin, record.group)
 
             async def carry() -> HandedOver:
+                source, _ = await opened()
                 topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
                 return await hand_over(
                     record.group,
@@ -210,7 +213,7 @@ class Controller:
             if follows:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
-                    record.link, record.group, self._log, source_admin, carry, gather_s, drain_s,
+                    record.link, record.group, self._log, opened, carry, gather_s, drain_s,
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return

@@ -17,7 +17,9 @@ from kmigrate.model.records import (
     PromotedUnit,
     ProvenTopic,
     Record,
+    Seal,
     TopicRecord,
+    TransactionRecord,
 )
 from kmigrate.workflow.controller import Controller
 from kmigrate.workflow.estate import Estate
@@ -92,13 +94,19 @@ def test_what_nobody_foresaw_is_told_as_well() -> None:
     asyncio.run(scene())
 
 
-def test_what_another_topics_flip_has_decided_is_flipped_and_settled_also_while_the_source_is_down() -> None:
+FIRST = replace(TOPIC, phase=TopicPhase.PROMOTED, unit=PromotedUnit({"u": ProvenTopic(7)}, ("g",)))
+LAST = replace(TOPIC, topic="u", phase=TopicPhase.FENCED, fence_epoch=7, restore_configs={"a": "b"})
+
+
+@pytest.mark.parametrize(
+    "last",
+    [LAST, replace(LAST, phase=TopicPhase.PROMOTED, unsettled=True, seal=Seal("", {"gone": "r"}))],
+)
+def test_what_has_no_way_back_is_flipped_and_settled_also_while_the_source_is_down(last: TopicRecord) -> None:
     """Its writers waited for the source to come back, and nothing is asked of that any more."""
-    first = replace(TOPIC, phase=TopicPhase.PROMOTED, unit=PromotedUnit({"u": ProvenTopic(7)}))
-    last = replace(TOPIC, topic="u", phase=TopicPhase.FENCED, fence_epoch=7, restore_configs={"a": "b"})
 
     async def scene() -> None:
-        estate = Dark(MemoryLog(LINK, first, last), target_admin=FakeAdmin())
+        estate = Dark(MemoryLog(LINK, FIRST, last), target_admin=FakeAdmin())
         controller = Controller(cast("Any", estate), "c")
         for _ in range(2):
             await acted(controller)
@@ -106,6 +114,20 @@ def test_what_another_topics_flip_has_decided_is_flipped_and_settled_also_while_
         assert record is not None
         assert (record.phase, record.unsettled) == (TopicPhase.PROMOTED, False)
         assert estate.target_admin.altered == [("u", {"a": "b"}, ())]
+
+    asyncio.run(scene())
+
+
+def test_a_group_whose_positions_stand_on_the_target_opens_also_while_the_source_is_down() -> None:
+    till = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), ("g",))
+    staged = replace(GROUP, frozen=True, staged=True, written={"t": {0: 5}})
+
+    async def scene() -> None:
+        estate = Dark(MemoryLog(LINK, FIRST, till, staged))
+        await acted(Controller(cast("Any", estate), "c"))
+        group = estate.log.state.group("l", "g")
+        assert group is not None
+        assert (group.phase, group.frozen, group.written) == (GroupPhase.PROMOTED, False, {"t": {0: 5}})
 
     asyncio.run(scene())
 

@@ -93,9 +93,12 @@ class Stage:
             raise self.fails
         return HandedOver({"t": {0: 5}})
 
+    async def opened(self) -> tuple[Any, Any]:
+        return self.source, self.source
+
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(
-            "l", "g", self.log, self.source, self.carry, gather_s, drain_s,  # type: ignore[arg-type]
+            "l", "g", self.log, self.opened, self.carry, gather_s, drain_s,  # type: ignore[arg-type]
             self.ready, self.waits,
         ).run()  # fmt: skip
 
