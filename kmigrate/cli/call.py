@@ -7,8 +7,10 @@ so a playbook's step calls it as the command line does, with the same names and 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import inspect
 import os
+import platform
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -72,6 +74,11 @@ class Call:
     def link(self, given: str | None) -> str | None:
         """The link a verb acts on: the flag, else `[defaults] link`, else None for the only one."""
         return given or self.settings.defaults.link or None
+
+    @property
+    def who(self) -> str:
+        """Whoever calls, for what the state log keeps of a person's word."""
+        return f"{getpass.getuser()}@{platform.node()}"
 
     @property
     def interactive(self) -> bool:

@@ -50,6 +50,9 @@ async def promote(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare what is new with Spark first; promote only what is equal.")
     ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take back what waits to be fenced: topics are mirrored as before.")
+    ] = False,
     timeout: Timeout = 300.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -71,6 +74,8 @@ async def promote(
     window = section.straggler_window_s
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
+        if cancel:
+            return plan_answer(await verbs.cancel_promote(estate, name, topics, who=call.who, plan=plan))
         looked = await verbs.promote_topics(
             estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else window + 1
         )
@@ -91,7 +96,9 @@ async def promote(
         if no_wait:
             return plan_answer(made)
         groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
-        with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON):
+        back = f"kmigrate promote --cancel {' '.join(topics)}"
+        way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
+        with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
             if looked.changes:
                 await need_mirror(estate, name, timeout)
                 await need_controller(estate, timeout)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
-import platform
 from typing import Annotated, Any
 
 import typer
@@ -172,11 +170,10 @@ async def resume(
     """
     topics = call.required_list(topics, "TOPIC", "the topics to resume")
     lost = None if accept_loss is None else offset_range(accept_loss)
-    who = f"{getpass.getuser()}@{platform.node()}"
     async with call.estate() as estate:
         return plan_answer(
             await verbs.resume_topics(
-                estate, call.link(link), topics, partition=partition, accept_loss=lost, who=who, plan=plan
+                estate, call.link(link), topics, partition=partition, accept_loss=lost, who=call.who, plan=plan
             )
         )
 

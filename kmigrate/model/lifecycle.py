@@ -77,7 +77,7 @@ class TopicEvent(StrEnum):
     FLIP = "flip"
     """The mirror stands exactly at the barrier: writes go to the target (controller)."""
     UNFENCE = "unfence"
-    """Promotion is given up before the flip; all goes on as before (controller)."""
+    """Given up before the flip (controller), or taken back before the fence (CLI); all goes on as before."""
 
 
 _T, _E = TopicPhase, TopicEvent

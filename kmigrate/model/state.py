@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import TypeVar
 
 from kmigrate.model.records import (
@@ -32,20 +33,35 @@ __all__ = ["Records", "State"]
 _BUCKETS = 256
 """With 100,000 transactional ids a bucket has 400."""
 _R = TypeVar("_R", bound=Record)
+_Coupling = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""A link, and the topics and groups of it that a transactional id couples."""
+
+
+class _Bucket(dict[str, Record]):
+    """Some of a kind, by key; never changed once it is part of one."""
+
+    @cached_property
+    def couplings(self) -> dict[_Coupling, TransactionRecord]:
+        """Of its transactional ids that couple anything the first for each set of it."""
+        found: dict[_Coupling, TransactionRecord] = {}
+        for record in self.values():
+            if isinstance(record, TransactionRecord) and len(record.topics) + len(record.groups) > 1:
+                _keep_first(found, record)
+        return found
 
 
 class _Kind:
     """All live records whose keys begin with one word, spread over buckets; a value."""
 
-    def __init__(self, buckets: tuple[Mapping[str, Record], ...] = ({},) * _BUCKETS) -> None:
+    def __init__(self, buckets: tuple[_Bucket, ...] = (_Bucket(),) * _BUCKETS) -> None:
         self.buckets = buckets
 
-    def bucket(self, key: str) -> Mapping[str, Record]:
+    def bucket(self, key: str) -> _Bucket:
         return self.buckets[hash(key) % _BUCKETS]
 
     def put(self, key: str, record: Record | None) -> _Kind:
         place = hash(key) % _BUCKETS
-        bucket = dict(self.buckets[place])
+        bucket = _Bucket(self.buckets[place])
         if record is None:
             bucket.pop(key, None)
         else:
@@ -60,12 +76,18 @@ class _Kind:
     @cached_property
     def couplings(self) -> tuple[TransactionRecord, ...]:
         """Of transactional ids that couple anything the first for each set of it: thousands name the same few."""
-        ids = (record for record in self.in_order if isinstance(record, TransactionRecord))
-        found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], TransactionRecord] = {}
-        for record in ids:
-            if len(record.topics) + len(record.groups) > 1:
-                found.setdefault((record.link, record.topics, record.groups), record)
-        return tuple(found.values())
+        found: dict[_Coupling, TransactionRecord] = {}
+        for bucket in self.buckets:
+            for record in bucket.couplings.values():
+                _keep_first(found, record)
+        return tuple(sorted(found.values(), key=attrgetter("key")))
+
+
+def _keep_first(found: dict[_Coupling, TransactionRecord], record: TransactionRecord) -> None:
+    """By name, which their keys end with."""
+    known = found.setdefault((record.link, record.topics, record.groups), record)
+    if record.name < known.name:
+        found[record.link, record.topics, record.groups] = record
 
 
 class Records(Mapping[str, Record]):

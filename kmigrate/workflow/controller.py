@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
@@ -25,6 +26,7 @@ from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver, hand_over, members_left
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.membership import still_direct
+from kmigrate.workflow.outcome import go_forward, no_way_back
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer, may_come_off
@@ -126,12 +128,15 @@ class Controller:
             self._keeping = None
 
     def _act(self) -> None:
-        """Start a task for every intent that has none."""
+        """Start a task for every intent that has none, and end those of what was taken back or forgotten."""
         self._collect()
         topics = [record for record in self._log.state.topics() if self._due(record)]
         groups = [record for record in self._log.state.groups() if record.phase is GroupPhase.PROMOTING]
         due = {topic.key for topic in topics} | {group.key for group in groups}
         self._troubles = {key: why for key, why in self._troubles.items() if key in due}
+        for key in self._busy.keys() - due:
+            if not self._busy[key].cancelling():
+                self._busy[key].cancel()  # so that it leaves its turn, and the others of its unit
         for topic in topics:
             if topic.key not in self._busy:
                 self._busy[topic.key] = self._tasks.start(self._promote(topic), f"promote {topic.topic}")
@@ -155,6 +160,9 @@ class Controller:
                 self._troubles[key] = f"tried again: {why}"
 
     async def _promote(self, record: TopicRecord) -> None:
+        if no_way_back(self._log.state, record):
+            await go_forward(record, self._log, self._estate.target_admin)
+            return  # what is left to be done is taken up by the next look
         link = self._log.state.link(record.link)
         if link is None:
             return
@@ -179,15 +187,17 @@ class Controller:
             link = self._log.state.link(record.link)
             if link is None:
                 return
-            source, source_admin = await self._estate.source(link)
+            opened = partial(self._estate.source, link)
             follows = record.mode is GroupMode.FOLLOW
 
             async def outsiders() -> Sequence[GroupMember]:
+                _, source_admin = await opened()
                 if follows:
                     return await still_direct(self._log, source_admin, record.group)
                 return await members_left(source_admin, record.group)
 
             async def carry() -> HandedOver:
+                source, _ = await opened()
                 topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
                 return await hand_over(
                     record.group,
@@ -203,7 +213,7 @@ class Controller:
             if follows:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
-                    record.link, record.group, self._log, source_admin, carry, gather_s, drain_s,
+                    record.link, record.group, self._log, opened, carry, gather_s, drain_s,
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return

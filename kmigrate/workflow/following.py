@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
@@ -45,7 +46,8 @@ class FollowHandover:
     link: str
     group: str
     log: StateLog
-    source: Admin
+    opened: Callable[[], Awaitable[tuple[ClusterClient, Admin]]]
+    """The link's source; not asked for where positions stand on the target already."""
     carry: Callable[[], Awaitable[HandedOver]]
     """Reads the positions on the source and writes them on the target."""
     gather_s: float
@@ -56,6 +58,8 @@ class FollowHandover:
     """What it waits for, by its record's key; shared by all promotes of a controller, which tells of it."""
 
     async def run(self) -> None:
+        if not self._record().staged:
+            await self.opened()  # where it does not answer, this is tried again and not given up
         try:
             record = self._record()
             if not record.frozen:
@@ -109,8 +113,9 @@ class FollowHandover:
     async def _gather(self) -> None:
         """Rule A."""
         deadline = monotonic() + self.gather_s
+        _, source = await self.opened()
         while True:
-            members = (await self.source.describe_groups([self.group]))[self.group].members
+            members = (await source.describe_groups([self.group]))[self.group].members
             joined = {mark for word in words_on(self.log, self.group) for mark in word.joined}
             missing = [member for member in members if member_mark(member.member_id) not in joined]
             if not missing:
@@ -135,7 +140,8 @@ class FollowHandover:
         known = {mark for word in words_on(self.log, self.group) for mark in word.members}
         if all(member_mark(member.member_id) in known for member in members):
             return []
-        return list(await still_direct(self.log, self.source, self.group))
+        _, source = await self.opened()
+        return list(await still_direct(self.log, source, self.group))
 
     async def _drained(self) -> None:
         """Rule B."""
@@ -157,10 +163,11 @@ class FollowHandover:
         def flipped(state: State) -> bool | None:
             phases = self._unit(state)
             waiting = self._waiting_topics(state)
-            if waiting and all(phases[topic] not in PROMOTING for topic in waiting):
-                record = state.topic(self.link, waiting[0])
+            back = [topic for topic in waiting if phases[topic] not in PROMOTING]
+            if back:
+                record = state.topic(self.link, back[0])
                 why = f": {record.reason}" if record is not None and record.reason else ""
-                raise Refused("coupled-topics", f"{', '.join(waiting)} is not being promoted{why}")
+                raise Refused("coupled-topics", f"{', '.join(back)} is not being promoted{why}")
             return None if waiting else True
 
         what = f"the topics that transactions of group {self.group} write"

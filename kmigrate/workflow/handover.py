@@ -140,7 +140,11 @@ async def unread(
 
 
 def read_again(wanted: Wanted, on_target: Mapping[tuple[str, int], CommittedOffset]) -> ByPartition:
-    """Records between the positions to be carried over and those that the group has on the target already."""
+    """Records between the positions to be carried over and those that the group has on the target already.
+
+    A handover that was broken off behind its writing has put the source's there, so that the next one counts nothing.
+    It is a count for people, whom the plan has told: to save it, members would wait for one more write of the log.
+    """
     ahead = {key: on_target[key].offset - at.offset for key, at in wanted.items() if key in on_target}
     return _by_partition({key: count for key, count in ahead.items() if count > 0})
 

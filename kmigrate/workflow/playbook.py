@@ -107,6 +107,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "link": _NAME,
         "lag-threshold": Field("a number of records", _is_count),
         "verify": _SWITCH,
+        "cancel": _SWITCH,
         "timeout": _SECONDS,
         "no-wait": _SWITCH,
     },

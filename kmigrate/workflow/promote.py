@@ -9,9 +9,9 @@ B  The barrier is read after the drain, and after the markers of routed transact
    the end must be the same once more after that (C), so that no mark is newer than the barrier.
 C  The flip needs the word of each partition's owner that it stopped exactly at the barrier of this fence, and the
    target's log end equal to it (where offsets are mapped: to what the barrier is there), and the source's log end and
-   leader epoch still the same.
-D  Any deadline or guard before the flip un-fences; after it, or the first flip of its unit, there is no way but
-   forward.
+   leader epoch still the same (`proof`).
+D  Any deadline or guard before the flip un-fences, and until the fence a person may take the promote back; after the
+   flip, or the first one of its unit, there is no way but forward (`outcome`).
 E  The topic's rules on writing are in force on every broker of the target before the flip (MM-31). They are in the
    record before they are put there, so that the mirror takes them back after an un-fence. Configs come after the
    flip: retention must not begin while there is a way back. An `unsettled` record says that they are still to come.
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
@@ -51,9 +52,11 @@ from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.barrier_table import BarrierTable
+from kmigrate.workflow.outcome import flipped, flipped_as_decided, given_up, go_forward, no_way_back
+from kmigrate.workflow.proof import Proof
 from kmigrate.workflow.readers import refuse_readers
 from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
-from kmigrate.workflow.settling import put_in_force, settle, with_promote_rules
+from kmigrate.workflow.settling import put_in_force, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.turns import Turns
@@ -69,8 +72,6 @@ from kmigrate.workflow.unit import (
 )
 
 __all__ = ["TopicPromotion"]
-
-_Ends = Mapping[tuple[str, int], LogOffset]
 
 
 @dataclass(slots=True)
@@ -93,9 +94,11 @@ class TopicPromotion:
     turns: Turns = field(default_factory=Turns)
     """Whose turn it is to be fenced; shared by all promotes of a controller (I)."""
     table: BarrierTable = field(init=False)
+    proof: Proof = field(init=False)
 
     def __post_init__(self) -> None:
         self.table = BarrierTable(self.log, self.source)
+        self.proof = Proof(self.topic, self.source, self.target)
 
     async def run(self) -> None:
         """Go on from whatever phase the state log shows; un-fence on failure before the flip (D).
@@ -104,21 +107,20 @@ class TopicPromotion:
         """
         try:
             while (record := self._record()) is not None:
+                self._hold_turn(record)
+                if no_way_back(self.log.state, record):
+                    await go_forward(record, self.log, self.target_admin)
+                    continue
                 if may_come_off(self.log, record):
                     await self.sealer.take_off(record)
                     continue
-                self._hold_turn(record)
                 match record.phase:
                     case TopicPhase.PROMOTE_PENDING:
                         await self._pending(record)
                     case TopicPhase.FENCING:
                         await self._fencing(record)
-                    case TopicPhase.FENCED if decided(self.log.state, record) is not None:
-                        await self._flip(record)
                     case TopicPhase.FENCED:
                         await self._fenced(record)
-                    case TopicPhase.PROMOTED if record.unsettled:
-                        await settle(record, self.log, self.target_admin)
                     case _:
                         return
         except KmigrateError as error:
@@ -230,8 +232,8 @@ class TopicPromotion:
 
     async def _rehearse(self, record: TopicRecord) -> None:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
-        questions = together(self._both_ends(record), self.source.describe_producers(self._keys(record)))
-        await together(self._refreshed(), questions)
+        questions = together(self.proof.ends(record), self.source.describe_producers(self._keys(record)))
+        await together(self.proof.refresh(), questions)
         ends = await self.source.list_offsets(dict.fromkeys(self._keys(record), LATEST))
         readable = {key: end for key, end in ends.items() if not end.error}
         await self.table.recent.read_to(readable, self._deadline(record))
@@ -348,7 +350,8 @@ class TopicPromotion:
         self.rendezvous.at_barrier.add((self.link, self.topic))
         await wait_for_unit(self.log, record, self.rendezvous, deadline)
         # Writers wait: what is asked once more must follow the reading of the marks (B), not their writing.
-        ends, _ = await together(self._prove(record, deadline), self.table.write(record, marks))
+        proof = self.proof.given(record, partial(self._target_ends, record), deadline)
+        ends, _ = await together(proof, self.table.write(record, marks))
         proven = ProvenTopic(record.fence_epoch, ends if record.mapped else {})
         self.rendezvous.proven[self.link, self.topic] = (record, proven)
         await self._unit_proven(record, deadline)
@@ -372,13 +375,12 @@ class TopicPromotion:
         def decide(state: State) -> Record | None:
             if state.topic(self.link, self.topic) != record:
                 return None
-            named = decided(state, record)
-            if named is not None:
-                return _flipped(record, named)
+            if decided(state, record) is not None:
+                return flipped_as_decided(record, state)
             unit = unit_to_flip(state, record, self.rendezvous)
             if unit is None:
                 return None
-            return replace(_flipped(record, self.rendezvous.proven[self.link, self.topic][1]), unit=unit)
+            return replace(flipped(record, self.rendezvous.proven[self.link, self.topic][1]), unit=unit)
 
         await self.log.append(decide)
 
@@ -404,58 +406,6 @@ class TopicPromotion:
             for p, barrier in record.barrier.items()
         }
 
-    async def _prove(self, record: TopicRecord, deadline: float) -> dict[int, int]:
-        """Rules B and C: ask both clusters themselves; the target's ends, which are the barrier there."""
-        _, ends = await together(self._refreshed(), self._both_ends(record))
-        self._refuse_partitions(record)
-        while True:
-            source_ends, target_ends = ends
-            self._refuse_moved(record, source_ends)
-            wanted = self._target_ends(record)
-            behind = [
-                f"the target's log of {topic}-{partition} ends at {end.offset}, not {wanted[partition]}"
-                for (topic, partition), end in target_ends.items()
-                if end.error or end.offset != wanted[partition]
-            ]
-            if not behind:
-                return wanted
-            if monotonic() > deadline:
-                raise Refused("target-not-at-barrier", behind[0])
-            await self.target.refresh([self.topic])
-            await sleep(0.005)
-            ends = await self._both_ends(record)
-
-    async def _refreshed(self) -> None:
-        await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
-
-    async def _both_ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
-        keys = self._keys(record)
-        return await together(self.source.log_ends(keys), self.target.log_ends(keys))
-
-    def _refuse_partitions(self, record: TopicRecord) -> None:
-        """Partitions that were added since the fence are not copied: keys would change their partition at the flip."""
-        for client in (self.source, self.target):
-            info = client.metadata.topics.get(self.topic)
-            count = len(info.partitions) if info is not None else 0
-            if count != record.partitions:
-                raise Refused(
-                    "partitions-changed",
-                    f"topic {self.topic} has {count} partitions on {client.settings.name} and {record.partitions} "
-                    "of it are mirrored",
-                )
-
-    def _refuse_moved(self, record: TopicRecord, ends: Mapping[tuple[str, int], LogOffset]) -> None:
-        for (topic, partition), end in ends.items():
-            barrier = record.barrier[partition]
-            if end.error or end.leader_epoch != barrier.leader_epoch:
-                raise Refused("source-moved", f"the source's leader of {topic}-{partition} changed after the barrier")
-            if end.offset != barrier.offset:
-                raise Refused(
-                    "source-moved",
-                    f"the source log of {topic}-{partition} grew from {barrier.offset} to {end.offset} although "
-                    "every router is drained: somebody writes directly",
-                )
-
     # the way back
 
     def _may_go_back(self, state: State) -> TopicRecord | None:
@@ -468,28 +418,6 @@ class TopicPromotion:
 
         def decide(state: State) -> Record | None:
             record = self._may_go_back(state)
-            if record is None:
-                return None
-            return replace(
-                record,
-                phase=advance_topic(record.phase, TopicEvent.UNFENCE),
-                since_ms=now_ms(),
-                reason=f"{error.ref}: {error.what}",
-                terms=None,
-                barrier={},
-            )
+            return given_up(record, f"{error.ref}: {error.what}") if record is not None else None
 
         await self.log.append(decide)
-
-
-
-def _flipped(record: TopicRecord, proven: ProvenTopic) -> TopicRecord:
-    return replace(
-        record,
-        phase=advance_topic(record.phase, TopicEvent.FLIP),
-        since_ms=now_ms(),
-        promoted_ms=now_ms(),
-        reason="",
-        target_ends=proven.target_ends,
-        unsettled=True,
-    )

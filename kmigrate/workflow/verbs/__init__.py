@@ -7,6 +7,7 @@ whose effect stands already changes nothing and succeeds.
 from __future__ import annotations
 
 from kmigrate.workflow.verbs.access import access_findings, state_findings
+from kmigrate.workflow.verbs.cancel import cancel_promote
 from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
@@ -29,6 +30,7 @@ __all__ = [
     "Left",
     "SayLeft",
     "access_findings",
+    "cancel_promote",
     "check_link",
     "check_offsets_mode",
     "coupled_groups",

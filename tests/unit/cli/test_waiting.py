@@ -35,14 +35,23 @@ def interrupts() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("words", "what", "next_step"),
     [
-        (["promote", "t"], "stopped waiting for the promote of t"),
-        (["group", "promote", "g"], "stopped waiting for the promote of group g"),
+        (
+            ["promote", "t"],
+            "stopped waiting for the promote of t",
+            "kmigrate status --watch; to take it back while it waits: kmigrate promote --cancel t",
+        ),
+        (["group", "promote", "g"], "stopped waiting for the promote of group g", "kmigrate status --watch"),
     ],
 )
 def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
-    words: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    what: str,
+    next_step: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def source(_: LinkRecord) -> tuple[None, None]:
         return None, None
@@ -61,4 +70,30 @@ def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
     assert (code, told["error"], told["exit_code"]) == (Exit.INTERRUPTED, "interrupted", 130)
     assert told["what"] == what
     assert told["still_true"].startswith("it goes on: the controller carries it out")
-    assert told["next"] == "kmigrate status --watch"
+    assert told["next"] == next_step
+
+
+def test_a_promote_that_waits_is_taken_back_without_a_question_and_said_again_it_is_so_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = MemoryLog(LINK, PENDING)
+
+    @asynccontextmanager
+    async def opened(_: Call) -> AsyncIterator[Any]:
+        yield SimpleNamespace(log=log)
+
+    config = tmp_path / "kmigrate.toml"
+    config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
+    monkeypatch.setattr(Call, "estate", opened)
+    tellings = []
+    for _ in range(2):
+        assert main(["promote", "--cancel", "t", "--config", str(config), "--json"]) == Exit.OK
+        told = json.loads(capsys.readouterr().out)
+        tellings.append((told["verb"], told["applied"], told["changes"], [each["ref"] for each in told["findings"]]))
+    assert tellings == [
+        ("promote", True, ["take back the promote of t"], []),
+        ("promote", True, [], ["already"]),
+    ]
+    record = log.state.topic("l", "t")
+    assert record is not None
+    assert record.phase is TopicPhase.MIRRORING

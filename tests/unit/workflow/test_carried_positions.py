@@ -165,6 +165,17 @@ def test_what_the_group_had_read_on_the_target_beyond_its_positions_is_counted_a
     assert after[T].offset == 70
 
 
+def test_a_handover_that_is_taken_up_anew_carries_the_same_positions_over_and_counts_what_it_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its controller died before what was moved stood in the group's record: that is a count, and not a position."""
+    on_source = {T: CommittedOffset(30, "")}
+    first, left = handed_over(monkeypatch, on_source, {"t": 50}, before={T: CommittedOffset(90, "")})
+    again, after = handed_over(monkeypatch, on_source, {"t": 50}, before=left)
+    assert (again.written, again.unread, after) == (first.written, first.unread, left)
+    assert (first.read_again, again.read_again) == ({"t": {0: 40}}, {})
+
+
 def test_a_plan_names_what_carrying_positions_over_would_move(monkeypatch: pytest.MonkeyPatch) -> None:
     target: Any = Target()
     copied = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 0})

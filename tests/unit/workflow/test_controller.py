@@ -10,11 +10,22 @@ import pytest
 
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import ControllerPresence, GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.records import (
+    ControllerPresence,
+    GroupRecord,
+    LinkRecord,
+    PromotedUnit,
+    ProvenTopic,
+    Record,
+    Seal,
+    TopicRecord,
+    TransactionRecord,
+)
 from kmigrate.workflow.controller import Controller
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.outcome import given_up
 from tests.fakes.state_log import MemoryLog
-from tests.unit.workflow.test_promote import LINK
+from tests.unit.workflow.test_promote import LINK, PENDING, FakeAdmin, Stage
 
 TOPIC = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
 GROUP = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW)
@@ -34,6 +45,17 @@ class Dark:
 
     def waits_for(self, record: TopicRecord | GroupRecord) -> str:
         return Estate.waits_for(cast("Any", self), record)
+
+
+class Lit:
+    """An estate whose clusters answer as those of a stage do."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.log, self.target, self.target_admin = stage.log, stage.target, stage.admin
+        self._source = stage.source, stage.source_admin
+
+    async def source(self, _: LinkRecord) -> Any:
+        return self._source
 
 
 async def acted(controller: Controller) -> None:
@@ -68,5 +90,66 @@ def test_what_nobody_foresaw_is_told_as_well() -> None:
         estate = Dark(MemoryLog(LINK, TOPIC), KeyError("t"))
         await acted(Controller(cast("Any", estate), "c"))
         assert estate.waits_for(TOPIC) == "tried again: internal-error: KeyError('t')"
+
+    asyncio.run(scene())
+
+
+FIRST = replace(TOPIC, phase=TopicPhase.PROMOTED, unit=PromotedUnit({"u": ProvenTopic(7)}, ("g",)))
+LAST = replace(TOPIC, topic="u", phase=TopicPhase.FENCED, fence_epoch=7, restore_configs={"a": "b"})
+
+
+@pytest.mark.parametrize(
+    "last",
+    [LAST, replace(LAST, phase=TopicPhase.PROMOTED, unsettled=True, seal=Seal("", {"gone": "r"}))],
+)
+def test_what_has_no_way_back_is_flipped_and_settled_also_while_the_source_is_down(last: TopicRecord) -> None:
+    """Its writers waited for the source to come back, and nothing is asked of that any more."""
+
+    async def scene() -> None:
+        estate = Dark(MemoryLog(LINK, FIRST, last), target_admin=FakeAdmin())
+        controller = Controller(cast("Any", estate), "c")
+        for _ in range(2):
+            await acted(controller)
+        record = estate.log.state.topic("l", "u")
+        assert record is not None
+        assert (record.phase, record.unsettled) == (TopicPhase.PROMOTED, False)
+        assert estate.target_admin.altered == [("u", {"a": "b"}, ())]
+
+    asyncio.run(scene())
+
+
+def test_a_group_whose_positions_stand_on_the_target_opens_also_while_the_source_is_down() -> None:
+    till = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), ("g",))
+    staged = replace(GROUP, frozen=True, staged=True, written={"t": {0: 5}})
+
+    async def scene() -> None:
+        estate = Dark(MemoryLog(LINK, FIRST, till, staged))
+        await acted(Controller(cast("Any", estate), "c"))
+        group = estate.log.state.group("l", "g")
+        assert group is not None
+        assert (group.phase, group.frozen, group.written) == (GroupPhase.PROMOTED, False, {"t": {0: 5}})
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("after", [given_up(PENDING, "cancelled: taken back by ann"), None])
+def test_what_is_not_asked_for_any_more_leaves_its_turn_and_its_unit_at_once(after: TopicRecord | None) -> None:
+    """Else others wait for the end of its turn, and whoever asks for it anew waits for its old place in the line."""
+
+    async def scene() -> None:
+        stage = Stage()
+        estate = Lit(stage)
+        controller = Controller(cast("Any", estate), "c")
+        controller._turns.go(("l", "before"))
+        stage.obey()
+        controller._act()
+        await asyncio.sleep(0.02)
+        assert controller._waits[PENDING.key] == "its turn: other topics are fenced before it"
+        assert controller._rendezvous.pending == {("l", "t")}
+        await stage.log.append(lambda _: after or (PENDING.key, None))
+        async with asyncio.timeout(2):
+            await acted(controller)
+        assert (controller._turns._line, controller._rendezvous.pending, controller._waits) == ([], set(), {})
+        assert controller._busy == {}
 
     asyncio.run(scene())

@@ -28,6 +28,7 @@ from kmigrate.router.apis.blank import blank, element
 from kmigrate.workflow import membership
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver
+from kmigrate.workflow.outcome import given_up
 from kmigrate.workflow.readers import group_reads
 from kmigrate.workflow.unit import not_staged
 from kmigrate.workflow.verbs.modes import mode_for
@@ -92,9 +93,12 @@ class Stage:
             raise self.fails
         return HandedOver({"t": {0: 5}})
 
+    async def opened(self) -> tuple[Any, Any]:
+        return self.source, self.source
+
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(
-            "l", "g", self.log, self.source, self.carry, gather_s, drain_s,  # type: ignore[arg-type]
+            "l", "g", self.log, self.opened, self.carry, gather_s, drain_s,  # type: ignore[arg-type]
             self.ready, self.waits,
         ).run()  # fmt: skip
 
@@ -236,6 +240,15 @@ def test_a_topic_that_is_given_up_takes_its_group_back() -> None:
     made.log.on_append = on_append
     refused(made, "coupled-topics")
     assert "source-moved" in made.group.reason
+
+
+def test_one_topic_of_its_unit_that_is_taken_back_takes_the_group_back_though_another_still_waits() -> None:
+    """Its application waits, and none of the others can be fenced without that one."""
+    other = replace(TOPIC, topic="u")
+    made = stage(replace(GROUP, frozen=True, staged=True), replace(TILL, topics=("t", "u")), TOPIC, other)
+    made.log._put(other.key, given_up(other, "cancelled: taken back by ann"))
+    refused(made, "coupled-topics")
+    assert made.group.reason == "coupled-topics: u is not being promoted: cancelled: taken back by ann"
 
 
 def test_a_group_that_is_given_up_takes_its_topics_back() -> None:

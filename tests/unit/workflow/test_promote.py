@@ -33,6 +33,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.routes import id_shift
 from kmigrate.workflow import settling
+from kmigrate.workflow.outcome import given_up
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer
 from tests.fakes.state_log import MemoryLog
@@ -285,6 +286,16 @@ def test_a_topic_whose_record_is_changed_a_moment_before_its_fence_is_fenced_all
 
     stage.source.log_ends = overtaken  # type: ignore[method-assign]
     assert promoted(stage).phase is TopicPhase.PROMOTED
+
+
+def test_a_promote_that_is_taken_back_a_moment_before_its_fence_is_not_fenced() -> None:
+    """The controller has looked for seconds by then, and all was ready."""
+    stage = Stage()
+    taken_back = given_up(PENDING, "cancelled: taken back by ann")
+    stage.log.meanwhile(lambda _: taken_back)
+    assert promoted(stage) == taken_back
+    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
+    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]
 
 
 def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed() -> None:

@@ -31,6 +31,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow import promote
+from kmigrate.workflow.outcome import given_up
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer
 from kmigrate.workflow.turns import Turns
@@ -172,6 +173,26 @@ def test_no_topic_of_a_unit_is_fenced_before_all_are_ready() -> None:
 
     asyncio.run(catches_up())
     assert stage.phases == {TopicPhase.PROMOTED}
+
+
+def test_who_is_left_of_a_unit_when_one_is_taken_back_says_what_it_waits_for() -> None:
+    stage = Stage(behind="u")
+    told: dict[str, str] = {}
+
+    async def scene() -> None:
+        stage.obey()
+        works = [asyncio.create_task(replace(stage.promotion(t), waits=told).run()) for t in "tu"]
+        await asyncio.sleep(0.02)
+        assert told[ASKED.key] == "u, which is written together with t, is not ready"
+        await stage.log.append(lambda _: given_up(OTHER, "cancelled: taken back by ann"))
+        await asyncio.sleep(0.02)
+        assert [work.done() for work in works] == [False, True]
+        why = "u, which is written together with t, is not being promoted: cancelled: taken back by ann"
+        assert told == {ASKED.key: why}
+        works[0].cancel()
+
+    asyncio.run(scene())
+    assert stage.rendezvous.pending == set()
 
 
 def test_a_topic_whose_leader_changes_after_all_stand_at_their_barriers_takes_its_unit_back() -> None:

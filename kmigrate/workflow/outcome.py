@@ -1,0 +1,62 @@
+"""How a promote ends in its topic's record: promoted, or mirroring as before, with the reason.
+
+What has no way back goes forward with the target alone, whatever has become of the source: a topic whose flip another's
+has decided (`unit`, rule C), and one that is flipped and not settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from kmigrate.cluster.admin import Admin
+from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
+from kmigrate.model.records import ProvenTopic, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
+from kmigrate.state.log import StateLog
+from kmigrate.workflow.settling import settle
+from kmigrate.workflow.unit import decided
+
+__all__ = ["flipped", "flipped_as_decided", "given_up", "go_forward", "no_way_back"]
+
+
+def no_way_back(state: State, record: TopicRecord) -> bool:
+    return record.unsettled or (record.phase is TopicPhase.FENCED and decided(state, record) is not None)
+
+
+async def go_forward(record: TopicRecord, log: StateLog, target: Admin) -> None:
+    """The next step of what has no way back."""
+    if record.unsettled:
+        await settle(record, log, target)
+    else:
+        await log.append(partial(flipped_as_decided, record))
+
+
+def flipped_as_decided(record: TopicRecord, state: State) -> TopicRecord | None:
+    """As another topic's flip says; None where none does, or the record has changed since it was looked at."""
+    named = decided(state, record)
+    return flipped(record, named) if named is not None and state.topic(record.link, record.topic) == record else None
+
+
+def flipped(record: TopicRecord, proven: ProvenTopic) -> TopicRecord:
+    return replace(
+        record,
+        phase=advance_topic(record.phase, TopicEvent.FLIP),
+        since_ms=now_ms(),
+        promoted_ms=now_ms(),
+        reason="",
+        target_ends=proven.target_ends,
+        unsettled=True,
+    )
+
+
+def given_up(record: TopicRecord, reason: str) -> TopicRecord:
+    return replace(
+        record,
+        phase=advance_topic(record.phase, TopicEvent.UNFENCE),
+        since_ms=now_ms(),
+        reason=reason,
+        terms=None,
+        barrier={},
+    )
