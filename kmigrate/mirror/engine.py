@@ -12,7 +12,7 @@ step is derived anew from the state log and the target's own logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Collection
 from math import inf
 
 from kmigrate.cluster.admin import Admin
@@ -365,9 +365,20 @@ class MirrorEngine:
             shares=copier is not None,
             generation=self._generation,
             problems=self._topic_problems(topics) if self._lease.held else {},
+            let_go=self._let_go(topics),
         )
 
-    def _topic_problems(self, copied: Container[str]) -> dict[str, str]:
+    def _let_go(self, copied: Collection[str]) -> int:
+        """The state that is known here, where nothing is under way for a topic which it calls forgotten; else −1.
+
+        Whatever begins work begins it by that state, or looks at it once more before it acts.
+        """
+        state, leader, upkeep = self._log.state, self._leader, self._upkeep
+        forgotten = {record.topic for record in state.topics(self._link, forgotten=True) if record.forgotten_ms}
+        working = [each.working for each in (leader, upkeep) if each is not None]
+        return state.epoch if all(forgotten.isdisjoint(topics) for topics in (copied, *working)) else -1
+
+    def _topic_problems(self, copied: Collection[str]) -> dict[str, str]:
         """What keeps whole topics from getting on; our own trouble is that of what nobody else copies."""
         leader, state = self._leader, self._log.state
         trouble = self._trouble or (leader.trouble if leader is not None else "")

@@ -55,7 +55,7 @@ class Pickup:
 
     async def _topics(self, link: LinkRecord) -> list[str]:
         known = (await self._source.refresh()).topics
-        owners = {topic.topic: topic.link for topic in self._log.state.topics()}
+        owners = {topic.topic: topic.link for topic in self._log.state.topics(forgotten=True)}
         chosen = chosen_topics(link.topic_patterns, known)
         notes = [
             f"topic-owned: topic {topic} matches, and belongs to link {owners[topic]}"

@@ -94,6 +94,8 @@ class Upkeep:
         self._on_word = on_word
         self._access = Access(source, target, target_admin, settings)
         self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
+        self.working: set[str] = set()
+        """Topics that are being looked after just now."""
         self._words: dict[str, Upkept] = {}
         self._grown: dict[str, int] = {}
         self._judged: object = None
@@ -235,6 +237,7 @@ class Upkeep:
         if not self._may_act():
             return
         problem = ""
+        self.working.add(record.topic)
         try:
             await self._follow(record, seen)
         except _OvertakenError:
@@ -243,6 +246,8 @@ class Upkeep:
             raise
         except KmigrateError as error:
             problem = f"{error.ref}: {error.what}"
+        finally:
+            self.working.discard(record.topic)
         self._words[record.topic] = Upkept(record.since_ms, problem)
 
     async def _follow(self, record: TopicRecord, seen: _Seen) -> None:

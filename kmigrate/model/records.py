@@ -293,10 +293,18 @@ class TopicRecord:
     """What the source broker holds in place of routers that nobody hears of."""
     unit: PromotedUnit = PromotedUnit()
     """Of the topic of a unit that was flipped first: nothing that it names has a way back any more."""
+    forgotten_ms: int = 0
+    """When it was taken out of its link; 0: it was not. The record tells what is to be put back on the target, and
+    goes when that is done."""
 
     @property
     def key(self) -> str:
         return topic_key(self.link, self.topic)
+
+    @property
+    def hindrance(self) -> str:
+        """What keeps it from getting on, as far as its record knows."""
+        return f"being forgotten: kmigrate topic forget {self.topic} ends it" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,6 +569,8 @@ class MirrorPresence:
     """Of the lease's holder: what keeps a whole topic from getting on, by topic."""
     engine: CopyEngine = CopyEngine.DAEMON
     """Spark: one try of a Spark task, which is no member of the link's processes."""
+    let_go: int = -1
+    """Newest state known here, where nothing is done any more for a topic that it calls forgotten; else −1."""
 
     @property
     def key(self) -> str:

@@ -186,11 +186,11 @@ def finished(state: State) -> bool:
     An address belongs to a broker and not to a topic, so a client that is told a real one takes all its topics
     there, whichever link they belong to: one link that still needs the routers keeps everybody.
     """
-    used = {topic.link for topic in state.topics()} | {group.link for group in state.groups()}
+    used = {topic.link for topic in state.topics(forgotten=True)} | {group.link for group in state.groups()}
     return (
         any(link.finished_ms for link in state.links())
         and all(link.finished_ms for link in state.links() if link.name in used)
-        and all(record.phase is TopicPhase.PROMOTED for record in state.topics())
+        and all(record.phase is TopicPhase.PROMOTED for record in state.topics(forgotten=True))
         and all(record.phase is GroupPhase.PROMOTED for record in state.groups())
     )
 
@@ -198,7 +198,7 @@ def finished(state: State) -> bool:
 def routing_table(state: State) -> RoutingTable:
     """The table that a state implies."""
     topics: dict[str, TopicRoute] = {}
-    for record in state.topics():
+    for record in state.topics(forgotten=True):
         link = state.link(record.link)
         if link is not None:
             topics[record.topic] = _route(state, link, record)

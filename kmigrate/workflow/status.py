@@ -212,7 +212,7 @@ async def snapshot(estate: Estate) -> Snapshot:
     mirrors = log.alive(MirrorPresence)
     routers = log.alive(RouterPresence)
     for link in log.state.links():
-        records = log.state.topics(link.name)
+        records = log.state.topics(link.name, forgotten=True)
         trouble = ""
         source: ClusterClient | None = None
         try:
@@ -295,6 +295,7 @@ def _topic_status(
 ) -> TopicStatus:
     topic = record.topic
     progress = progress_of(state, record, mirrors)
+    copied = record.phase in COPIED and not record.forgotten_ms
     holds: dict[int, float] = {}
     for router in routers:
         for partition, held in router.holds_ms.get(record.key, {}).items():
@@ -304,7 +305,7 @@ def _topic_status(
         key = (record.topic, partition)
         seen = progress.get(partition)
         stop = record.stops.get(partition)
-        absent = absence(state, record, partition, mirrors) if record.phase in COPIED and not stop else ""
+        absent = absence(state, record, partition, mirrors) if copied and not stop else ""
         rows.append(
             PartitionStatus(
                 partition,
@@ -321,7 +322,7 @@ def _topic_status(
                 waits.get(key),
                 lags[key].bytes,
                 lags[key].seconds,
-                "" if absent or record.phase not in COPIED else owner_of(state, record, partition),
+                "" if absent or not copied else owner_of(state, record, partition),
                 *_verified(record, partition, verified.get(partition), theirs[1][key].offset),
             )
         )
@@ -330,7 +331,7 @@ def _topic_status(
         record.topic,
         record.phase,
         record.since_ms,
-        record.reason,
+        record.hindrance,
         _mapped(record, progress) if record.mapped else _offsets(record, rows),
         tuple(rows),
         record.paused,

@@ -64,7 +64,8 @@ def topics_table(topics: Sequence[TopicRecord]) -> RenderableType:
         return Text("no topic is mirrored: kmigrate topic mirror TOPIC...")
     made = table("topic", "link", "phase", "partitions", "from", "reason", right=("partitions",))
     for topic in topics:
-        made.add_row(topic.topic, topic.link, phase_text(topic.phase), str(topic.partitions), topic.start, topic.reason)
+        phase, partitions = phase_text(topic.phase), str(topic.partitions)
+        made.add_row(topic.topic, topic.link, phase, partitions, topic.start, topic.hindrance)
     return made
 
 

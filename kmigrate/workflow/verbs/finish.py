@@ -123,7 +123,7 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
         if topic.generation
     ]
     waiting = [other.name for other in state.links() if other.name != link.name and not other.finished_ms]
-    used = {record.link for record in state.topics()} | {record.link for record in state.groups()}
+    used = {record.link for record in state.topics(forgotten=True)} | {record.link for record in state.groups()}
     found += [
         Finding(
             "warn",

@@ -11,12 +11,15 @@ A  A topic is forgotten where that cannot happen: the source does not have it an
    nothing was ever copied there (an empty one may be the mirror's own, whose record is written after it is made); or no
    router is known that clients could be at.
 B  A group is forgotten where the source does not know it any more, or every router says that nobody of it is there.
-C  All of it is judged again on the state with each record that goes; and what goes is what was looked at, for its
-   record alone knows what is to be put back.
+C  All of it is judged again on the state with each record that is written or goes; and what goes is what was looked at,
+   for its record alone knows what is to be put back.
 D  An expression of the link that matches leaves the name out from then on, before its record goes: it is not picked up
    again.
-E  No topic is deleted. One that stays on the target gets its own configs back, and rules that kmigrate put there go,
-   once the record is gone: until then the mirror would see to both.
+E  No topic is deleted. One that stays on the target gets its own configs back, and rules that kmigrate put there go.
+F  A topic's record says first that it is forgotten, and goes last. From then on mirrors and promotes pass it over, and
+   once the mirrors have said that they have let go, nobody changes the target behind what is put back. Routers serve
+   its clients as before until the record goes: what the mirror was just making stays hidden, and is judged by A. A verb
+   that dies on the way is repeated.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
-from kmigrate.workflow.writes import changed_meanwhile, write_each
+from kmigrate.workflow.verbs.waits import wait_let_go
+from kmigrate.workflow.writes import changed_meanwhile, telling, write_each
 
 __all__ = ["forget_groups", "forget_topics"]
 
@@ -78,7 +82,7 @@ async def forget_topics(
     found: list[Finding] = []
     going: list[tuple[TopicRecord, _Standing]] = []
     for topic in dict.fromkeys(topics):
-        record = estate.log.state.topic(link.name, topic)
+        record = estate.log.state.topic(link.name, topic, forgotten=True)
         if record is None:
             found.append(Finding("ok", "not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
             continue
@@ -97,11 +101,34 @@ async def forget_topics(
     if plan:
         return made
     done: list[str] = []
-    await write_each(estate.log, left_out, done)
-    for record, standing in going:
-        await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
-        await _leave_target(estate, link, record, standing)
+    taken = [(f"take topic {each[0].topic} from the mirror", partial(_take, *each)) for each in going]
+    await write_each(estate.log, [*left_out, *taken], done)
+    with telling(done):
+        if going:
+            await wait_let_go(estate, link.name)
+        for record, _ in going:
+            await _end(estate, link, record.topic, delivery_timeout_s, done)
     return made.done()
+
+
+def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord | None:
+    """Rule F, on the record as it stands: the mirror may have followed the source since the guards looked."""
+    now = state.topic(record.link, record.topic)
+    if now is None:
+        return None
+    _refuse(now, state, standing)
+    return replace(now, forgotten_ms=now_ms())
+
+
+async def _end(estate: Estate, link: LinkRecord, topic: str, delivery_timeout_s: float, done: list[str]) -> None:
+    """Put back what was for the mirror, and drop what is kept of a topic."""
+    record = estate.log.state.topic(link.name, topic, forgotten=True)
+    if record is None:
+        return  # somebody else has forgotten it meanwhile
+    standing = await _standing(estate, link, record, delivery_timeout_s)
+    _refuse(record, estate.log.state, standing)
+    await _leave_target(estate, link, record, standing)
+    await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
 
 
 async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
@@ -169,6 +196,12 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     return None
 
 
+def _refuse(record: TopicRecord, state: State, standing: _Standing) -> None:
+    against = _against_topic(record, state, standing)
+    if against is not None:
+        Plan.of("topic forget", [], [against]).refuse()
+
+
 def _routers(state: State) -> dict[str, str]:
     """Routers that clients could be at, by instance: those that are registered, and those that may live."""
     known = {router.instance: router.name for router in state.routers()}
@@ -192,11 +225,10 @@ def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> It
 
 
 def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State) -> tuple[str, None] | None:
-    """Rule C: a promote may have been asked for, or a router started, since the guards looked."""
-    now = state.topic(record.link, record.topic)
-    against = _against_topic(now, state, standing) if now is not None else None
-    if against is not None:
-        Plan.of("topic forget", [], [against]).refuse()
+    """Rule C: a router may have started since the guards looked."""
+    now = state.topic(record.link, record.topic, forgotten=True)
+    if now is not None:
+        _refuse(now, state, standing)
     if now not in (record, None):
         raise changed_meanwhile(f"topic {record.topic}")
     return (key, None) if key in state.records else None
@@ -229,7 +261,11 @@ async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, s
         if record.mapped:
             await OffsetMaps(estate.target).drop(link.uuid, record.topic)
     except KmigrateError as error:
-        raise _half_done(f"topic {record.topic}", error, _put_back(link, record, standing)) from error
+        raise Failed(
+            "not-put-back",
+            f"the target did not take back what was for the mirror: {error.what}",
+            next_step=f"repeat it once the target takes it: {'; '.join(_put_back(link, record, standing))}",
+        ) from error
 
 
 def _half_done(what: str, error: KmigrateError, left: Iterable[str]) -> Failed:

@@ -225,6 +225,16 @@ def unpromoted(state: State, link: str) -> list[Finding]:
     found += [
         Finding(
             "refuse",
+            "being-forgotten",
+            f"topic {t.topic} is being forgotten: what was for the mirror is not all put back yet",
+            f"kmigrate topic forget {t.topic} ends it",
+        )
+        for t in state.topics(link, forgotten=True)
+        if t.forgotten_ms
+    ]
+    found += [
+        Finding(
+            "refuse",
             "topic-not-settled",
             f"topic {t.topic} has not got its own configs back{f': {t.reason}' if t.reason else ''}",
             "a running controller puts them back: kmigrate status",

@@ -190,6 +190,22 @@ def test_a_topic_that_was_promoted_while_it_was_looked_at_is_given_no_partitions
     assert not admin.put
 
 
+def test_a_topic_is_called_worked_on_as_long_as_its_configs_are_on_their_way() -> None:
+    """Who forgets it puts others in their place, and must not be the first of the two."""
+    record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
+    told = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
+    topic = TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,), (1,))})
+    working: list[set[str]] = []
+
+    class Slow(Admin):
+        async def alter_topic_configs(self, topic: str, put: dict[str, str], remove: Sequence[str]) -> None:
+            working.append(set(kept.working))
+
+    kept = upkeep(MemoryLog(LINK, record), Slow(), Cluster())
+    asyncio.run(kept._look_after(record, _Seen(topic, topic, told, {}, "CreateTime")))
+    assert (working, kept.working) == ([{"t"}], set())
+
+
 def test_new_names_that_cannot_be_read_keep_no_promote_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As while one broker of the source is away: it does not say which groups it has."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import LATEST, LogOffset
-from kmigrate.errors import Failed, Refused
+from kmigrate.errors import Failed, Refused, WaitTimedOut
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
@@ -20,9 +20,11 @@ from kmigrate.model.patterns import NamePattern, chosen_groups, chosen_topics
 from kmigrate.model.records import (
     BarrierRecord,
     ClusterRef,
+    CopyEngine,
     GroupRecord,
     GroupWord,
     LinkRecord,
+    MirrorPresence,
     Record,
     RouterPresence,
     RouterRecord,
@@ -31,6 +33,7 @@ from kmigrate.model.records import (
     TopicRecord,
     VerifiedRecord,
 )
+from kmigrate.model.routes import Serve, routing_table
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
@@ -224,23 +227,115 @@ def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: 
     assert {TOPIC.key, "barrier/l/t/0"} <= estate.left
 
 
-@pytest.mark.parametrize(
-    ("verb", "meanwhile"),
-    [
-        (forget, replace(TOPIC, restore_configs={"retention.ms": "6"})),
-        (forget_group, replace(GROUP, granted_acls=())),
-    ],
-)
-def test_what_the_mirror_has_just_followed_is_looked_at_again_for_what_is_to_be_put_back(
-    verb: Any, meanwhile: Record
-) -> None:
-    estate = Estate(TOPIC, GROUP)
+def test_what_the_mirror_has_just_followed_is_what_is_put_back() -> None:
+    estate = Estate(TOPIC)
+    estate.log.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "6"}))
+    assert forget(estate).applied
+    assert (estate.left, estate.done[0]) == (set(), ("t", {"retention.ms": "6"}, ("retention.bytes",)))
+
+
+def test_a_group_whose_rules_the_mirror_has_just_followed_is_looked_at_again() -> None:
+    estate, meanwhile = Estate(GROUP), replace(GROUP, granted_acls=())
     estate.log.meanwhile(lambda _: meanwhile)
     with pytest.raises(Refused) as caught:
-        verb(estate)
+        forget_group(estate)
     assert (caught.value.ref, estate.done) == ("changed-meanwhile", [])
-    assert verb(estate).applied
+    assert forget_group(estate).applied
     assert meanwhile.key not in estate.left
+
+
+class Killed(BaseException):
+    """As kill -9, or Ctrl-C while the target's controller is slow."""
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_the_mirror(after: int) -> None:
+    estate: Any = Estate(TOPIC, BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {}))
+    steps = iter(range(after))
+
+    def step(*_: object) -> None:
+        if next(steps, None) is None:
+            raise Killed
+
+    def before(act: Any) -> Any:
+        async def taken(*parts: Any) -> None:
+            step()
+            await act(*parts)
+
+        return taken
+
+    estate.log.on_append = step
+    estate.alter_topic_configs, estate.delete_acls = before(estate.alter_topic_configs), before(estate.delete_acls)
+    with pytest.raises(Killed):
+        forget(estate)
+    assert estate.log.state.topic("l", "t") is None, "it is copied and promoted no longer"
+    steps = iter(range(99))
+    forget(estate)
+    assert (estate.left, [*dict.fromkeys(map(str, estate.done))]) == (
+        set(),
+        [str(("t", {"retention.ms": "5"}, ("retention.bytes",))), str(RULE)],
+    )
+
+
+def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None:
+    estate = Estate(TOPIC)
+    heard: list[int] = []
+    for instance, engine in (("leads", CopyEngine.DAEMON), ("copies", CopyEngine.DAEMON), ("task", CopyEngine.SPARK)):
+        word = MirrorPresence(instance, "l", 1, instance == "leads", 500, engine=engine)
+        estate.log.say(word)
+        estate.log.say(replace(word, link="other"))
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as work:
+            work.create_task(verbs.forget_topics(estate, "l", ["t"], 120.0))  # type: ignore[arg-type]
+            for instance in ("leads", "copies"):
+                await asyncio.sleep(0.01)
+                heard.append(len(estate.done))
+                taken = estate.log.state.epoch
+                estate.log.say(MirrorPresence(instance, "l", 1, False, 500, let_go=taken))
+
+    run(both())
+    assert (heard, len(estate.done), estate.left) == ([0, 0], 2, set())
+
+
+def test_a_mirror_that_does_not_say_that_it_has_let_go_is_named_until_it_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kmigrate.workflow.verbs.waits._LET_GO_S", -1.0)
+    estate, word = Estate(TOPIC), MirrorPresence("old", "l", 1, True, 500)
+    estate.log.say(word)
+    with pytest.raises(WaitTimedOut) as caught:
+        forget(estate)
+    assert caught.value.ref == "mirror-busy"
+    assert caught.value.what.startswith("mirror process old has not said")
+    assert (estate.left, estate.done) == ({TOPIC.key}, [])
+    estate.log.silence(word.key)
+    assert forget(estate).applied
+    assert not estate.left
+
+
+def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_router() -> None:
+    """Its CreateTopics was on its way: what the mirror made is in the record, or only the target shows it."""
+    never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
+    for told in ({}, {"phase": TopicPhase.ALIGNING, "target_topic_id": str(ID), "restore_configs": {"a": "b"}}):
+        estate = Estate(never, ROUTER, on_target=False)
+        estate.end = 0
+
+        def made(written: Any, estate: Estate = estate, told: Any = told) -> None:
+            estate.target_id = ID
+            if told and not written.target_topic_id:
+                estate.log._put(written.key, replace(written, **told))
+
+        estate.log.on_append = made
+        with pytest.raises(Refused) as caught:
+            forget(estate)
+        assert caught.value.ref == "copy-would-serve"
+        assert caught.value.still_true == "done before that, and not taken back: take topic t from the mirror"
+        assert routing_table(estate.log.state).topics["t"].serve is Serve.HIDDEN
+        assert (estate.left, estate.done) == ({TOPIC.key}, [])
+        estate.target_id, estate.log.on_append = None, lambda _: None
+        assert forget(estate).applied, "the copy is deleted"
+        assert not estate.left
 
 
 def test_another_topic_that_took_the_name_on_the_target_keeps_its_configs() -> None:
@@ -255,8 +350,12 @@ def test_what_the_target_does_not_take_back_is_told_with_what_is_left_to_do() ->
     estate.fails = True
     with pytest.raises(Failed) as caught:
         forget(estate)
-    assert (caught.value.ref, caught.value.still_true) == ("not-put-back", "topic t is forgotten")
+    assert caught.value.ref == "not-put-back"
+    assert caught.value.still_true == "done before that, and not taken back: take topic t from the mirror"
     assert "retention.ms=5" in caught.value.next_step
+    estate.fails = False
+    assert forget(estate).applied
+    assert not estate.left
 
 
 def test_an_expression_does_not_pick_up_again_what_was_forgotten() -> None:
@@ -294,7 +393,7 @@ def test_a_topic_whose_record_stays_is_not_said_to_be_forgotten() -> None:
     estate.log.on_append = somebody
     with pytest.raises(Refused) as caught:
         forget(estate)
-    assert caught.value.still_true == "done before that, and not taken back: drop barriers of t"
+    assert caught.value.still_true.endswith(": take topic t from the mirror; drop barriers of t")
 
 
 def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> None:

@@ -171,6 +171,17 @@ def test_of_several_topics_it_is_said_which_were_taken_before_one_was_refused() 
     assert estate.log.state.topic("l", "a") is not None
 
 
+@pytest.mark.parametrize("link", ["l", "k"])
+def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended(link: str) -> None:
+    leaving = TopicRecord(link, "t", TopicPhase.MIRRORING, 1, forgotten_ms=7)
+    estate = Estate(LINK, replace(LINK, name="k", uuid="v"), leaving)
+    error = refused(mirror(estate, "t"))
+    assert (error.ref, error.next_step) == ("being-forgotten", f"kmigrate topic forget t --link {link}, then repeat")
+    estate = Estate(LINK)
+    estate.log.meanwhile(lambda _: leaving)
+    assert refused(mirror(estate, "t")).ref == "being-forgotten"
+
+
 @pytest.mark.parametrize("kind", [Unreachable, WaitTimedOut, StateLogBroken])
 def test_whatever_ends_a_verb_half_way_says_what_was_done(kind: type[KmigrateError]) -> None:
     estate = Estate(LINK, TOPIC, replace(TOPIC, topic="u"))
