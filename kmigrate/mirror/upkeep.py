@@ -97,6 +97,8 @@ class Upkeep:
         self.working: set[str] = set()
         """Topics that are being looked after just now."""
         self._words: dict[str, Upkept] = {}
+        self._missed: dict[tuple[str, int], float] = {}
+        """When a topic was first found gone on the source, by its record's `since_ms`."""
         self._grown: dict[str, int] = {}
         self._judged: object = None
         """What was known when nothing was due: until it changes nothing is."""
@@ -236,9 +238,10 @@ class Upkeep:
     async def _look_after(self, record: TopicRecord, seen: _Seen) -> None:
         if not self._may_act():
             return
-        problem = ""
+        problem, gone_s = "", None
         self.working.add(record.topic)
         try:
+            gone_s = await self._gone_for(record, seen)
             await self._follow(record, seen)
         except _OvertakenError:
             return
@@ -248,7 +251,15 @@ class Upkeep:
             problem = f"{error.ref}: {error.what}"
         finally:
             self.working.discard(record.topic)
-        self._words[record.topic] = Upkept(record.since_ms, problem)
+        self._words[record.topic] = Upkept(record.since_ms, problem, gone_s)
+
+    async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
+        """Whoever forgets it wants to know: until then a producer without an answer may still repeat its last write."""
+        key = record.topic, record.since_ms
+        if seen.source is not None or await self._source.find_topic(record.topic) is not None:
+            self._missed.pop(key, None)
+            return None
+        return monotonic() - self._missed.setdefault(key, monotonic())
 
     async def _follow(self, record: TopicRecord, seen: _Seen) -> None:
         source, target = seen.source, seen.target

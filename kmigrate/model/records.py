@@ -545,6 +545,8 @@ class Upkept:
     """`since_ms` of the record it did so for: a promote waits for the word on its own asking."""
     problem: str = ""
     """What keeps the target from following the source, or ''."""
+    gone_s: float | None = None
+    """How long no broker of the source has known the topic, each time that it was looked for; None where one does."""
 
 
 @dataclass(frozen=True, slots=True)

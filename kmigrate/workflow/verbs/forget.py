@@ -27,16 +27,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from kmigrate.cluster.client import LATEST
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Failed, KmigrateError
-from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import FORGETTABLE, NOT_COPIED_YET, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.records import (
     GroupRecord,
     GroupWord,
     LinkRecord,
+    MirrorPresence,
     Record,
     RouterPresence,
     TopicRecord,
@@ -71,7 +73,8 @@ class _Standing:
     """Whether it holds data that no mirror put there."""
     on_source: bool = True
     repeatable_s: float = 0.0
-    """The delivery timeout, where the copy holds records that are not as old: their producers may write them again."""
+    """How long producers may still write again what the copy holds; inf where no mirror says since when the source is
+    without the topic, which took none of their writes from then on."""
 
 
 async def forget_topics(
@@ -141,8 +144,7 @@ async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, deliv
     source, _ = await estate.source(link)
     if await source.find_topic(record.topic) is not None:
         return standing
-    newer = await _newer(estate, record.topic, info, delivery_timeout_s) if info is not None else False
-    return replace(standing, on_source=False, repeatable_s=delivery_timeout_s if newer else 0.0)
+    return replace(standing, on_source=False, repeatable_s=_repeatable_s(estate, record, delivery_timeout_s))
 
 
 def _never_copied(record: TopicRecord) -> bool:
@@ -154,11 +156,13 @@ async def _has_data(estate: Estate, info: TopicInfo) -> bool:
     return any(each.offset > 0 for each in told.values())
 
 
-async def _newer(estate: Estate, topic: str, info: TopicInfo, seconds: float) -> bool:
-    """Whether the copy has records of the last so many seconds, or may have: times of records are their producers'."""
-    since = now_ms() - round(seconds * 1000)
-    told = await estate.target.list_offsets({(topic, partition): since for partition in info.partitions})
-    return any(each.error or each.offset >= 0 for each in told.values())
+def _repeatable_s(estate: Estate, record: TopicRecord, delivery_timeout_s: float) -> float:
+    """By the mirror's words: times of records are their producers', and say nothing of when they were written."""
+    if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
+        return 0.0  # asked for; nothing is in the copy; or judged when it was taken out, since when nobody looks
+    told = [w.upkeep.get(record.topic) for w in estate.log.alive(MirrorPresence) if w.link == record.link]
+    ours = [word.gone_s for word in told if word is not None and word.since_ms == record.since_ms]
+    return max(0.0, delivery_timeout_s - max((gone_s for gone_s in ours if gone_s is not None), default=-inf))
 
 
 def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Finding | None:
@@ -186,12 +190,15 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
             "target, then repeat",
         )
     if standing.repeatable_s:
+        known = standing.repeatable_s < inf
+        left = f"for {standing.repeatable_s:.0f} s" if known else "for as long as no mirror has said since when"
         return Finding(
             "refuse",
             "retries-not-over",
-            f"the copy of {topic} has records of the last {standing.repeatable_s:g} s: a producer that has no answer "
-            "yet may repeat them for that long (delivery timeout), and they would stand there twice",
-            f"repeat in {standing.repeatable_s:g} s; --delivery-timeout 0 where none of its producers runs",
+            f"the source has not been without topic {topic} for long: a producer that has no answer yet may repeat a "
+            f"write (delivery timeout) {left}, and it would stand twice in the copy",
+            f"{f'repeat in {standing.repeatable_s:.0f} s' if known else 'repeat while a mirror runs: kmigrate run'}; "
+            "--delivery-timeout 0 where none of its producers runs",
         )
     return None
 

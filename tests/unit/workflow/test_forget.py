@@ -31,6 +31,7 @@ from kmigrate.model.records import (
     Seal,
     StrayRecord,
     TopicRecord,
+    Upkept,
     VerifiedRecord,
 )
 from kmigrate.model.routes import Serve, routing_table
@@ -60,23 +61,33 @@ STRAY = StrayRecord("old", "host", ("r0",))
 
 
 class Estate:
-    """Clusters with or without topic `t`, a source with or without group `g`, and what is done to the target."""
+    """Clusters with or without topic `t`, a source with or without group `g`, and what is done to the target.
+
+    `gone_s` is how long a mirror has found the source without the topic.
+    """
 
     def __init__(
-        self, *records: Record, on_source: bool = True, on_target: bool = True, word: RouterPresence | None = None
+        self,
+        *records: Record,
+        on_source: bool = True,
+        on_target: bool = True,
+        word: RouterPresence | None = None,
+        gone_s: float | None = 120.0,
     ) -> None:
         self.log: Any = MemoryLog(LINK, *records)
         self.on_source = on_source
         self.target_id = ID if on_target else None
         self.done: list[Any] = []
         self.fails = False
-        self.newest_ms = now_ms() - 121_000
         self.end = 9
         self.has_member = True
         self.asked = 0
         self.target, self.target_admin = self, self
         if word is not None:
             self.log.say(word)
+        if not on_source:
+            found = {"t": Upkept(1, "source-topic-gone: …", gone_s)}
+            self.log.say(MirrorPresence("m", "l", 1, True, 500, upkeep=found, let_go=99))
 
     async def find_topic(self, name: str) -> Any:
         if self.target_id is None:
@@ -84,10 +95,8 @@ class Estate:
         return SimpleNamespace(name=name, topic_id=self.target_id, partitions=(0, 1))
 
     async def list_offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
-        """By timestamp, or the end."""
-        if set(wanted.values()) == {LATEST}:
-            return dict.fromkeys(wanted, LogOffset(0, self.end, 0))
-        return {key: LogOffset(0, 9 if key[1] and self.newest_ms >= at else -1, 0) for key, at in wanted.items()}
+        assert set(wanted.values()) == {LATEST}
+        return dict.fromkeys(wanted, LogOffset(0, self.end, 0))
 
     async def source(self, _: object) -> tuple[Any, Any]:
         self.asked += 1
@@ -151,13 +160,19 @@ def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_k
 
 
 def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not_have() -> None:
-    estate = Estate(TOPIC, ROUTER, on_source=False)
-    estate.newest_ms = now_ms() - 119_000
-    assert refusal(estate) == "retries-not-over"
-    assert run(verbs.forget_topics(estate, "l", ["t"], 60.0)).applied  # type: ignore[arg-type]
-    estate = Estate(TOPIC, on_source=False)
-    estate.newest_ms = now_ms()
-    assert forget(estate).applied, "no router is known that could bring it"
+    """By the mirror's own clock: a record that was written a second ago may carry a time of last week."""
+    for gone_s, way_on in ((0.0, "repeat in 120 s;"), (100.0, "repeat in 20 s;"), (None, "repeat while a mirror runs")):
+        estate = Estate(TOPIC, ROUTER, on_source=False, gone_s=gone_s)
+        with pytest.raises(Refused) as caught:
+            forget(estate)
+        assert caught.value.ref == "retries-not-over"
+        assert caught.value.next_step.startswith(way_on)
+        assert run(verbs.forget_topics(estate, "l", ["t"], gone_s or 0.0)).applied  # type: ignore[arg-type]
+    since = replace(TOPIC, since_ms=2)
+    assert refusal(Estate(since, ROUTER, on_source=False)) == "retries-not-over", "the word is of a record before it"
+    assert forget(Estate(TOPIC, on_source=False, gone_s=0.0)).applied, "no router is known that could bring it"
+    aligning = replace(TOPIC, phase=TopicPhase.ALIGNING)
+    assert forget(Estate(aligning, ROUTER, on_source=False, gone_s=None)).applied, "nothing is in the copy"
 
 
 @pytest.mark.parametrize("router", [ROUTER, STRAY])
