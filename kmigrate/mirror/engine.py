@@ -41,6 +41,7 @@ from kmigrate.model.records import (
     MirrorPresence,
     PartitionProgress,
     TopicRecord,
+    topic_key,
 )
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
@@ -369,14 +370,17 @@ class MirrorEngine:
         )
 
     def _let_go(self, copied: Collection[str]) -> int:
-        """The state that is known here, where nothing is under way for a topic which it calls forgotten; else −1.
+        """The state that is known here, where nothing is under way for what it calls forgotten; else −1.
 
         Whatever begins work begins it by that state, or looks at it once more before it acts.
         """
         state, leader, upkeep = self._log.state, self._leader, self._upkeep
-        forgotten = {record.topic for record in state.topics(self._link, forgotten=True) if record.forgotten_ms}
-        working = [each.working for each in (leader, upkeep) if each is not None]
-        return state.epoch if all(forgotten.isdisjoint(topics) for topics in (copied, *working)) else -1
+        forgotten = {topic.key for topic in state.topics(self._link, forgotten=True) if topic.forgotten_ms}
+        forgotten |= {group.key for group in state.groups(self._link, forgotten=True) if group.forgotten_ms}
+        under_way = {topic_key(self._link, topic) for topic in copied}
+        for each in (leader, upkeep):
+            under_way |= each.working if each is not None else set()
+        return state.epoch if forgotten.isdisjoint(under_way) else -1
 
     def _topic_problems(self, copied: Collection[str]) -> dict[str, str]:
         """What keeps whole topics from getting on; our own trouble is that of what nobody else copies."""

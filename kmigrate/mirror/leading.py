@@ -21,7 +21,7 @@ from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.records import AssignmentRecord, TopicRecord
+from kmigrate.model.records import AssignmentRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -188,8 +188,8 @@ class Leader:
 
     @property
     def working(self) -> Set[str]:
-        """Topics that are being made or aligned just now."""
-        return self._working.keys()
+        """Records of topics that are being made or aligned just now."""
+        return {topic_key(self._link, topic) for topic in self._working}
 
     def _let_go(self, state: State) -> None:
         """Align no topic that was forgotten, and say nothing of it. One that is being made is made to its end: nobody

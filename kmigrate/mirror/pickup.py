@@ -78,7 +78,7 @@ class Pickup:
         return notes
 
     async def _groups(self, link: LinkRecord) -> list[str]:
-        owners = {group.group: group.link for group in self._log.state.groups()}
+        owners = {group.group: group.link for group in self._log.state.groups(forgotten=True)}
         chosen = chosen_groups(link.group_patterns, await self._source_admin.groups())
         notes = [
             f"group-owned: group {group} matches, and belongs to link {owners[group]}"

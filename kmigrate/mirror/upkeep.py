@@ -95,7 +95,7 @@ class Upkeep:
         self._access = Access(source, target, target_admin, settings)
         self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
         self.working: set[str] = set()
-        """Topics that are being looked after just now."""
+        """Records of topics and groups that are being looked after just now."""
         self._words: dict[str, Upkept] = {}
         self._missed: dict[tuple[str, int], float] = {}
         """When a topic was first found gone on the source, by its record's `since_ms`."""
@@ -223,6 +223,7 @@ class Upkeep:
         self._groups.add(record.group)
         if record.phase is not GroupPhase.MIRRORED:
             return []
+        self.working.add(record.key)
         try:
             await self._access.follow_group(record, self._write)
         except _OvertakenError:
@@ -231,6 +232,8 @@ class Upkeep:
             raise
         except KmigrateError as error:
             return [f"{error.ref}: group {record.group}: {error.what}"]
+        finally:
+            self.working.discard(record.key)
         return []
 
     # one topic
@@ -239,7 +242,7 @@ class Upkeep:
         if not self._may_act():
             return
         problem, gone_s = "", None
-        self.working.add(record.topic)
+        self.working.add(record.key)
         try:
             gone_s = await self._gone_for(record, seen)
             await self._follow(record, seen)
@@ -250,7 +253,7 @@ class Upkeep:
         except KmigrateError as error:
             problem = f"{error.ref}: {error.what}"
         finally:
-            self.working.discard(record.topic)
+            self.working.discard(record.key)
         self._words[record.topic] = Upkept(record.since_ms, problem, gone_s)
 
     async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:

@@ -331,10 +331,17 @@ class GroupRecord:
     """Of a group that follows and is promoted: no word of its members reaches the source any more."""
     staged: bool = False
     """Frozen, and its positions stand on the target: it opens when the topics that its transactions write are there."""
+    forgotten_ms: int = 0
+    """When it was taken out of its link, as of a topic."""
 
     @property
     def key(self) -> str:
         return group_key(self.link, self.group)
+
+    @property
+    def hindrance(self) -> str:
+        """What keeps it from getting on, as far as its record knows."""
+        return f"being forgotten: kmigrate group forget {self.group} ends it" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,7 +579,7 @@ class MirrorPresence:
     engine: CopyEngine = CopyEngine.DAEMON
     """Spark: one try of a Spark task, which is no member of the link's processes."""
     let_go: int = -1
-    """Newest state known here, where nothing is done any more for a topic that it calls forgotten; else −1."""
+    """Newest state known here, where nothing is done any more for what it calls forgotten; else −1."""
 
     @property
     def key(self) -> str:

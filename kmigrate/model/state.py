@@ -140,15 +140,19 @@ class State:
         """The record of a target topic, whichever link owns it or is forgetting it (one at most: AL-12, MM-20)."""
         return next((r for r in self.records.of("topic", TopicRecord) if r.topic == topic), None)
 
-    def groups(self, link: str | None = None) -> list[GroupRecord]:
-        return [r for r in self.records.of("group", GroupRecord) if link in (None, r.link)]
+    def groups(self, link: str | None = None, *, forgotten: bool = False) -> list[GroupRecord]:
+        """Groups of a link, or of all; `forgotten` as for `topics`."""
+        records = self.records.of("group", GroupRecord)
+        return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
 
-    def group(self, link: str, group: str) -> GroupRecord | None:
+    def group(self, link: str, group: str, *, forgotten: bool = False) -> GroupRecord | None:
+        """One group of a link; `forgotten` as for `topics`."""
         found = self.records.get(group_key(link, group))
-        return found if isinstance(found, GroupRecord) else None
+        return found if isinstance(found, GroupRecord) and (forgotten or not found.forgotten_ms) else None
 
     def group_owner(self, group: str) -> GroupRecord | None:
-        """The record of a group, whichever link owns it: one at most, since it is one group at the target."""
+        """The record of a group, whichever link owns it or is forgetting it: one at most, since it is one group at the
+        target."""
         return next((r for r in self.records.of("group", GroupRecord) if r.group == group), None)
 
     def verified(self, link: str, topic: str) -> VerifiedRecord | None:

@@ -238,7 +238,8 @@ async def snapshot(estate: Estate) -> Snapshot:
             verified = standing(log.state.verified(link.name, record.topic), link, record)
             told = _topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified)
             topics.append(dataclasses.replace(told, promote_waits_for=estate.waits_for(record)))
-        groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
+        of_link = log.state.groups(link.name, forgotten=True)
+        groups += [await _group_status(estate, link, group, trouble) for group in of_link]
     return Snapshot(
         now_ms(),
         log.state.epoch,
@@ -398,7 +399,7 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
         group.link,
         group.group,
         group.phase,
-        group.reason,
+        group.hindrance,
         members,
         on_target,
         lag,

@@ -74,7 +74,7 @@ def groups_table(groups: Sequence[GroupRecord]) -> RenderableType:
         return Text("no group is mirrored: kmigrate group mirror GROUP...")
     made = table("group", "link", "mode", "phase", "reason")
     for group in groups:
-        made.add_row(group.group, group.link, group.mode, phase_text(group.phase), group.reason)
+        made.add_row(group.group, group.link, group.mode, phase_text(group.phase), group.hindrance)
     return made
 
 

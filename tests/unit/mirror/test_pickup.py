@@ -77,10 +77,11 @@ def test_a_name_that_another_link_has_is_told_and_left_to_it() -> None:
 
 
 def test_a_name_that_is_being_forgotten_is_neither_picked_up_nor_called_somebody_elses() -> None:
-    leaving = TopicRecord("l", "orders-new", TopicPhase.MIRRORING, 1, forgotten_ms=7)
-    log, link = MemoryLog(LINK, leaving), replace(LINK, group_patterns=())
-    assert look(log, Cluster(log, "orders-new"), Cluster(log, "orders-new"), link) == ()
-    assert log.state.topics(forgotten=True) == [leaving]
+    topic = TopicRecord("l", "orders-new", TopicPhase.MIRRORING, 1, forgotten_ms=7)
+    group = GroupRecord("l", "orders-new", GroupPhase.MIRRORED, 1, forgotten_ms=7)
+    log = MemoryLog(LINK, topic, group)
+    assert look(log, Cluster(log, "orders-new"), Cluster(log, "orders-new")) == ()
+    assert (log.state.topics(forgotten=True), log.state.groups(forgotten=True)) == ([topic], [group])
 
 
 def test_a_look_at_very_many_names_goes_through_the_records_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,30 +242,42 @@ def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: 
     assert {TOPIC.key, "barrier/l/t/0"} <= estate.left
 
 
-def test_what_the_mirror_has_just_followed_is_what_is_put_back() -> None:
-    estate = Estate(TOPIC)
-    estate.log.meanwhile(lambda _: replace(TOPIC, restore_configs={"retention.ms": "6"}))
-    assert forget(estate).applied
-    assert (estate.left, estate.done[0]) == (set(), ("t", {"retention.ms": "6"}, ("retention.bytes",)))
-
-
-def test_a_group_whose_rules_the_mirror_has_just_followed_is_looked_at_again() -> None:
-    estate, meanwhile = Estate(GROUP), replace(GROUP, granted_acls=())
+@pytest.mark.parametrize(
+    ("verb", "meanwhile", "put_back"),
+    [
+        (
+            forget,
+            replace(TOPIC, restore_configs={"retention.ms": "6"}),
+            [("t", {"retention.ms": "6"}, ("retention.bytes",)), RULE],
+        ),
+        (forget_group, replace(GROUP, granted_acls=(RULE,)), [RULE]),
+    ],
+)
+def test_what_the_mirror_has_just_followed_is_what_is_put_back(verb: Any, meanwhile: Any, put_back: Any) -> None:
+    estate = Estate(replace(meanwhile, granted_acls=()))
     estate.log.meanwhile(lambda _: meanwhile)
-    with pytest.raises(Refused) as caught:
-        forget_group(estate)
-    assert (caught.value.ref, estate.done) == ("changed-meanwhile", [])
-    assert forget_group(estate).applied
-    assert meanwhile.key not in estate.left
+    assert verb(estate).applied
+    assert (estate.left, estate.done) == (set(), put_back)
 
 
 class Killed(BaseException):
     """As kill -9, or Ctrl-C while the target's controller is slow."""
 
 
-@pytest.mark.parametrize("after", range(6))
-def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_the_mirror(after: int) -> None:
-    estate: Any = Estate(TOPIC, BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {}))
+KEPT = (TOPIC, BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {}))
+
+
+@pytest.mark.parametrize(
+    ("verb", "records", "put_back", "after"),
+    [
+        *((forget, KEPT, [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE], after) for after in range(6)),
+        *((forget_group, (GROUP,), GROUP.granted_acls, after) for after in range(3)),
+    ],
+)
+def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_the_mirror(
+    verb: Any, records: tuple[Record, ...], put_back: Any, after: int
+) -> None:
+    estate: Any = Estate(*records)
     steps = iter(range(after))
 
     def step(*_: object) -> None:
@@ -282,14 +294,12 @@ def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_t
     estate.log.on_append = step
     estate.alter_topic_configs, estate.delete_acls = before(estate.alter_topic_configs), before(estate.delete_acls)
     with pytest.raises(Killed):
-        forget(estate)
-    assert estate.log.state.topic("l", "t") is None, "it is copied and promoted no longer"
+        verb(estate)
+    assert (estate.log.state.topics(), estate.log.state.groups()) == ([], []), "it is copied and promoted no longer"
     steps = iter(range(99))
-    forget(estate)
-    assert (estate.left, [*dict.fromkeys(map(str, estate.done))]) == (
-        set(),
-        [str(("t", {"retention.ms": "5"}, ("retention.bytes",))), str(RULE)],
-    )
+    verb(estate)
+    assert not estate.left
+    assert [*dict.fromkeys(map(str, estate.done))] == [str(each) for each in put_back]
 
 
 def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None:
@@ -345,6 +355,7 @@ def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_rout
         with pytest.raises(Refused) as caught:
             forget(estate)
         assert caught.value.ref == "copy-would-serve"
+        assert caught.value.next_step.startswith("lead its clients back"), "nobody promotes it any more"
         assert caught.value.still_true == "done before that, and not taken back: take topic t from the mirror"
         assert routing_table(estate.log.state).topics["t"].serve is Serve.HIDDEN
         assert (estate.left, estate.done) == ({TOPIC.key}, [])
@@ -475,6 +486,25 @@ def test_a_router_that_starts_while_a_group_is_looked_at_keeps_it() -> None:
         forget_group(estate)
     assert caught.value.ref == "router-silent"
     assert GROUP.key in estate.left
+
+
+def test_who_comes_to_a_router_while_the_mirror_lets_go_of_a_group_keeps_its_record_and_waits_as_before() -> None:
+    estate = Estate(GROUP, ROUTER, word=WORD)
+
+    def somebody(_: Record | None) -> None:
+        estate.log.say(replace(WORD, waiting=("g",)))
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused) as caught:
+        forget_group(estate)
+    assert caught.value.ref == "members-at-router"
+    assert caught.value.next_step == "restart them with the source's address, then repeat"
+    assert caught.value.still_true == "done before that, and not taken back: take group g from the mirror"
+    assert (estate.left, estate.done) == ({GROUP.key}, [])
+    assert routing_table(estate.log.state).held_groups == {"g"}
+    estate.log.say(WORD)
+    assert forget_group(estate).applied
+    assert not estate.left
 
 
 def test_a_router_that_has_just_started_does_not_know_yet_whose_members_wait_there() -> None:

@@ -182,6 +182,15 @@ def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_e
     assert refused(mirror(estate, "t")).ref == "being-forgotten"
 
 
+def test_a_group_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended() -> None:
+    leaving = replace(GROUP, forgotten_ms=7)
+    error = refused(mirror_group(Estate(LINK, leaving)))
+    assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget g --link l, then repeat")
+    estate = Estate(LINK, GROUP)
+    estate.log.meanwhile(lambda _: leaving)
+    assert refused(mirror_group(estate, "follow")).ref == "being-forgotten"
+
+
 @pytest.mark.parametrize("kind", [Unreachable, WaitTimedOut, StateLogBroken])
 def test_whatever_ends_a_verb_half_way_says_what_was_done(kind: type[KmigrateError]) -> None:
     estate = Estate(LINK, TOPIC, replace(TOPIC, topic="u"))
