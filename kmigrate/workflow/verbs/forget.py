@@ -112,8 +112,8 @@ async def forget_topics(
         if going:
             await wait_let_go(estate, link.name)
         for record, _ in going:
-            await _end(estate, link, record.topic, delivery_timeout_s, done)
-    return made.done()
+            found += await _end(estate, link, record.topic, delivery_timeout_s, done)
+    return replace(made, findings=tuple(dict.fromkeys(found))).done()
 
 
 def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord | None:
@@ -125,15 +125,18 @@ def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord
     return replace(now, forgotten_ms=now_ms())
 
 
-async def _end(estate: Estate, link: LinkRecord, topic: str, delivery_timeout_s: float, done: list[str]) -> None:
-    """Put back what was for the mirror, and drop what is kept of a topic."""
+async def _end(
+    estate: Estate, link: LinkRecord, topic: str, delivery_timeout_s: float, done: list[str]
+) -> list[Finding]:
+    """Put back what was for the mirror, and drop what is kept of a topic; what is to be said of the target by then."""
     record = estate.log.state.topic(link.name, topic, forgotten=True)
     if record is None:
-        return  # somebody else has forgotten it meanwhile
+        return []  # somebody else has forgotten it meanwhile
     standing = await _standing(estate, link, record, delivery_timeout_s)
     _refuse("topic forget", _against_topic(record, estate.log.state, standing))
     await _leave_target(estate, link, record, standing)
     await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
+    return _copy_stays(link, record, standing)
 
 
 async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:

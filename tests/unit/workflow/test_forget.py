@@ -199,6 +199,15 @@ def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_somebo
     assert refusal(Estate(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
 
 
+def test_what_somebody_else_put_on_the_target_while_a_topic_was_forgotten_is_named() -> None:
+    never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
+    estate = Estate(never, ROUTER, on_target=False)
+    estate.log.on_append = lambda _: setattr(estate, "target_id", ID)
+    (stays,) = forget(estate).warnings
+    assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there")
+    assert not estate.left
+
+
 @pytest.mark.parametrize(
     ("phase", "ref"),
     [
