@@ -129,7 +129,7 @@ async def list_groups(call: Call, link: Link = None) -> Answer:
     """List the mirrored groups and their phases."""
     async with call.estate() as estate:
         name = None if link is None else verbs.resolve_link(estate.log.state, link).name
-        records = estate.log.state.groups(name)
+        records = estate.log.state.groups(name, forgotten=True)
         return Answer({"groups": [encode_record(record) for record in records]}, groups_table(records))
 
 

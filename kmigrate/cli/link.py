@@ -88,7 +88,7 @@ async def show(call: Call, name: Name = None) -> Answer:
     async with call.estate() as estate:
         link = verbs.resolve_link(estate.log.state, name)
         state = estate.log.state
-        topics, groups = state.topics(link.name), state.groups(link.name)
+        topics, groups = state.topics(link.name, forgotten=True), state.groups(link.name, forgotten=True)
         view = facts(
             [
                 ("link", link.name),

@@ -225,7 +225,7 @@ async def list_topics(call: Call, link: Link = None) -> Answer:
     """List the mirrored topics and their phases."""
     async with call.estate() as estate:
         name = None if link is None else verbs.resolve_link(estate.log.state, link).name
-        records = estate.log.state.topics(name)
+        records = estate.log.state.topics(name, forgotten=True)
         return Answer({"topics": [encode_record(record) for record in records]}, topics_table(records))
 
 
@@ -260,7 +260,7 @@ def _facts(record: TopicRecord) -> Any:
             ("from", record.start),
             ("offsets asked", record.offsets),
             *([("paused", "yes")] if record.paused else []),
-            *([("reason", record.reason)] if record.reason else []),
+            *([("reason", record.hindrance)] if record.hindrance else []),
             *([("fence to flip", f"{record.promoted_ms - record.fenced_ms} ms")] if record.promoted_ms else []),
         ]
     )

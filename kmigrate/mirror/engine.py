@@ -12,7 +12,7 @@ step is derived anew from the state log and the target's own logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Collection
 from math import inf
 
 from kmigrate.cluster.admin import Admin
@@ -41,6 +41,7 @@ from kmigrate.model.records import (
     MirrorPresence,
     PartitionProgress,
     TopicRecord,
+    topic_key,
 )
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
@@ -366,9 +367,23 @@ class MirrorEngine:
             generation=self._generation,
             problems=self._topic_problems(topics) if self._lease.held else {},
             said_ms=now_ms(),
+            let_go=self._let_go(topics),
         )
 
-    def _topic_problems(self, copied: Container[str]) -> dict[str, str]:
+    def _let_go(self, copied: Collection[str]) -> int:
+        """The state that is known here, where nothing is under way for what it calls forgotten; else −1.
+
+        Whatever begins work begins it by that state, or looks at it once more before it acts.
+        """
+        state, leader, upkeep = self._log.state, self._leader, self._upkeep
+        forgotten = {topic.key for topic in state.topics(self._link, forgotten=True) if topic.forgotten_ms}
+        forgotten |= {group.key for group in state.groups(self._link, forgotten=True) if group.forgotten_ms}
+        under_way = {topic_key(self._link, topic) for topic in copied}
+        for each in (leader, upkeep):
+            under_way |= each.working if each is not None else set()
+        return state.epoch if forgotten.isdisjoint(under_way) else -1
+
+    def _topic_problems(self, copied: Collection[str]) -> dict[str, str]:
         """What keeps whole topics from getting on; our own trouble is that of what nobody else copies."""
         leader, state = self._leader, self._log.state
         trouble = self._trouble or (leader.trouble if leader is not None else "")

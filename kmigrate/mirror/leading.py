@@ -21,7 +21,7 @@ from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, PROMOTING, TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.records import AssignmentRecord, TopicRecord
+from kmigrate.model.records import AssignmentRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
@@ -181,15 +181,24 @@ class Leader:
                     self._rechecking[record.topic] = self._work.start(self._recheck(record))
         for topic in [topic for topic in self._rechecking if topic not in copied]:
             self._rechecking.pop(topic).cancel()
-        self._let_go({record.topic for record in state.topics(self._link)})
+        self._let_go(state)
         self._applied = state.epoch
         if self.problems != before:
             self._on_word()
 
-    def _let_go(self, known: Set[str]) -> None:
-        """Make and align no topic that was forgotten, and say nothing of it."""
+    @property
+    def working(self) -> Set[str]:
+        """Records of topics that are being made or aligned just now."""
+        return {topic_key(self._link, topic) for topic in self._working}
+
+    def _let_go(self, state: State) -> None:
+        """Align no topic that was forgotten, and say nothing of it. One that is being made is made to its end: nobody
+        can call a CreateTopics back, and its record then tells what is to be put back."""
+        known = {record.topic for record in state.topics(self._link)}
         for topic in self._working.keys() - known:
-            self._working[topic].cancel()
+            record = state.topic(self._link, topic, forgotten=True)
+            if record is None or record.phase is not TopicPhase.INITIALISING:
+                self._working[topic].cancel()
         for topic in self.problems.keys() - known:
             del self.problems[topic]
 
@@ -241,7 +250,7 @@ class Leader:
         now = now_ms()
 
         def decide(state: State) -> TopicRecord | None:
-            current = state.topic(self._link, record.topic)
+            current = state.topic(self._link, record.topic, forgotten=True)
             if current is None or current.phase is not TopicPhase.INITIALISING:
                 return None
             return _created(current, prepared, now)

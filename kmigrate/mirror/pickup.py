@@ -55,7 +55,7 @@ class Pickup:
 
     async def _topics(self, link: LinkRecord) -> list[str]:
         known = (await self._source.refresh()).topics
-        owners = {topic.topic: topic.link for topic in self._log.state.topics()}
+        owners = {topic.topic: topic.link for topic in self._log.state.topics(forgotten=True)}
         chosen = chosen_topics(link.topic_patterns, known)
         notes = [
             f"topic-owned: topic {topic} matches, and belongs to link {owners[topic]}"
@@ -78,7 +78,7 @@ class Pickup:
         return notes
 
     async def _groups(self, link: LinkRecord) -> list[str]:
-        owners = {group.group: group.link for group in self._log.state.groups()}
+        owners = {group.group: group.link for group in self._log.state.groups(forgotten=True)}
         chosen = chosen_groups(link.group_patterns, await self._source_admin.groups())
         notes = [
             f"group-owned: group {group} matches, and belongs to link {owners[group]}"

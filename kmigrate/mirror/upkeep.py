@@ -94,7 +94,11 @@ class Upkeep:
         self._on_word = on_word
         self._access = Access(source, target, target_admin, settings)
         self._pickup = Pickup(link, source, target, source_admin, target_admin, log)
+        self.working: set[str] = set()
+        """Records of topics and groups that are being looked after just now."""
         self._words: dict[str, Upkept] = {}
+        self._missed: dict[tuple[str, int], float] = {}
+        """When a topic was first found gone on the source, by its record's `since_ms`."""
         self._grown: dict[str, int] = {}
         self._judged: object = None
         """What was known when nothing was due: until it changes nothing is."""
@@ -219,6 +223,7 @@ class Upkeep:
         self._groups.add(record.group)
         if record.phase is not GroupPhase.MIRRORED:
             return []
+        self.working.add(record.key)
         try:
             await self._access.follow_group(record, self._write)
         except _OvertakenError:
@@ -227,6 +232,8 @@ class Upkeep:
             raise
         except KmigrateError as error:
             return [f"{error.ref}: group {record.group}: {error.what}"]
+        finally:
+            self.working.discard(record.key)
         return []
 
     # one topic
@@ -234,8 +241,10 @@ class Upkeep:
     async def _look_after(self, record: TopicRecord, seen: _Seen) -> None:
         if not self._may_act():
             return
-        problem = ""
+        problem, gone_s = "", None
+        self.working.add(record.key)
         try:
+            gone_s = await self._gone_for(record, seen)
             await self._follow(record, seen)
         except _OvertakenError:
             return
@@ -243,7 +252,17 @@ class Upkeep:
             raise
         except KmigrateError as error:
             problem = f"{error.ref}: {error.what}"
-        self._words[record.topic] = Upkept(record.since_ms, problem)
+        finally:
+            self.working.discard(record.key)
+        self._words[record.topic] = Upkept(record.since_ms, problem, gone_s)
+
+    async def _gone_for(self, record: TopicRecord, seen: _Seen) -> float | None:
+        """Whoever forgets it wants to know: until then a producer without an answer may still repeat its last write."""
+        key = record.topic, record.since_ms
+        if seen.source is not None or await self._source.find_topic(record.topic) is not None:
+            self._missed.pop(key, None)
+            return None
+        return monotonic() - self._missed.setdefault(key, monotonic())
 
     async def _follow(self, record: TopicRecord, seen: _Seen) -> None:
         source, target = seen.source, seen.target

@@ -293,10 +293,18 @@ class TopicRecord:
     """What the source broker holds in place of routers that nobody hears of."""
     unit: PromotedUnit = PromotedUnit()
     """Of the topic of a unit that was flipped first: nothing that it names has a way back any more."""
+    forgotten_ms: int = 0
+    """When it was taken out of its link; 0: it was not. The record tells what is to be put back on the target, and
+    goes when that is done."""
 
     @property
     def key(self) -> str:
         return topic_key(self.link, self.topic)
+
+    @property
+    def hindrance(self) -> str:
+        """What keeps it from getting on, as far as its record knows."""
+        return f"being forgotten: kmigrate topic forget {self.topic} ends it" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,10 +331,17 @@ class GroupRecord:
     """Of a group that follows and is promoted: no word of its members reaches the source any more."""
     staged: bool = False
     """Frozen, and its positions stand on the target: it opens when the topics that its transactions write are there."""
+    forgotten_ms: int = 0
+    """When it was taken out of its link, as of a topic."""
 
     @property
     def key(self) -> str:
         return group_key(self.link, self.group)
+
+    @property
+    def hindrance(self) -> str:
+        """What keeps it from getting on, as far as its record knows."""
+        return f"being forgotten: kmigrate group forget {self.group} ends it" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,6 +552,8 @@ class Upkept:
     """`since_ms` of the record it did so for: a promote waits for the word on its own asking."""
     problem: str = ""
     """What keeps the target from following the source, or ''."""
+    gone_s: float | None = None
+    """How long no broker of the source has known the topic, each time that it was looked for; None where one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,6 +583,8 @@ class MirrorPresence:
 
     0: said by a version that does not tell.
     """
+    let_go: int = -1
+    """Newest state known here, where nothing is done any more for what it calls forgotten; else −1."""
 
     @property
     def key(self) -> str:

@@ -186,23 +186,24 @@ def finished(state: State) -> bool:
     An address belongs to a broker and not to a topic, so a client that is told a real one takes all its topics
     there, whichever link they belong to: one link that still needs the routers keeps everybody.
     """
-    used = {topic.link for topic in state.topics()} | {group.link for group in state.groups()}
+    used = {topic.link for topic in state.topics(forgotten=True)}
+    used |= {group.link for group in state.groups(forgotten=True)}
     return (
         any(link.finished_ms for link in state.links())
         and all(link.finished_ms for link in state.links() if link.name in used)
-        and all(record.phase is TopicPhase.PROMOTED for record in state.topics())
-        and all(record.phase is GroupPhase.PROMOTED for record in state.groups())
+        and all(record.phase is TopicPhase.PROMOTED for record in state.topics(forgotten=True))
+        and all(record.phase is GroupPhase.PROMOTED for record in state.groups(forgotten=True))
     )
 
 
 def routing_table(state: State) -> RoutingTable:
     """The table that a state implies."""
     topics: dict[str, TopicRoute] = {}
-    for record in state.topics():
+    for record in state.topics(forgotten=True):
         link = state.link(record.link)
         if link is not None:
             topics[record.topic] = _route(state, link, record)
-    waiting = [r for r in state.groups() if r.phase is not GroupPhase.PROMOTED]
+    waiting = [r for r in state.groups(forgotten=True) if r.phase is not GroupPhase.PROMOTED]
     held = frozenset(r.group for r in waiting if r.mode is GroupMode.HOLD or r.frozen)
     followed = {r.group: _group_route(state, r) for r in waiting if r.mode is GroupMode.FOLLOW}
     mirroring = sorted({route.link for route in topics.values() if route.serve is not Serve.LOCAL})

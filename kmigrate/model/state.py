@@ -145,26 +145,36 @@ class State:
         found = self.records.get(link_key(name))
         return found if isinstance(found, LinkRecord) else None
 
-    def topics(self, link: str | None = None) -> list[TopicRecord]:
-        return [r for r in self.records.of("topic", TopicRecord) if link in (None, r.link)]
+    def topics(self, link: str | None = None, *, forgotten: bool = False) -> list[TopicRecord]:
+        """Topics of a link, or of all; those that are being forgotten are there for nobody who does not ask for them.
 
-    def topic(self, link: str, topic: str) -> TopicRecord | None:
+        Routers do, and serve them as before: what no record names is the target's alone.
+        """
+        records = self.records.of("topic", TopicRecord)
+        return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
+
+    def topic(self, link: str, topic: str, *, forgotten: bool = False) -> TopicRecord | None:
+        """One topic of a link; `forgotten` as for `topics`."""
         found = self.records.get(topic_key(link, topic))
-        return found if isinstance(found, TopicRecord) else None
+        return found if isinstance(found, TopicRecord) and (forgotten or not found.forgotten_ms) else None
 
     def topic_owner(self, topic: str) -> TopicRecord | None:
-        """The record of a target topic, whichever link owns it (one at most: AL-12, MM-20)."""
+        """The record of a target topic, whichever link owns it or is forgetting it (one at most: AL-12, MM-20)."""
         return next((r for r in self.records.of("topic", TopicRecord) if r.topic == topic), None)
 
-    def groups(self, link: str | None = None) -> list[GroupRecord]:
-        return [r for r in self.records.of("group", GroupRecord) if link in (None, r.link)]
+    def groups(self, link: str | None = None, *, forgotten: bool = False) -> list[GroupRecord]:
+        """Groups of a link, or of all; `forgotten` as for `topics`."""
+        records = self.records.of("group", GroupRecord)
+        return [r for r in records if link in (None, r.link) and (forgotten or not r.forgotten_ms)]
 
-    def group(self, link: str, group: str) -> GroupRecord | None:
+    def group(self, link: str, group: str, *, forgotten: bool = False) -> GroupRecord | None:
+        """One group of a link; `forgotten` as for `topics`."""
         found = self.records.get(group_key(link, group))
-        return found if isinstance(found, GroupRecord) else None
+        return found if isinstance(found, GroupRecord) and (forgotten or not found.forgotten_ms) else None
 
     def group_owner(self, group: str) -> GroupRecord | None:
-        """The record of a group, whichever link owns it: one at most, since it is one group at the target."""
+        """The record of a group, whichever link owns it or is forgetting it: one at most, since it is one group at the
+        target."""
         return next((r for r in self.records.of("group", GroupRecord) if r.group == group), None)
 
     def verified(self, link: str, topic: str) -> VerifiedRecord | None:

@@ -212,7 +212,7 @@ async def snapshot(estate: Estate) -> Snapshot:
     mirrors = log.alive(MirrorPresence)
     routers = log.alive(RouterPresence)
     for link in log.state.links():
-        records = log.state.topics(link.name)
+        records = log.state.topics(link.name, forgotten=True)
         trouble = ""
         source: ClusterClient | None = None
         try:
@@ -238,7 +238,8 @@ async def snapshot(estate: Estate) -> Snapshot:
             verified = standing(log.state.verified(link.name, record.topic), link, record)
             told = _topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified)
             topics.append(dataclasses.replace(told, promote_waits_for=estate.waits_for(record)))
-        groups += [await _group_status(estate, link, group, trouble) for group in log.state.groups(link.name)]
+        of_link = log.state.groups(link.name, forgotten=True)
+        groups += [await _group_status(estate, link, group, trouble) for group in of_link]
     return Snapshot(
         now_ms(),
         log.state.epoch,
@@ -295,6 +296,7 @@ def _topic_status(
 ) -> TopicStatus:
     topic = record.topic
     progress = progress_of(state, record, mirrors)
+    copied = record.phase in COPIED and not record.forgotten_ms
     holds: dict[int, float] = {}
     for router in routers:
         for partition, held in router.holds_ms.get(record.key, {}).items():
@@ -304,7 +306,7 @@ def _topic_status(
         key = (record.topic, partition)
         seen = progress.get(partition)
         stop = record.stops.get(partition)
-        absent = absence(state, record, partition, mirrors) if record.phase in COPIED and not stop else ""
+        absent = absence(state, record, partition, mirrors) if copied and not stop else ""
         rows.append(
             PartitionStatus(
                 partition,
@@ -321,7 +323,7 @@ def _topic_status(
                 waits.get(key),
                 lags[key].bytes,
                 lags[key].seconds,
-                "" if absent or record.phase not in COPIED else owner_of(state, record, partition),
+                "" if absent or not copied else owner_of(state, record, partition),
                 *_verified(record, partition, verified.get(partition), theirs[1][key].offset),
             )
         )
@@ -330,7 +332,7 @@ def _topic_status(
         record.topic,
         record.phase,
         record.since_ms,
-        record.reason,
+        record.hindrance,
         _mapped(record, progress) if record.mapped else _offsets(record, rows),
         tuple(rows),
         record.paused,
@@ -397,7 +399,7 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
         group.link,
         group.group,
         group.phase,
-        group.reason,
+        group.hindrance,
         members,
         on_target,
         lag,

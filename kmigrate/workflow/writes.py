@@ -7,33 +7,36 @@ nothing is left to do (None), or refuses. It is never made on a record of before
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-from kmigrate.errors import Refused
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.state.log import Decide, StateLog
 
-__all__ = ["changed_meanwhile", "write_each"]
+__all__ = ["changed_meanwhile", "telling", "write_each"]
 
 
 async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: list[str] | None = None) -> None:
-    """Write intents, each with the change that it makes in words; a refusal says which of them were written before.
+    """Write intents, each with the change that it makes in words; an error says which of them were written before.
 
     `done` is for a verb that does something else in between: what it has written so far, and the words of these.
     """
     done = [] if done is None else done
-    for change, decide in writes:
-        try:
+    with telling(done):
+        for change, decide in writes:
             await log.append(decide)
-        except Refused as refused:
-            if not done:
-                raise
-            raise Refused(
-                refused.ref,
-                refused.what,
-                still_true=f"done before that, and not taken back: {'; '.join(dict.fromkeys(done))}",
-                next_step=refused.next_step,
-            ) from refused
-        done.append(change)
+            done.append(change)
+
+
+@contextmanager
+def telling(done: Sequence[str]) -> Iterator[None]:
+    """Have any error that ends a verb half way say what was done before; nobody else knows it."""
+    try:
+        yield
+    except KmigrateError as error:
+        if done:
+            error.still_true = f"done before that, and not taken back: {'; '.join(dict.fromkeys(done))}"
+        raise
 
 
 def changed_meanwhile(what: str) -> Refused:

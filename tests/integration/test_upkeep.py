@@ -213,6 +213,8 @@ def test_topics_and_groups_that_match_later_are_picked_up_and_a_deleted_topic_is
                 20,
                 "the word on it",
             )
+            told = [word.upkeep[first].gone_s for word in mirrors(world) if first in word.upkeep]
+            assert any(gone_s is not None for gone_s in told), "no broker of the source knows it"
             assert first in {record.topic for record in world.log.state.topics(world.link)}
             assert bounds(target.bootstrap, first) == {0: (0, 0)}
 

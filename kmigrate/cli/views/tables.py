@@ -64,7 +64,8 @@ def topics_table(topics: Sequence[TopicRecord]) -> RenderableType:
         return Text("no topic is mirrored: kmigrate topic mirror TOPIC...")
     made = table("topic", "link", "phase", "partitions", "from", "reason", right=("partitions",))
     for topic in topics:
-        made.add_row(topic.topic, topic.link, phase_text(topic.phase), str(topic.partitions), topic.start, topic.reason)
+        phase, partitions = phase_text(topic.phase), str(topic.partitions)
+        made.add_row(topic.topic, topic.link, phase, partitions, topic.start, topic.hindrance)
     return made
 
 
@@ -73,7 +74,7 @@ def groups_table(groups: Sequence[GroupRecord]) -> RenderableType:
         return Text("no group is mirrored: kmigrate group mirror GROUP...")
     made = table("group", "link", "mode", "phase", "reason")
     for group in groups:
-        made.add_row(group.group, group.link, group.mode, phase_text(group.phase), group.reason)
+        made.add_row(group.group, group.link, group.mode, phase_text(group.phase), group.hindrance)
     return made
 
 

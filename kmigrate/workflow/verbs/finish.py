@@ -124,7 +124,8 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
         if topic.generation
     ]
     waiting = [other.name for other in state.links() if other.name != link.name and not other.finished_ms]
-    used = {record.link for record in state.topics()} | {record.link for record in state.groups()}
+    used = {topic.link for topic in state.topics(forgotten=True)}
+    used |= {group.link for group in state.groups(forgotten=True)}
     found += [
         Finding(
             "warn",

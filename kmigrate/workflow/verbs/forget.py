@@ -11,12 +11,15 @@ A  A topic is forgotten where that cannot happen: the source does not have it an
    nothing was ever copied there (an empty one may be the mirror's own, whose record is written after it is made); or no
    router is known that clients could be at.
 B  A group is forgotten where the source does not know it any more, or every router says that nobody of it is there.
-C  All of it is judged again on the state with each record that goes; and what goes is what was looked at, for its
-   record alone knows what is to be put back.
+C  All of it is judged again on the state with each record that is written or goes; and what goes is what was looked at,
+   for its record alone knows what is to be put back.
 D  An expression of the link that matches leaves the name out from then on, before its record goes: it is not picked up
    again.
-E  No topic is deleted. One that stays on the target gets its own configs back, and rules that kmigrate put there go,
-   once the record is gone: until then the mirror would see to both.
+E  No topic is deleted. One that stays on the target gets its own configs back, and rules that kmigrate put there go.
+F  A record says first that its topic or group is forgotten, and goes last. From then on mirrors and promotes pass it
+   over, and once the mirrors have said that they have let go, nobody changes the target behind what is put back.
+   Routers serve its clients as before until the record goes: a topic that the mirror was just making stays hidden, and
+   is judged by A. A verb that dies on the way is repeated.
 """
 
 from __future__ import annotations
@@ -24,16 +27,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from kmigrate.cluster.client import LATEST
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Failed, KmigrateError
-from kmigrate.model.lifecycle import FORGETTABLE, GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import FORGETTABLE, NOT_COPIED_YET, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.records import (
     GroupRecord,
     GroupWord,
     LinkRecord,
+    MirrorPresence,
     Record,
     RouterPresence,
     TopicRecord,
@@ -47,11 +52,14 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
-from kmigrate.workflow.writes import changed_meanwhile, write_each
+from kmigrate.workflow.verbs.waits import wait_let_go
+from kmigrate.workflow.writes import changed_meanwhile, telling, write_each
 
 __all__ = ["forget_groups", "forget_topics"]
 
 
+_Words = Mapping[str, RouterPresence] | None
+"""Of routers, by instance; None where a group is gone on the source, so that it does not matter who is at a router."""
 _COME_BACK_S = 60.0
 """Whoever waits at a router has asked again by then (`router.held`); one that starts has forgotten who it was."""
 
@@ -67,7 +75,8 @@ class _Standing:
     """Whether it holds data that no mirror put there."""
     on_source: bool = True
     repeatable_s: float = 0.0
-    """The delivery timeout, where the copy holds records that are not as old: their producers may write them again."""
+    """How long producers may still write again what the copy holds; inf where no mirror says since when the source is
+    without the topic, which took none of their writes from then on."""
 
 
 async def forget_topics(
@@ -78,7 +87,7 @@ async def forget_topics(
     found: list[Finding] = []
     going: list[tuple[TopicRecord, _Standing]] = []
     for topic in dict.fromkeys(topics):
-        record = estate.log.state.topic(link.name, topic)
+        record = estate.log.state.topic(link.name, topic, forgotten=True)
         if record is None:
             found.append(Finding("ok", "not-mirrored", f"topic {topic} is not mirrored by link {link.name}"))
             continue
@@ -97,11 +106,37 @@ async def forget_topics(
     if plan:
         return made
     done: list[str] = []
-    await write_each(estate.log, left_out, done)
-    for record, standing in going:
-        await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
-        await _leave_target(estate, link, record, standing)
-    return made.done()
+    taken = [(f"take topic {each[0].topic} from the mirror", partial(_take, *each)) for each in going]
+    await write_each(estate.log, [*left_out, *taken], done)
+    with telling(done):
+        if going:
+            await wait_let_go(estate, link.name)
+        for record, _ in going:
+            found += await _end(estate, link, record.topic, delivery_timeout_s, done)
+    return replace(made, findings=tuple(dict.fromkeys(found))).done()
+
+
+def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord | None:
+    """Rule F, on the record as it stands: the mirror may have followed the source since the guards looked."""
+    now = state.topic(record.link, record.topic)
+    if now is None:
+        return None
+    _refuse("topic forget", _against_topic(now, state, standing))
+    return replace(now, forgotten_ms=now_ms())
+
+
+async def _end(
+    estate: Estate, link: LinkRecord, topic: str, delivery_timeout_s: float, done: list[str]
+) -> list[Finding]:
+    """Put back what was for the mirror, and drop what is kept of a topic; what is to be said of the target by then."""
+    record = estate.log.state.topic(link.name, topic, forgotten=True)
+    if record is None:
+        return []  # somebody else has forgotten it meanwhile
+    standing = await _standing(estate, link, record, delivery_timeout_s)
+    _refuse("topic forget", _against_topic(record, estate.log.state, standing))
+    await _leave_target(estate, link, record, standing)
+    await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
+    return _copy_stays(link, record, standing)
 
 
 async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
@@ -114,8 +149,7 @@ async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, deliv
     source, _ = await estate.source(link)
     if await source.find_topic(record.topic) is not None:
         return standing
-    newer = await _newer(estate, record.topic, info, delivery_timeout_s) if info is not None else False
-    return replace(standing, on_source=False, repeatable_s=delivery_timeout_s if newer else 0.0)
+    return replace(standing, on_source=False, repeatable_s=_repeatable_s(estate, record, delivery_timeout_s))
 
 
 def _never_copied(record: TopicRecord) -> bool:
@@ -127,11 +161,13 @@ async def _has_data(estate: Estate, info: TopicInfo) -> bool:
     return any(each.offset > 0 for each in told.values())
 
 
-async def _newer(estate: Estate, topic: str, info: TopicInfo, seconds: float) -> bool:
-    """Whether the copy has records of the last so many seconds, or may have: times of records are their producers'."""
-    since = now_ms() - round(seconds * 1000)
-    told = await estate.target.list_offsets({(topic, partition): since for partition in info.partitions})
-    return any(each.error or each.offset >= 0 for each in told.values())
+def _repeatable_s(estate: Estate, record: TopicRecord, delivery_timeout_s: float) -> float:
+    """By the mirror's words: times of records are their producers', and say nothing of when they were written."""
+    if not delivery_timeout_s or record.phase in NOT_COPIED_YET or record.forgotten_ms:
+        return 0.0  # asked for; nothing is in the copy; or judged when it was taken out, since when nobody looks
+    told = [w.upkeep.get(record.topic) for w in estate.log.alive(MirrorPresence) if w.link == record.link]
+    ours = [word.gone_s for word in told if word is not None and word.since_ms == record.since_ms]
+    return max(0.0, delivery_timeout_s - max((gone_s for gone_s in ours if gone_s is not None), default=-inf))
 
 
 def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Finding | None:
@@ -149,24 +185,32 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     routers = sorted(set(_routers(state).values()))
     if not standing.on_target or standing.others or not routers:
         return None
+    promote = f"promote it: kmigrate promote {topic}; or " if not record.forgotten_ms else ""
     if standing.on_source:
         return Finding(
             "refuse",
             "copy-would-serve",
             f"topic {topic} lives on the source, and router {', '.join(routers)} would lead its clients to the copy "
             "on the target",
-            f"promote it: kmigrate promote {topic}; or lead its clients back to the source and delete the copy on the "
-            "target, then repeat",
+            f"{promote}lead its clients back to the source and delete the copy on the target, then repeat",
         )
     if standing.repeatable_s:
+        known = standing.repeatable_s < inf
+        left = f"for {standing.repeatable_s:.0f} s" if known else "for as long as no mirror has said since when"
         return Finding(
             "refuse",
             "retries-not-over",
-            f"the copy of {topic} has records of the last {standing.repeatable_s:g} s: a producer that has no answer "
-            "yet may repeat them for that long (delivery timeout), and they would stand there twice",
-            f"repeat in {standing.repeatable_s:g} s; --delivery-timeout 0 where none of its producers runs",
+            f"the source has not been without topic {topic} for long: a producer that has no answer yet may repeat a "
+            f"write (delivery timeout) {left}, and it would stand twice in the copy",
+            f"{f'repeat in {standing.repeatable_s:.0f} s' if known else 'repeat while a mirror runs: kmigrate run'}; "
+            "--delivery-timeout 0 where none of its producers runs",
         )
     return None
+
+
+def _refuse(verb: str, against: Finding | None) -> None:
+    if against is not None:
+        Plan.of(verb, [], [against]).refuse()
 
 
 def _routers(state: State) -> dict[str, str]:
@@ -192,11 +236,10 @@ def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> It
 
 
 def _drop_topic(record: TopicRecord, standing: _Standing, key: str, state: State) -> tuple[str, None] | None:
-    """Rule C: a promote may have been asked for, or a router started, since the guards looked."""
-    now = state.topic(record.link, record.topic)
-    against = _against_topic(now, state, standing) if now is not None else None
-    if against is not None:
-        Plan.of("topic forget", [], [against]).refuse()
+    """Rule C: a router may have started since the guards looked."""
+    now = state.topic(record.link, record.topic, forgotten=True)
+    if now is not None:
+        _refuse("topic forget", _against_topic(now, state, standing))
     if now not in (record, None):
         raise changed_meanwhile(f"topic {record.topic}")
     return (key, None) if key in state.records else None
@@ -229,15 +272,14 @@ async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, s
         if record.mapped:
             await OffsetMaps(estate.target).drop(link.uuid, record.topic)
     except KmigrateError as error:
-        raise _half_done(f"topic {record.topic}", error, _put_back(link, record, standing)) from error
+        raise _not_put_back(error, _put_back(link, record, standing)) from error
 
 
-def _half_done(what: str, error: KmigrateError, left: Iterable[str]) -> Failed:
+def _not_put_back(error: KmigrateError, left: Iterable[str]) -> Failed:
     return Failed(
         "not-put-back",
         f"the target did not take back what was for the mirror: {error.what}",
-        still_true=f"{what} is forgotten",
-        next_step=f"by hand, where it is not done: {'; '.join(left)}",
+        next_step=f"repeat it once the target takes it: {'; '.join(left)}",
     )
 
 
@@ -257,22 +299,17 @@ async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[
     """Take groups out of their link; none of whose members one is at a router (B)."""
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
-    going: list[tuple[GroupRecord, Decide]] = []
-    heard = {word.instance: word for word in estate.log.alive(RouterPresence)}
+    going: list[tuple[GroupRecord, _Words]] = []
     for group in dict.fromkeys(groups):
-        record = estate.log.state.group(link.name, group)
+        record = estate.log.state.group(link.name, group, forgotten=True)
         if record is None:
             found.append(Finding("ok", "not-mirrored", f"group {group} is not mirrored by link {link.name}"))
             continue
-        words: Mapping[str, RouterPresence] | None = heard
-        against = _against_group(record, estate.log.state, words)
-        if against is not None and record.phase is GroupPhase.MIRRORED:
-            words = await _words_on(estate, link, group, heard)
-            against = _against_group(record, estate.log.state, words)
+        words, against = await _judged(estate, link, record)
         if against is not None:
             found.append(against)
         else:
-            going.append((record, partial(_drop_group, record, words)))
+            going.append((record, words))
     left_out = _left_out(link, "group", groups)
     changes = [*(change for change, _ in left_out), *(f"forget group {record.group}" for record, _ in going)]
     changes += [change for record, _ in going for change in _taken_back(link, record)]
@@ -281,19 +318,50 @@ async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[
     if plan:
         return made
     done: list[str] = []
-    await write_each(estate.log, left_out, done)
-    for record, decide in going:
-        await write_each(estate.log, [(f"forget group {record.group}", decide)], done)
-        try:
-            await estate.target_admin.delete_acls(record.granted_acls)
-        except KmigrateError as error:
-            raise _half_done(f"group {record.group}", error, _taken_back(link, record)) from error
+    taken = [(f"take group {each[0].group} from the mirror", partial(_take_group, *each)) for each in going]
+    await write_each(estate.log, [*left_out, *taken], done)
+    with telling(done):
+        if going:
+            await wait_let_go(estate, link.name)
+        for record, _ in going:
+            await _end_group(estate, link, record.group, done)
     return made.done()
 
 
-async def _words_on(
-    estate: Estate, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]
-) -> Mapping[str, RouterPresence] | None:
+def _take_group(record: GroupRecord, words: _Words, state: State) -> GroupRecord | None:
+    """Rule F."""
+    now = state.group(record.link, record.group)
+    if now is None:
+        return None
+    _refuse("group forget", _against_group(now, state, words))
+    return replace(now, forgotten_ms=now_ms())
+
+
+async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[str]) -> None:
+    """Take back what was for the mirror, and drop a group's record."""
+    record = estate.log.state.group(link.name, group, forgotten=True)
+    if record is None:
+        return  # somebody else has forgotten it meanwhile
+    words, against = await _judged(estate, link, record)
+    _refuse("group forget", against)
+    try:
+        await estate.target_admin.delete_acls(record.granted_acls)
+    except KmigrateError as error:
+        raise _not_put_back(error, _taken_back(link, record)) from error
+    await write_each(estate.log, [(f"forget group {group}", partial(_drop_group, record, words))], done)
+
+
+async def _judged(estate: Estate, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
+    """Rule B as it is now, and the words that it was judged by."""
+    heard = {word.instance: word for word in estate.log.alive(RouterPresence)}
+    against = _against_group(record, estate.log.state, heard)
+    if against is None or record.phase is not GroupPhase.MIRRORED:
+        return heard, against
+    words = await _words_on(estate, link, record.group, heard)
+    return words, _against_group(record, estate.log.state, words)
+
+
+async def _words_on(estate: Estate, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]) -> _Words:
     """The routers' words on a group that follows, of members that the source still knows: a router remembers for long
     who has ended without leaving, as Kafka Streams does. None where the source does not know the group itself."""
     _, source_admin = await estate.source(link)
@@ -313,24 +381,18 @@ def _of_members(word: GroupWord, known: Collection[str]) -> GroupWord:
     return replace(word, members=tuple(mark for mark in word.members if mark in known))
 
 
-def _drop_group(
-    record: GroupRecord, heard: Mapping[str, RouterPresence] | None, state: State
-) -> tuple[str, None] | None:
-    """Rule C; `heard` is None where the group is gone on the source, so that it does not matter who is at a router."""
-    now = state.group(record.link, record.group)
+def _drop_group(record: GroupRecord, words: _Words, state: State) -> tuple[str, None] | None:
+    """Rule C."""
+    now = state.group(record.link, record.group, forgotten=True)
     if now is None:
         return None
-    against = _against_group(now, state, heard)
-    if against is not None:
-        Plan.of("group forget", [], [against]).refuse()
+    _refuse("group forget", _against_group(now, state, words))
     if now != record:
         raise changed_meanwhile(f"group {record.group}")
     return now.key, None
 
 
-def _against_group(
-    record: GroupRecord, state: State, heard: Mapping[str, RouterPresence] | None
-) -> Finding | None:
+def _against_group(record: GroupRecord, state: State, heard: _Words) -> Finding | None:
     """Rule B, by the routers' words or without; None where the group may be forgotten."""
     group = record.group
     if record.phase is GroupPhase.PROMOTED:
@@ -341,6 +403,7 @@ def _against_group(
         return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
     if heard is None:
         return None
+    promote = f"kmigrate group promote {group}; or " if not record.forgotten_ms else ""
     for instance, name in sorted(_routers(state).items()):
         word = heard.get(instance)
         if word is None:
@@ -359,7 +422,7 @@ def _against_group(
                 "refuse",
                 "members-at-router",
                 f"members of group {group} are at router {name}: at the target they would find no positions",
-                f"kmigrate group promote {group}; or restart them with the source's address, then repeat",
+                f"{promote}restart them with the source's address, then repeat",
             )
     for router in state.routers():
         left = _COME_BACK_S - (now_ms() - router.since_ms) / 1000

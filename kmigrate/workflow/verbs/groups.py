@@ -67,7 +67,7 @@ async def mirror_groups(
     new: list[tuple[str, GroupReads | None]] = []
     for group in asked:
         owner = estate.log.state.group_owner(group)
-        if owner is not None and owner.link != link.name:
+        if owner is not None and (owner.link != link.name or owner.forgotten_ms):
             found.append(_owned(owner))
             continue
         if owner is not None:
@@ -109,7 +109,7 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
     """
     refuse_finished(resolve_link(state, link))
     owner = state.group_owner(group)
-    if owner is not None and owner.link != link:
+    if owner is not None and (owner.link != link or owner.forgotten_ms):
         Plan.of("group mirror", [], [_owned(owner)]).refuse()
     if owner is not None and not _changes_mode(owner, asked):
         return None
@@ -128,6 +128,13 @@ def _register(link: str, group: str, reads: GroupReads | None, asked: str, state
 
 
 def _owned(owner: GroupRecord) -> Finding:
+    if owner.forgotten_ms:
+        return Finding(
+            "refuse",
+            "being-forgotten",
+            f"link {owner.link} is forgetting group {owner.group}: what was for its mirror is not all put back yet",
+            f"kmigrate group forget {owner.group} --link {owner.link}, then repeat",
+        )
     return Finding("refuse", "group-owned", f"group {owner.group} belongs to link {owner.link}")
 
 

@@ -222,6 +222,17 @@ def unpromoted(state: State, link: str) -> list[Finding]:
         for t in state.topics(link)
         if t.phase is not TopicPhase.PROMOTED
     ]
+    leaving = [("topic", t.topic) for t in state.topics(link, forgotten=True) if t.forgotten_ms]
+    leaving += [("group", g.group) for g in state.groups(link, forgotten=True) if g.forgotten_ms]
+    found += [
+        Finding(
+            "refuse",
+            "being-forgotten",
+            f"{noun} {name} is being forgotten: what was for the mirror is not all put back yet",
+            f"kmigrate {noun} forget {name} ends it",
+        )
+        for noun, name in leaving
+    ]
     found += [
         Finding(
             "refuse",

@@ -94,23 +94,31 @@ def _claim(record: TopicRecord, state: State) -> Record | None:
     """Take a topic for its link, unless somebody did, or finished the link, meanwhile (MM-20, MM-130)."""
     refuse_finished(resolve_link(state, record.link))
     owner = state.topic_owner(record.topic)
-    if owner is None:
-        return record
-    if owner.link == record.link:
-        return None
-    raise Refused("topic-owned", f"topic {record.topic} belongs to link {owner.link}", still_true="nothing was changed")
+    if owner is not None and (owner.link != record.link or owner.forgotten_ms):
+        Plan.of("topic mirror", [], [_owned(owner)]).refuse()
+    return record if owner is None else None
+
+
+def _owned(owner: TopicRecord) -> Finding:
+    """What a record says to whoever wants its topic for another one."""
+    if owner.forgotten_ms:
+        return Finding(
+            "refuse",
+            "being-forgotten",
+            f"link {owner.link} is forgetting topic {owner.topic}: what was for its mirror is not all put back yet",
+            f"kmigrate topic forget {owner.topic} --link {owner.link}, then repeat",
+        )
+    return Finding(
+        "refuse",
+        "topic-owned",
+        f"topic {owner.topic} belongs to link {owner.link}",
+        "a target topic has one source: leave it to that link",
+    )
 
 
 def _topic_guards(link: LinkRecord, topic: str, owner: TopicRecord | None, info: TopicInfo | None) -> list[Finding]:
     if owner is not None:
-        return [
-            Finding(
-                "refuse",
-                "topic-owned",
-                f"topic {topic} belongs to link {owner.link}",
-                "a target topic has one source: leave it to that link",
-            )
-        ]
+        return [_owned(owner)]
     if is_internal(topic):
         return [Finding("refuse", "internal-topic", f"topic {topic} is internal and is never mirrored")]
     if info is None:

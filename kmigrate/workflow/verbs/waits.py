@@ -7,16 +7,15 @@ from typing import TypeVar
 
 from kmigrate.errors import Failed, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import (
-    GroupRecord,
-    TopicRecord,
-)
+from kmigrate.model.records import CopyEngine, GroupRecord, MirrorPresence, TopicRecord
 from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.verbs.links import mirror_runs
 
-__all__ = ["wait_groups", "wait_topics"]
+__all__ = ["wait_groups", "wait_let_go", "wait_topics"]
 
+_LET_GO_S = 30.0
 _Kept = TypeVar("_Kept", TopicRecord, GroupRecord)
 
 
@@ -86,6 +85,25 @@ async def wait_groups(
     except WaitTimedOut as late:
         records = [record for group in groups if (record := estate.log.state.group(link, group)) is not None]
         raise _late(estate, link, late, {record.group: estate.waits_for(record) for record in records}) from late
+
+
+async def wait_let_go(estate: Estate, link: str) -> None:
+    """Wait until no mirror of the link does anything more for what is forgotten by now; of one that is silent nothing
+    is known, nor waited for."""
+    forgotten, deadline = estate.log.state.epoch, monotonic() + _LET_GO_S
+    while True:
+        words = [word for word in estate.log.alive(MirrorPresence) if word.link == link]
+        busy = [w.instance for w in words if w.engine is CopyEngine.DAEMON and w.let_go < forgotten]
+        if not busy:
+            return
+        if monotonic() > deadline:
+            raise WaitTimedOut(
+                "mirror-busy",
+                f"mirror process {', '.join(busy)} has not said within {_LET_GO_S:g} s that it has let go of what is "
+                "forgotten",
+                next_step="repeat it; one of an older version never says so: start it with this version",
+            )
+        await estate.log.changed(1.0)
 
 
 def _known(record: _Kept | None, noun: str, name: str) -> _Kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,10 +15,19 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.copier import Copier
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.leading import Leader
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import part_of_limit
-from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import AssignmentRecord, FencedProgress, LeaseRecord, MirrorPresence, TopicRecord
+from kmigrate.mirror.upkeep import Upkeep
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import (
+    AssignmentRecord,
+    FencedProgress,
+    GroupRecord,
+    LeaseRecord,
+    MirrorPresence,
+    TopicRecord,
+)
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
 from kmigrate.state.codec import Word
@@ -26,6 +36,7 @@ from tests.fakes.state_log import MemoryLog
 
 LEASE = LeaseRecord("mirror/l", "me", 4)
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, starts={0: 0, 1: 0})
+GROUP = GroupRecord("l", "t", GroupPhase.MIRRORED, 1, forgotten_ms=7)
 SHARED = AssignmentRecord("l", 5, ("me", "you"), {"t": (0, 1)})
 
 
@@ -89,6 +100,27 @@ def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, part
     it._membership.said(monotonic() - 1.6 * interval_s)
     assert it._membership.sure()
     assert interval_s <= (0.5 if partitions == 1 else 1.0)
+
+
+def test_a_process_says_that_it_has_let_go_of_what_is_forgotten_once_nothing_of_it_is_under_way() -> None:
+    log = MemoryLog(LEASE, replace(TOPIC, forgotten_ms=7), SHARED)
+    it = engine(log)
+    assert it._presence().let_go == log.state.epoch
+    lane = Lane("t", 0, producer_id=1, epoch=0, hole_limit=1)
+    it._copier = cast("Copier", SimpleNamespace(lanes={lane.key: lane}, trouble=""))
+    assert it._presence().let_go == -1, "a lane is left until its last answer"
+    it._copier = None
+    for part in ("_leader", "_upkeep"):
+        setattr(it, part, SimpleNamespace(working={TOPIC.key}, trouble="", problems={}, words={}, notes=()))
+        assert it._presence().let_go == -1
+        setattr(it, part, None)
+    log._put(TOPIC.key, TOPIC)
+    it._leader = cast("Leader", SimpleNamespace(working={TOPIC.key}, trouble="", problems={}))
+    assert it._presence().let_go == log.state.epoch, "it is mirrored"
+    log._put(GROUP.key, GROUP)
+    assert it._presence().let_go == log.state.epoch, "a topic may have a group's name"
+    it._upkeep = cast("Upkeep", SimpleNamespace(working={GROUP.key}, words={}, notes=()))
+    assert it._presence().let_go == -1
 
 
 def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

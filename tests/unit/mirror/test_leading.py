@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import cast
 
 from kmigrate.mirror.align import Aligner
+from kmigrate.mirror.configs import Configs
 from kmigrate.mirror.leading import Leader
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.topics import TopicMaker
+from kmigrate.mirror.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import (
     AssignmentRecord,
@@ -195,6 +196,33 @@ def test_a_topic_that_is_forgotten_while_it_is_made_is_not_made_on_and_may_be_mi
 
     Stage().play(scene)
     assert tries == ["begun", "ended", "begun", "ended"]
+
+
+def test_what_is_being_made_when_it_is_forgotten_is_made_to_its_end_so_that_its_record_tells_what_to_put_back() -> None:
+    new = replace(TOPIC, topic="new", phase=TopicPhase.INITIALISING)
+    gate = asyncio.Event()
+
+    class Making:
+        async def prepare(self, record: TopicRecord) -> Prepared:
+            await gate.wait()
+            configs = Configs(now={}, restore={"retention.ms": "5"}, drop=())
+            return Prepared(1, "", "id", {0: 0}, configs, compacted=False, target_starts=None)
+
+    async def scene(stage: Stage) -> None:
+        stage.leader._maker = cast("TopicMaker", Making())
+        stage.log._put(new.key, new)
+        await asyncio.sleep(0.02)
+        stage.log._put(new.key, replace(new, forgotten_ms=7))
+        await asyncio.sleep(0.02)
+        assert stage.leader.working == {new.key}
+        gate.set()
+        await asyncio.sleep(0.02)
+        told = stage.log.state.topic("l", "new", forgotten=True)
+        assert told is not None
+        assert (told.forgotten_ms, told.target_topic_id, told.restore_configs) == (7, "id", {"retention.ms": "5"})
+        assert not stage.leader.working, "it is not aligned"
+
+    Stage().play(scene)
 
 
 def test_a_leader_whose_lease_is_anothers_ends_and_writes_nothing() -> None:

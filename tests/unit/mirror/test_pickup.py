@@ -76,6 +76,14 @@ def test_a_name_that_another_link_has_is_told_and_left_to_it() -> None:
     assert (log.state.topics(), log.state.groups()) == ([topic], [group])
 
 
+def test_a_name_that_is_being_forgotten_is_neither_picked_up_nor_called_somebody_elses() -> None:
+    topic = TopicRecord("l", "orders-new", TopicPhase.MIRRORING, 1, forgotten_ms=7)
+    group = GroupRecord("l", "orders-new", GroupPhase.MIRRORED, 1, forgotten_ms=7)
+    log = MemoryLog(LINK, topic, group)
+    assert look(log, Cluster(log, "orders-new"), Cluster(log, "orders-new")) == ()
+    assert (log.state.topics(forgotten=True), log.state.groups(forgotten=True)) == ([topic], [group])
+
+
 def test_a_look_at_very_many_names_goes_through_the_records_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for every name, thousands of them kept the process from its lease for seconds."""
     names = [f"orders-{number}" for number in range(100)]

@@ -190,6 +190,54 @@ def test_a_topic_that_was_promoted_while_it_was_looked_at_is_given_no_partitions
     assert not admin.put
 
 
+def test_a_topic_is_called_worked_on_as_long_as_its_configs_are_on_their_way() -> None:
+    """Who forgets it puts others in their place, and must not be the first of the two."""
+    record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
+    told = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
+    topic = TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,), (1,))})
+    working: list[set[str]] = []
+
+    class Slow(Admin):
+        async def alter_topic_configs(self, topic: str, put: dict[str, str], remove: Sequence[str]) -> None:
+            working.append(set(kept.working))
+
+    kept = upkeep(MemoryLog(LINK, record), Slow(), Cluster())
+    asyncio.run(kept._look_after(record, _Seen(topic, topic, told, {}, "CreateTime")))
+    assert (working, kept.working) == ([{record.key}], set())
+
+
+def test_how_long_a_topic_is_gone_is_counted_from_when_no_broker_of_the_source_knew_it() -> None:
+    record, lost = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1), _Seen(None, None, {}, {}, "CreateTime")
+
+    class Source(Cluster):
+        settings = SimpleNamespace(name="west")
+        known: TopicInfo | None = TopicInfo("t", None, {})
+
+        async def find_topic(self, _: str) -> TopicInfo | None:
+            return self.known
+
+    source = Source()
+    kept = upkeep(MemoryLog(LINK, record), Admin(), source)
+
+    def looked() -> float | None:
+        asyncio.run(kept._look_after(record, lost))
+        assert kept.words["t"].problem.startswith("source-topic-gone")
+        return kept.words["t"].gone_s
+
+    assert looked() is None, "the broker that was asked has just started"
+    source.known = None
+    first = looked()
+    kept._missed = {key: since - 60 for key, since in kept._missed.items()}
+    second = looked()
+    assert first is not None
+    assert second is not None
+    assert first < 1 < 60 <= second
+    source.known = TopicInfo("t", None, {})
+    assert looked() is None
+    source.known = None
+    assert (looked() or 0) < 1
+
+
 def test_new_names_that_cannot_be_read_keep_no_promote_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As while one broker of the source is away: it does not say which groups it has."""
 

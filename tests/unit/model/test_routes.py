@@ -48,6 +48,15 @@ def test_the_phase_says_who_serves_produce(phase: TopicPhase, serve: Serve) -> N
     assert table.epoch == 1
 
 
+def test_a_topic_that_is_being_forgotten_is_served_as_before_until_its_record_is_gone() -> None:
+    """The mirror may have been making it: shown, an empty topic would take its clients from a source that lives."""
+    leaving = TopicRecord("l", "t", TopicPhase.INITIALISING, 1, forgotten_ms=7)
+    known = state(leaving, replace(LINK, finished_ms=5))
+    assert routing_table(known).topics["t"].serve is Serve.HIDDEN
+    assert not finished(known)
+    assert routing_table(known.with_record(leaving.key, None, 9)).topics == {}
+
+
 def test_the_gate_is_of_the_newest_fence_only_and_joins_its_chunks() -> None:
     old, one, two = ProducerMark(1, 0, 1), ProducerMark(2, 0, 2), ProducerMark(3, 0, 3)
     table = routing_table(

@@ -77,6 +77,16 @@ def test_the_owner_of_a_topic_is_found_whatever_its_link() -> None:
     assert state.topics("mine") == []
 
 
+def test_what_is_being_forgotten_is_there_only_for_who_asks_for_it() -> None:
+    topic = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, forgotten_ms=7)
+    group = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, forgotten_ms=7)
+    state = State().with_record(topic.key, topic, 0).with_record(group.key, group, 1)
+    assert (state.topics(), state.topic("l", "t"), state.groups(), state.group("l", "g")) == ([], None, [], None)
+    assert (state.topics("l", forgotten=True), state.topic("l", "t", forgotten=True)) == ([topic], topic)
+    assert (state.groups("l", forgotten=True), state.group("l", "g", forgotten=True)) == ([group], group)
+    assert (state.topic_owner("t"), state.group_owner("g")) == (topic, group), "no link may have them yet"
+
+
 def test_the_owner_of_a_group_is_found_whatever_its_link() -> None:
     record = GroupRecord("other", "g", GroupPhase.MIRRORED, 1)
     state = State().with_record(record.key, record, 0)

@@ -49,6 +49,8 @@ def test_a_link_of_an_older_version_is_not_finished() -> None:
     [
         ((replace(TOPIC, phase=TopicPhase.MIRRORING),), "topic-not-promoted"),
         ((replace(TOPIC, phase=TopicPhase.FENCED),), "topic-not-promoted"),
+        ((replace(TOPIC, phase=TopicPhase.MIRRORING, forgotten_ms=7),), "being-forgotten"),
+        ((TOPIC, replace(GROUP, phase=GroupPhase.MIRRORED, forgotten_ms=7)), "being-forgotten"),
         ((replace(TOPIC, unsettled=True),), "topic-not-settled"),
         ((TOPIC, replace(GROUP, phase=GroupPhase.MIRRORED)), "group-not-promoted"),
         ((replace(TOPIC, generation=1),), "former-ids"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import LATEST, LogOffset
-from kmigrate.errors import Failed, Refused
+from kmigrate.errors import Failed, Refused, WaitTimedOut
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
@@ -20,17 +20,21 @@ from kmigrate.model.patterns import NamePattern, chosen_groups, chosen_topics
 from kmigrate.model.records import (
     BarrierRecord,
     ClusterRef,
+    CopyEngine,
     GroupRecord,
     GroupWord,
     LinkRecord,
+    MirrorPresence,
     Record,
     RouterPresence,
     RouterRecord,
     Seal,
     StrayRecord,
     TopicRecord,
+    Upkept,
     VerifiedRecord,
 )
+from kmigrate.model.routes import Serve, routing_table
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
@@ -57,23 +61,33 @@ STRAY = StrayRecord("old", "host", ("r0",))
 
 
 class Estate:
-    """Clusters with or without topic `t`, a source with or without group `g`, and what is done to the target."""
+    """Clusters with or without topic `t`, a source with or without group `g`, and what is done to the target.
+
+    `gone_s` is how long a mirror has found the source without the topic.
+    """
 
     def __init__(
-        self, *records: Record, on_source: bool = True, on_target: bool = True, word: RouterPresence | None = None
+        self,
+        *records: Record,
+        on_source: bool = True,
+        on_target: bool = True,
+        word: RouterPresence | None = None,
+        gone_s: float | None = 120.0,
     ) -> None:
         self.log: Any = MemoryLog(LINK, *records)
         self.on_source = on_source
         self.target_id = ID if on_target else None
         self.done: list[Any] = []
         self.fails = False
-        self.newest_ms = now_ms() - 121_000
         self.end = 9
         self.has_member = True
         self.asked = 0
         self.target, self.target_admin = self, self
         if word is not None:
             self.log.say(word)
+        if not on_source:
+            found = {"t": Upkept(1, "source-topic-gone: …", gone_s)}
+            self.log.say(MirrorPresence("m", "l", 1, True, 500, upkeep=found, let_go=99))
 
     async def find_topic(self, name: str) -> Any:
         if self.target_id is None:
@@ -81,10 +95,8 @@ class Estate:
         return SimpleNamespace(name=name, topic_id=self.target_id, partitions=(0, 1))
 
     async def list_offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
-        """By timestamp, or the end."""
-        if set(wanted.values()) == {LATEST}:
-            return dict.fromkeys(wanted, LogOffset(0, self.end, 0))
-        return {key: LogOffset(0, 9 if key[1] and self.newest_ms >= at else -1, 0) for key, at in wanted.items()}
+        assert set(wanted.values()) == {LATEST}
+        return dict.fromkeys(wanted, LogOffset(0, self.end, 0))
 
     async def source(self, _: object) -> tuple[Any, Any]:
         self.asked += 1
@@ -148,13 +160,19 @@ def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_k
 
 
 def test_what_a_producer_may_still_repeat_keeps_a_topic_that_the_source_does_not_have() -> None:
-    estate = Estate(TOPIC, ROUTER, on_source=False)
-    estate.newest_ms = now_ms() - 119_000
-    assert refusal(estate) == "retries-not-over"
-    assert run(verbs.forget_topics(estate, "l", ["t"], 60.0)).applied  # type: ignore[arg-type]
-    estate = Estate(TOPIC, on_source=False)
-    estate.newest_ms = now_ms()
-    assert forget(estate).applied, "no router is known that could bring it"
+    """By the mirror's own clock: a record that was written a second ago may carry a time of last week."""
+    for gone_s, way_on in ((0.0, "repeat in 120 s;"), (100.0, "repeat in 20 s;"), (None, "repeat while a mirror runs")):
+        estate = Estate(TOPIC, ROUTER, on_source=False, gone_s=gone_s)
+        with pytest.raises(Refused) as caught:
+            forget(estate)
+        assert caught.value.ref == "retries-not-over"
+        assert caught.value.next_step.startswith(way_on)
+        assert run(verbs.forget_topics(estate, "l", ["t"], gone_s or 0.0)).applied  # type: ignore[arg-type]
+    since = replace(TOPIC, since_ms=2)
+    assert refusal(Estate(since, ROUTER, on_source=False)) == "retries-not-over", "the word is of a record before it"
+    assert forget(Estate(TOPIC, on_source=False, gone_s=0.0)).applied, "no router is known that could bring it"
+    aligning = replace(TOPIC, phase=TopicPhase.ALIGNING)
+    assert forget(Estate(aligning, ROUTER, on_source=False, gone_s=None)).applied, "nothing is in the copy"
 
 
 @pytest.mark.parametrize("router", [ROUTER, STRAY])
@@ -179,6 +197,15 @@ def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_somebo
     assert forget(Estate(never, ROUTER, on_target=False)).applied
     anew = replace(TOPIC, phase=TopicPhase.INITIALISING)
     assert refusal(Estate(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
+
+
+def test_what_somebody_else_put_on_the_target_while_a_topic_was_forgotten_is_named() -> None:
+    never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
+    estate = Estate(never, ROUTER, on_target=False)
+    estate.log.on_append = lambda _: setattr(estate, "target_id", ID)
+    (stays,) = forget(estate).warnings
+    assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there")
+    assert not estate.left
 
 
 @pytest.mark.parametrize(
@@ -225,22 +252,125 @@ def test_what_comes_while_a_topic_is_looked_at_keeps_it(meanwhile: Record, ref: 
 
 
 @pytest.mark.parametrize(
-    ("verb", "meanwhile"),
+    ("verb", "meanwhile", "put_back"),
     [
-        (forget, replace(TOPIC, restore_configs={"retention.ms": "6"})),
-        (forget_group, replace(GROUP, granted_acls=())),
+        (
+            forget,
+            replace(TOPIC, restore_configs={"retention.ms": "6"}),
+            [("t", {"retention.ms": "6"}, ("retention.bytes",)), RULE],
+        ),
+        (forget_group, replace(GROUP, granted_acls=(RULE,)), [RULE]),
     ],
 )
-def test_what_the_mirror_has_just_followed_is_looked_at_again_for_what_is_to_be_put_back(
-    verb: Any, meanwhile: Record
-) -> None:
-    estate = Estate(TOPIC, GROUP)
+def test_what_the_mirror_has_just_followed_is_what_is_put_back(verb: Any, meanwhile: Any, put_back: Any) -> None:
+    estate = Estate(replace(meanwhile, granted_acls=()))
     estate.log.meanwhile(lambda _: meanwhile)
-    with pytest.raises(Refused) as caught:
-        verb(estate)
-    assert (caught.value.ref, estate.done) == ("changed-meanwhile", [])
     assert verb(estate).applied
-    assert meanwhile.key not in estate.left
+    assert (estate.left, estate.done) == (set(), put_back)
+
+
+class Killed(BaseException):
+    """As kill -9, or Ctrl-C while the target's controller is slow."""
+
+
+KEPT = (TOPIC, BarrierRecord("l", "t", 0, 5, {}), VerifiedRecord("l", "t", "u", "", str(ID), "", {}))
+
+
+@pytest.mark.parametrize(
+    ("verb", "records", "put_back", "after"),
+    [
+        *((forget, KEPT, [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE], after) for after in range(6)),
+        *((forget_group, (GROUP,), GROUP.granted_acls, after) for after in range(3)),
+    ],
+)
+def test_a_verb_that_is_killed_anywhere_is_repeated_and_puts_back_what_was_for_the_mirror(
+    verb: Any, records: tuple[Record, ...], put_back: Any, after: int
+) -> None:
+    estate: Any = Estate(*records)
+    steps = iter(range(after))
+
+    def step(*_: object) -> None:
+        if next(steps, None) is None:
+            raise Killed
+
+    def before(act: Any) -> Any:
+        async def taken(*parts: Any) -> None:
+            step()
+            await act(*parts)
+
+        return taken
+
+    estate.log.on_append = step
+    estate.alter_topic_configs, estate.delete_acls = before(estate.alter_topic_configs), before(estate.delete_acls)
+    with pytest.raises(Killed):
+        verb(estate)
+    assert (estate.log.state.topics(), estate.log.state.groups()) == ([], []), "it is copied and promoted no longer"
+    steps = iter(range(99))
+    verb(estate)
+    assert not estate.left
+    assert [*dict.fromkeys(map(str, estate.done))] == [str(each) for each in put_back]
+
+
+def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None:
+    estate = Estate(TOPIC)
+    heard: list[int] = []
+    for instance, engine in (("leads", CopyEngine.DAEMON), ("copies", CopyEngine.DAEMON), ("task", CopyEngine.SPARK)):
+        word = MirrorPresence(instance, "l", 1, instance == "leads", 500, engine=engine)
+        estate.log.say(word)
+        estate.log.say(replace(word, link="other"))
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as work:
+            work.create_task(verbs.forget_topics(estate, "l", ["t"], 120.0))  # type: ignore[arg-type]
+            for instance in ("leads", "copies"):
+                await asyncio.sleep(0.01)
+                heard.append(len(estate.done))
+                taken = estate.log.state.epoch
+                estate.log.say(MirrorPresence(instance, "l", 1, False, 500, let_go=taken))
+
+    run(both())
+    assert (heard, len(estate.done), estate.left) == ([0, 0], 2, set())
+
+
+def test_a_mirror_that_does_not_say_that_it_has_let_go_is_named_until_it_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kmigrate.workflow.verbs.waits._LET_GO_S", -1.0)
+    estate, word = Estate(TOPIC), MirrorPresence("old", "l", 1, True, 500)
+    estate.log.say(word)
+    with pytest.raises(WaitTimedOut) as caught:
+        forget(estate)
+    assert caught.value.ref == "mirror-busy"
+    assert caught.value.what.startswith("mirror process old has not said")
+    assert (estate.left, estate.done) == ({TOPIC.key}, [])
+    estate.log.silence(word.key)
+    assert forget(estate).applied
+    assert not estate.left
+
+
+def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_router() -> None:
+    """Its CreateTopics was on its way: what the mirror made is in the record, or only the target shows it."""
+    never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
+    for told in ({}, {"phase": TopicPhase.ALIGNING, "target_topic_id": str(ID), "restore_configs": {"a": "b"}}):
+        estate = Estate(never, ROUTER, on_target=False)
+        estate.end = 0
+
+        def made(written: Any, estate: Estate = estate, told: Any = told) -> None:
+            estate.target_id = ID
+            if told and not written.target_topic_id:
+                estate.log._put(written.key, replace(written, **told))
+
+        estate.log.on_append = made
+        with pytest.raises(Refused) as caught:
+            forget(estate)
+        assert caught.value.ref == "copy-would-serve"
+        assert caught.value.next_step.startswith("lead its clients back"), "nobody promotes it any more"
+        assert caught.value.still_true == "done before that, and not taken back: take topic t from the mirror"
+        assert routing_table(estate.log.state).topics["t"].serve is Serve.HIDDEN
+        assert (estate.left, estate.done) == ({TOPIC.key}, [])
+        estate.target_id, estate.log.on_append = None, lambda _: None
+        assert forget(estate).applied, "the copy is deleted"
+        assert not estate.left
 
 
 def test_another_topic_that_took_the_name_on_the_target_keeps_its_configs() -> None:
@@ -255,8 +385,12 @@ def test_what_the_target_does_not_take_back_is_told_with_what_is_left_to_do() ->
     estate.fails = True
     with pytest.raises(Failed) as caught:
         forget(estate)
-    assert (caught.value.ref, caught.value.still_true) == ("not-put-back", "topic t is forgotten")
+    assert caught.value.ref == "not-put-back"
+    assert caught.value.still_true == "done before that, and not taken back: take topic t from the mirror"
     assert "retention.ms=5" in caught.value.next_step
+    estate.fails = False
+    assert forget(estate).applied
+    assert not estate.left
 
 
 def test_an_expression_does_not_pick_up_again_what_was_forgotten() -> None:
@@ -294,7 +428,7 @@ def test_a_topic_whose_record_stays_is_not_said_to_be_forgotten() -> None:
     estate.log.on_append = somebody
     with pytest.raises(Refused) as caught:
         forget(estate)
-    assert caught.value.still_true == "done before that, and not taken back: drop barriers of t"
+    assert caught.value.still_true.endswith(": take topic t from the mirror; drop barriers of t")
 
 
 def test_who_waits_for_the_promote_of_what_is_forgotten_is_told_at_once() -> None:
@@ -361,6 +495,25 @@ def test_a_router_that_starts_while_a_group_is_looked_at_keeps_it() -> None:
         forget_group(estate)
     assert caught.value.ref == "router-silent"
     assert GROUP.key in estate.left
+
+
+def test_who_comes_to_a_router_while_the_mirror_lets_go_of_a_group_keeps_its_record_and_waits_as_before() -> None:
+    estate = Estate(GROUP, ROUTER, word=WORD)
+
+    def somebody(_: Record | None) -> None:
+        estate.log.say(replace(WORD, waiting=("g",)))
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused) as caught:
+        forget_group(estate)
+    assert caught.value.ref == "members-at-router"
+    assert caught.value.next_step == "restart them with the source's address, then repeat"
+    assert caught.value.still_true == "done before that, and not taken back: take group g from the mirror"
+    assert (estate.left, estate.done) == ({GROUP.key}, [])
+    assert routing_table(estate.log.state).held_groups == {"g"}
+    estate.log.say(WORD)
+    assert forget_group(estate).applied
+    assert not estate.left
 
 
 def test_a_router_that_has_just_started_does_not_know_yet_whose_members_wait_there() -> None:

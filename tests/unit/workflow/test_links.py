@@ -96,7 +96,11 @@ def test_without_a_router_nothing_tells_repetitions_so_that_nobody_waits_for_the
 
 @pytest.mark.parametrize(
     ("meanwhile", "ref"),
-    [(replace(TOPIC, topic="late", promoted_ms=2**53), "retries-not-over"), (NEW, "topic-not-promoted")],
+    [
+        (replace(TOPIC, topic="late", promoted_ms=2**53), "retries-not-over"),
+        (NEW, "topic-not-promoted"),
+        (replace(NEW, forgotten_ms=7), "being-forgotten"),
+    ],
 )
 def test_what_came_while_a_link_was_looked_at_keeps_it(
     monkeypatch: pytest.MonkeyPatch, meanwhile: TopicRecord, ref: str

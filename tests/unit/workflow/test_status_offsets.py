@@ -58,6 +58,12 @@ def test_identical_is_said_only_where_both_logs_show_it(
     assert status(RECORD, target, source).offsets == word
 
 
+def test_a_topic_that_is_being_forgotten_says_how_that_ends_and_not_that_nobody_copies_it() -> None:
+    told = status(replace(RECORD, forgotten_ms=7, reason="an older one"), (10, 40), (10, 50))
+    assert told.reason == "being forgotten: kmigrate topic forget t ends it"
+    assert (told.partitions[0].trouble, told.partitions[0].copied_by) == ("", "")
+
+
 def test_after_the_promote_the_target_may_delete_and_grow_on_its_own() -> None:
     done = TopicRecord(
         "l", "t", TopicPhase.PROMOTED, 1, partitions=1, starts={0: 10}, barrier={0: PartitionBarrier(50, 1)}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupState
-from kmigrate.errors import Refused
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, Record, TopicRecord
 from kmigrate.workflow import verbs
@@ -169,6 +169,43 @@ def test_of_several_topics_it_is_said_which_were_taken_before_one_was_refused() 
         "else mapped"
     )
     assert estate.log.state.topic("l", "a") is not None
+
+
+@pytest.mark.parametrize("link", ["l", "k"])
+def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended(link: str) -> None:
+    leaving = TopicRecord(link, "t", TopicPhase.MIRRORING, 1, forgotten_ms=7)
+    estate = Estate(LINK, replace(LINK, name="k", uuid="v"), leaving)
+    error = refused(mirror(estate, "t"))
+    assert (error.ref, error.next_step) == ("being-forgotten", f"kmigrate topic forget t --link {link}, then repeat")
+    estate = Estate(LINK)
+    estate.log.meanwhile(lambda _: leaving)
+    assert refused(mirror(estate, "t")).ref == "being-forgotten"
+
+
+def test_a_group_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended() -> None:
+    leaving = replace(GROUP, forgotten_ms=7)
+    error = refused(mirror_group(Estate(LINK, leaving)))
+    assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget g --link l, then repeat")
+    estate = Estate(LINK, GROUP)
+    estate.log.meanwhile(lambda _: leaving)
+    assert refused(mirror_group(estate, "follow")).ref == "being-forgotten"
+
+
+@pytest.mark.parametrize("kind", [Unreachable, WaitTimedOut, StateLogBroken])
+def test_whatever_ends_a_verb_half_way_says_what_was_done(kind: type[KmigrateError]) -> None:
+    estate = Estate(LINK, TOPIC, replace(TOPIC, topic="u"))
+
+    async def ends(*_: object) -> None:
+        raise kind("state-log-busy", "no write succeeded", still_true="nothing was changed by this call")
+
+    def after_the_first(_: Record | None) -> None:
+        estate.log.append = ends
+
+    estate.log.on_append = after_the_first
+    for still_true in ("done before that, and not taken back: pause t", "nothing was changed by this call"):
+        with pytest.raises(kind) as caught:
+            run(verbs.pause_topics(estate, "l", ["t", "u"]))  # type: ignore[arg-type]
+        assert caught.value.still_true == still_true
 
 
 @pytest.mark.parametrize("verb", [lambda estate: mirror(estate, "t"), mirror_group, promote, promote_group, pause])
