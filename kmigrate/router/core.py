@@ -144,7 +144,7 @@ class Outside(Protocol):
         """A fresh id of the target; −1 where none could be had."""
 
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """Whether the target's log of a partition knows a producer; None where it has not told for some seconds."""
+        """Whether the target's log of a partition holds records of a producer; None where it has not told in time."""
 
     def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         """Put a partition into a holder's transaction for a client that may write both; `then` is told the code."""
@@ -262,7 +262,7 @@ class Core:
         return self.followers.words(self.table, open_)
 
     def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """As `Outside.ask_target`; a producer that the target knows is never late again."""
+        """As `Outside.ask_target`; a producer of which the target holds records is never late again."""
 
         def told(known: bool | None) -> None:
             if known:

@@ -50,7 +50,7 @@ class Desk:
         """Producer id and epoch of the id's newest holder, by where."""
         self.lost: set[tuple[str, int]] = set()
         self.target_knows: bool | None = True
-        """Whether the target's logs hold something of the producer; None while they do not tell."""
+        """Whether the target's logs hold records of the producer; None while they do not tell."""
         self.passed: list[tuple[str, int, Any]] = []
         self._correlation = 0
 
