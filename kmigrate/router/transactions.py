@@ -236,12 +236,12 @@ class TransactionDesk:
         self._entrance.add(errand)
 
     def _begin_at_target(self, errand: Errand) -> None:
-        """It counts as open there from now on, unless the answer refuses it: anybody may name an id."""
+        """It counts as open there: on this connection from now on, on others once the target has granted it."""
         entry, reply = self._places.begins_at_target(errand.name), errand.reply
-        entry.ask()
+        entry.ask(self._places)
 
         def answered(answer: Buffer) -> None:
-            if entry.answered(begun=errand.granted(answer)):
+            if entry.answered(self._places, begun=errand.granted(answer)):
                 self._places.never_began_at_target(errand.name, entry)
             reply(answer)
 
@@ -285,18 +285,18 @@ class TransactionDesk:
         wanted = partitions_of(errand.request)
         known = wanted.keys() & set(record.topics)
         entry = self._places.enter(link, errand.name, errand.epoch, known)
-        entry.ask()
+        entry.ask(self._places)
         message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
 
         def told(answer: Any, code: int) -> None:
             if answer is None:
-                entry.answered(begun=True)  # nobody knows
+                entry.answered(self._places, begun=True)  # nobody knows
                 errand.fail(code)
                 return
             codes = {
                 key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
             }
-            if entry.answered(begun=not all(codes.values())):
+            if entry.answered(self._places, begun=not all(codes.values())):
                 self._core.ended(link, errand.name)
             if known == wanted.keys() or any(codes.values()):
                 errand.reply(partitions_answer(errand.head, errand.request, codes))
@@ -346,7 +346,7 @@ class TransactionDesk:
         if record is None:
             return
         entry = self._places.enter(link, errand.name, errand.epoch, ())
-        entry.ask()
+        entry.ask(self._places)
         message = _OFFSETS(
             transactional_id=errand.name,
             producer_id=record.source_id,
@@ -357,7 +357,7 @@ class TransactionDesk:
         def told(answer: Any, code: int) -> None:
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
-            if entry.answered(begun=answer is None or not code):
+            if entry.answered(self._places, begun=answer is None or not code):
                 self._core.ended(link, errand.name)
             route = self._core.table.followed.get(group)
             if code or group in record.groups:
@@ -374,7 +374,7 @@ class TransactionDesk:
         """To where the group is: its coordinator is not the transaction's, and knows nothing of its identities."""
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
-        late = route is None and self._core.begun.where(errand.name) is not None
+        late = route is None and self._core.begun.where(errand.name, self._places) is not None
         if late or (route is not None and self._frozen(errand, group, route)):
             # It began before the group's members joined anew: to be aborted, and done again from where the group is.
             errand.fail(Code.ILLEGAL_GENERATION)
@@ -453,7 +453,7 @@ class TransactionDesk:
         link = record.link
         entry = self._core.begun.entries.get((link, errand.name))
         if entry is not None:
-            entry.ask()
+            entry.ask(self._places)
         message = _END(
             transactional_id=errand.name,
             producer_id=record.source_id,
@@ -463,7 +463,7 @@ class TransactionDesk:
 
         def told(answer: Any, code: int) -> None:
             if entry is not None:
-                entry.answered(begun=True)
+                entry.answered(self._places, begun=True)
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if not row(code).retriable:

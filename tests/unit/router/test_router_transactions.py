@@ -486,15 +486,15 @@ def test_of_two_requests_that_would_begin_a_transaction_one_may_be_refused() -> 
     """librdkafka asks for several partitions at once, and the source refuses while the last transaction still ends."""
     core = forwarded().stage.core
     entry = core.begun.enter("l", NAME, T[1], {"topic/l/t"})
-    entry.ask()
-    entry.ask()
-    assert not entry.answered(begun=False)
-    assert not entry.answered(begun=True)
+    entry.ask(who := object())
+    entry.ask(who)
+    assert not entry.answered(who, begun=False)
+    assert not entry.answered(who, begun=True)
     other = core.begun.enter("l", "other", T[1], {"topic/l/t"})
-    other.ask()
-    other.ask()
-    assert not other.answered(begun=False)
-    assert other.answered(begun=False)
+    other.ask(who)
+    other.ask(who)
+    assert not other.answered(who, begun=False)
+    assert other.answered(who, begun=False)
 
 
 def test_offsets_of_a_group_that_follows_are_at_the_source_in_the_sources_name() -> None:
@@ -603,7 +603,7 @@ def test_what_is_asked_while_the_target_answers_is_not_taken_for_ended() -> None
     assert desk.add("free") == {"free": 0}
     _another(desk)
     entry = desk.stage.core.at_target.open[NAME]
-    entry.ask()
+    entry.ask(object())
     assert desk.add("t") == {"t": 29}
 
 
@@ -621,10 +621,67 @@ def test_what_the_target_refuses_to_a_stranger_is_no_transaction_of_the_holder(c
 def test_a_stranger_that_is_refused_leaves_open_what_the_holder_has_begun_meanwhile() -> None:
     desk = forwarded(tells=True)
     entry = desk.stage.core.at_target.open.setdefault(NAME, Entry())
-    entry.ask()
+    entry.ask(stranger := object())
     assert desk.add("free") == {"free": 0}
-    assert not entry.answered(begun=False)
+    assert not entry.answered(stranger, begun=False)
     assert desk.add("t") == {"t": 29}
+
+
+@pytest.mark.parametrize(("where", "asked", "elsewhere"), [("target", "free", "t"), ("source", "t", "free")])
+def test_what_a_stranger_asks_for_is_not_open_to_the_holder_before_its_cluster_has_judged_it(
+    where: str, asked: str, elsewhere: str
+) -> None:
+    """Any client that names the id would have the holder's next request refused, as often as it asks."""
+    desk = forwarded(tells=True)
+    holder, told, waits = _another(desk), desk._told, [True]
+
+    def late(at: str, key: int, *request: Any) -> Any:
+        if key == ADD and waits:
+            waits.clear()
+            stranger, desk.stage.session = desk.stage.session, holder
+            assert desk.add(elsewhere) == {elsewhere: 0}
+            assert desk.end() == 0
+            assert {at for at, _ in desk.asked(END)} == {"source" if where == "target" else "target"}
+            desk.stage.session, desk.codes[where, ADD] = stranger, 53
+        return told(at, key, *request)
+
+    desk._told = late  # type: ignore[method-assign, assignment]
+    assert desk.add(asked) == {asked: 53}
+    assert (desk.stage.core.begun.entries, desk.stage.core.at_target.open) == ({}, {})
+
+
+def test_what_a_client_asks_for_is_open_to_itself_before_the_target_has_answered() -> None:
+    """Librdkafka asks for several partitions at once, and one transaction meets one cluster."""
+    desk = forwarded(tells=True)
+    assert desk.end(committed=False) == 0
+    told, waits = desk._told, [True]
+
+    def late(at: str, key: int, *request: Any) -> Any:
+        if key == ADD and waits:
+            waits.clear()
+            assert desk.add("t") is None, "answers come in the order of the requests"
+        return told(at, key, *request)
+
+    desk._told = late  # type: ignore[method-assign, assignment]
+    assert desk.add("free") == {"t": 29}
+    assert desk.asked(ADD) == [("target", ADD)]
+
+
+def test_what_a_client_had_asked_the_target_for_when_its_connection_was_lost_is_open_to_nobody() -> None:
+    """Who comes after it asks the target, which knows."""
+    desk = forwarded(tells=True)
+    stays, goes = _another(desk), desk.stage.session
+    assert desk.add("free") == {"free": 0}
+    assert desk.end() == 0
+    desk.hears = lambda: None  # type: ignore[method-assign]
+    assert desk.add("free") is None
+    assert desk.stage.core.at_target.open.keys() == {NAME}
+    desk.stage.session = stays
+    del desk.hears
+    desk.stage.edge.sent.clear()
+    assert desk.end(committed=False) == 0
+    goes.closed()
+    assert desk.stage.core.at_target.open == {}
 
 
 @pytest.mark.parametrize("code", [90, 47, 49, 53])
@@ -877,7 +934,7 @@ def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None
     fenced(desk)
     asked_about(desk, meanwhile=lambda: desk.add("t"))
     assert in_flight(desk) == 1
-    desk.stage.core.begun.entries[("l", NAME)].ask()
+    desk.stage.core.begun.entries[("l", NAME)].ask(object())
     assert asked_about(desk) == [], "an answer is due"
 
 
