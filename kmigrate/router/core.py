@@ -168,7 +168,10 @@ class Memory(Protocol):
     """What all routers must agree on, in the state log. Calls never block; by `then` the table has it already."""
 
     def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
-        """Write down a transactional id's identities, merged with what stands; False where it could not be written."""
+        """Write down a transactional id's identities, merged with what stands; False where it is not written.
+
+        That is where the log is away, and where what stands crosses them.
+        """
 
     def catch_up(self, then: Callable[[bool], None]) -> None:
         """Read what others have written up to now; False where it could not be read."""

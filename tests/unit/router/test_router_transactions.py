@@ -447,10 +447,69 @@ def test_requests_that_come_together_have_their_holder_made_known_once() -> None
     assert desk.asked(INIT, ADD) == [("source", INIT), *[("source", ADD)] * 4]
 
 
-def test_identities_that_two_routers_tell_in_any_order_end_as_the_newest_of_both_clusters() -> None:
-    one, other = TransactionRecord("l", NAME, 50, 1, 9, 2, ("a",)), TransactionRecord("l", NAME, 50, 2, 9, 1, ("b",))
-    assert one.merged(other) == other.merged(one) == TransactionRecord("l", NAME, 50, 2, 9, 2, ("a", "b"))
+def test_identities_that_two_routers_tell_end_as_the_newest_of_both_clusters() -> None:
+    one, other = TransactionRecord("l", NAME, 50, 2, 9, 1, ("a",)), TransactionRecord("l", NAME, 50, 1, 9, 2, ("b",))
+    assert one.merged(other) == TransactionRecord("l", NAME, 50, 2, 9, 2, ("a", "b"))
+    assert other.crosses(one) and not one.crosses(other), "the other's may have begun at the source"
     assert one.merged(TransactionRecord("l", NAME, 60, 0, 9, 3)) == TransactionRecord("l", NAME, 60, 0, 9, 3, ("a",))
+
+
+NEXT = (T[0], T[1] + 1)
+"""The holder after that of the record, at the target."""
+
+
+def _meanwhile(desk: Desk, where: str, key: int, happens: Callable[[], object]) -> None:
+    """Let something happen over another connection while one question to a cluster is under way."""
+    told, waits = desk._told, [True]
+
+    def late(at: str, asked: int, *request: Any) -> Any:
+        if (at, asked) == (where, key) and waits:
+            waits.clear()
+            session, desk.stage.session = desk.stage.session, Session(desk.stage.core, desk.stage.edge)
+            happens()
+            desk.stage.session = session
+        return told(at, asked, *request)
+
+    desk._told = late  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_holder_that_is_made_known_while_a_newer_one_gets_the_id_takes_nothing_from_it(first: bool) -> None:
+    """Whichever of them the source was asked by first: its newest identity belongs to the target's newest."""
+    desk = forwarded(known=False, tells=True)
+    older, newer = ((S[0], S[1] + 1), (S[0], S[1] + 2)) if first else ((S[0], S[1] + 2), (S[0], S[1] + 1))
+
+    def newer_one() -> None:
+        desk.holders |= {"target": NEXT, "source": newer}
+        assert desk.init() == 0
+        assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
+        desk.holders["source"] = older
+
+    _meanwhile(desk, "source", INIT, newer_one)
+    assert desk.add("t") == {"t": 90}
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *NEXT, S[0], S[1] + 2, ("t",))
+    assert in_flight(desk) == (1 if first else 0), "what the source has ended is open no more, and nothing else"
+    assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
+
+
+def test_a_newer_holder_does_not_go_on_with_what_an_older_one_has_begun_at_the_source() -> None:
+    """The source was asked by the newer one first, and has given its last identity to the older one."""
+    desk = forwarded()
+
+    def older_one() -> None:
+        desk.holders |= {"target": NEXT, "source": (S[0], S[1] + 2)}
+        assert desk.init() == 0
+        assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
+        desk.holders |= {"target": (T[0], T[1] + 2), "source": (S[0], S[1] + 1)}
+
+    desk.holders["target"] = (T[0], T[1] + 2)
+    _meanwhile(desk, "source", INIT, older_one)
+    assert desk.init() == 14, "clients ask for the id again"
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *NEXT, S[0], S[1] + 2, ("t",))
+    desk.holders |= {"target": (T[0], T[1] + 3), "source": (S[0], S[1] + 3)}
+    assert desk.init() == 0
+    assert in_flight(desk) == 0
+    assert desk.add("t", epoch=NEXT[1]) == {"t": 90}
 
 
 # one cluster at a time
