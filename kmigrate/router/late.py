@@ -17,8 +17,9 @@ B  A transactional batch for such a partition waits until the partition is in. T
 C  Where nothing else was in it the coordinator has heard of no transaction: an abort that it calls INVALID_TXN_STATE
    has succeeded.
 D  Nothing becomes late once the links are finished. A client that was told before that a late partition is in stays
-   with its router until it is, or its transaction has ended: past the routers its batch would meet a coordinator that
-   knows nothing of it (`leaving`).
+   with the routers until it is, or its transaction has ended: past them its batch would meet a coordinator that knows
+   nothing of it. Every process knows from the others whom they keep (`leaving`, d), but not what one has told that
+   died before its client wrote.
 """
 
 from __future__ import annotations
