@@ -426,13 +426,25 @@ class TransactionRecord:
         return transaction_key(self.link, self.name)
 
     def merged(self, newer: TransactionRecord) -> TransactionRecord:
-        """What stands once two routers have told the same id's identities, in whichever order."""
+        """What stands once two routers have told the same id's identities, where these do not cross."""
         topics = tuple(sorted({*self.topics, *newer.topics}))
         groups = tuple(sorted({*self.groups, *newer.groups}))
         if (self.producer_id, self.source_id) != (newer.producer_id, newer.source_id):
             return dataclasses.replace(newer, topics=topics, groups=groups)
         epoch, source_epoch = max(self.epoch, newer.epoch), max(self.source_epoch, newer.source_epoch)
         return dataclasses.replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups)
+
+    def later_at_source(self, other: TransactionRecord) -> bool:
+        """Whether the source has given the id to this one's holder after the other's."""
+        return self.source_id == other.source_id and self.source_epoch > other.source_epoch
+
+    def crosses(self, newer: TransactionRecord) -> bool:
+        """Whether the target has given the id to the newer one's holder last, and the source to this one's.
+
+        This holder may have begun there what the other would go on with, so the other has to ask both once more.
+        """
+        last_at_target = self.producer_id != newer.producer_id or self.epoch < newer.epoch
+        return last_at_target and self.later_at_source(newer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -718,6 +730,8 @@ class RouterPresence:
     waiting: tuple[str, ...] | None = None
     """Groups of which somebody waits here for the promote, or did a moment ago; None: said by a version that does not
     tell."""
+    staying: tuple[int, ...] = ()
+    """Once the links are finished: clients that it has told what is so only through it, each as a number."""
 
     @property
     def key(self) -> str:

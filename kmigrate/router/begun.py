@@ -7,6 +7,9 @@ InitProducerId that ended it, or says that it is not open any more.
 
 Of one at the target the coordinator there is the judge. That it is open matters only to what else its client would
 write, so it is known for as long as a connection is there that has heard of its transactional id.
+
+Anybody may name an id, and only its cluster knows the holder: what a connection has asked for, and its cluster has not
+granted yet, counts at fences, and else is open to that connection alone.
 """
 
 from __future__ import annotations
@@ -29,22 +32,26 @@ class Entry:
     """Of topics, at which it counts."""
     groups: set[str] = field(default_factory=set)
     """Whose positions it may commit also while they are frozen: it was said to be open before they were."""
-    asking: int = 0
-    """Requests to its cluster on their way: while there are any, what the cluster says is open may be old."""
+    asking: list[object] = field(default_factory=list)
+    """Who has asked what its cluster has not answered: while there are any, what the cluster says may be old."""
     asked: int = 0
     """Requests to its cluster so far."""
     known: bool = False
     """Whether its cluster has said that it is open: else it may never have begun."""
 
-    def ask(self) -> None:
-        self.asking += 1
+    def ask(self, who: object) -> None:
+        self.asking.append(who)
         self.asked += 1
 
-    def answered(self, begun: bool) -> bool:
+    def answered(self, who: object, *, begun: bool) -> bool:
         """One of them is answered; whether it never began: clients may ask for several partitions at once."""
-        self.asking -= 1
+        self.asking.remove(who)
         self.known = self.known or begun
         return not (self.known or self.asking)
+
+    def is_open(self, who: object) -> bool:
+        """Whether it is, as a connection has to see it: by its cluster's word, or because it has asked itself."""
+        return self.known or who in self.asking
 
 
 @dataclass(slots=True)
@@ -58,12 +65,19 @@ class AtTarget:
     def hear(self, name: str) -> None:
         self._heard[name] += 1
 
-    def forget(self, name: str) -> None:
-        """A connection is gone, or knows no more of an id: the last one takes along what was known."""
+    def forget(self, name: str, who: object) -> None:
+        """A connection is gone, or knows no more of an id: the last one takes along what was known.
+
+        What it has asked for is told to nobody any more; who comes after it asks what is open.
+        """
         self._heard[name] -= 1
         if not self._heard[name]:
             del self._heard[name]
             self.open.pop(name, None)
+        elif (entry := self.open.get(name)) is not None:
+            entry.asking = [each for each in entry.asking if each is not who]
+            if not (entry.known or entry.asking):
+                del self.open[name]
 
 
 @dataclass(slots=True)
@@ -82,8 +96,10 @@ class Begun:
             self.forwards.enter(key)
         return entry
 
-    def is_open(self, link: str, name: str) -> bool:
-        return (link, name) in self.entries
+    def is_open(self, link: str, name: str, who: object) -> bool:
+        """Whether it is at a link's source, as a connection sees it."""
+        entry = self.entries.get((link, name))
+        return entry is not None and entry.is_open(who)
 
     def covers(self, link: str, name: str, key: str) -> bool:
         """Whether an open transaction counts at a topic already, so that a fence there waits for it."""
@@ -99,9 +115,9 @@ class Begun:
         """Whether a transaction is open that may write the topic."""
         return next(self.at_any({key}), None) is not None
 
-    def where(self, name: str) -> str | None:
-        """The link at whose source a transactional id has a transaction open, None for no link."""
-        return next((link for link, each in self.entries if each == name), None)
+    def where(self, name: str, who: object) -> str | None:
+        """The link at whose source a transactional id has one open, as a connection sees it; None for no link."""
+        return next((link for link, each in self.entries if each == name and self.is_open(link, name, who)), None)
 
     def end(self, link: str, name: str) -> set[str]:
         """The transaction is over; the keys at which it counted, to be resolved."""

@@ -301,13 +301,16 @@ class Clusters:
         self._tasks.start(ask())
 
     async def _knows_producer(self, topic: str, partition: int, producer_id: int) -> bool | None:
-        """Ask until the target's log tells; None where it has not in time."""
+        """Ask until the target's log tells; None where it has not in time.
+
+        The marker of an abort leaves a producer without a sequence there (W4): it is listed, and nothing is held of it.
+        """
         key, deadline = (topic, partition), monotonic() + _LONGEST_ASKED_S
         while True:
             try:
                 code, states = (await self.target.describe_producers([key])).get(key, (-1, ()))
                 if not code:
-                    return any(state.producer_id == producer_id for state in states)
+                    return any(state.producer_id == producer_id and state.last_sequence >= 0 for state in states)
                 await self.target.refresh([topic])
                 trouble = f"{topic}-{partition}: DescribeProducers answered {code}"
             except KmigrateError as error:

@@ -144,7 +144,7 @@ class Outside(Protocol):
         """A fresh id of the target; −1 where none could be had."""
 
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """Whether the target's log of a partition knows a producer; None where it has not told for some seconds."""
+        """Whether the target's log of a partition holds records of a producer; None where it has not told in time."""
 
     def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         """Put a partition into a holder's transaction for a client that may write both; `then` is told the code."""
@@ -168,7 +168,10 @@ class Memory(Protocol):
     """What all routers must agree on, in the state log. Calls never block; by `then` the table has it already."""
 
     def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
-        """Write down a transactional id's identities, merged with what stands; False where it could not be written."""
+        """Write down a transactional id's identities, merged with what stands; False where it is not written.
+
+        That is where the log is away, and where what stands crosses them.
+        """
 
     def catch_up(self, then: Callable[[bool], None]) -> None:
         """Read what others have written up to now; False where it could not be read."""
@@ -231,8 +234,7 @@ class Core:
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
                 self.ended(link, name)  # another router has asked for the next epoch, which ended it
-        if not table.finished:
-            self.farewell.told.clear()
+        self.farewell.follow(table)
 
     def wake(self) -> None:
         """Let every held session look again, first held first."""
@@ -262,7 +264,7 @@ class Core:
         return self.followers.words(self.table, open_)
 
     def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """As `Outside.ask_target`; a producer that the target knows is never late again."""
+        """As `Outside.ask_target`; a producer of which the target holds records is never late again."""
 
         def told(known: bool | None) -> None:
             if known:

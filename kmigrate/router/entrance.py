@@ -81,14 +81,6 @@ class Entrance:
         frame = frame_request(partitions_request(_ADD, holder, {topic: (partition,)}), 0, None)
         self._edge.to_target([frame], 0, told)
 
-    def end_code(self, errand: Errand, code: int) -> int:
-        """What the client is told of the cluster's code for an EndTxn (C)."""
-        if code != Code.INVALID_TXN_STATE or errand.request.committed:
-            return code
-        table = self._core.table
-        topics = {topic for record in table.transactions.get(errand.name, {}).values() for topic in record.topics}
-        return 0 if any(self._core.late.carried_over(table, errand.holder, topic) for topic in topics) else code
-
     def _without(self, late: Collection[tuple[str, int]], errand: Errand) -> None:
         """Pass on what is not late, and tell the client that all is in (A, D)."""
         if self._gone:

@@ -76,7 +76,9 @@ class Holders:
             then(0)
             return
         record = records.pop()
-        self.core.ended(record.link, record.name)
+        standing = self.records(record.name).get(record.link)
+        if standing is None or not standing.later_at_source(record):
+            self.core.ended(record.link, record.name)
 
         def kept(known: bool) -> None:
             if known:

@@ -6,8 +6,9 @@ wrote there at the source goes on with its next sequence. So a transaction of it
 after the promote, as the one whose positions are refused because its group has just moved, would cost the client
 OUT_OF_ORDER_SEQUENCE_NUMBER, at which applications end. Lettered rules:
 
-A  A partition that a holder may have written at the source, and of whose producer the target's log knows nothing, is
-   not told to the target's coordinator by AddPartitionsToTxn; the client is told that it is in.
+A  A partition that a holder may have written at the source, and of whose producer the target's log holds no records, is
+   not told to the target's coordinator by AddPartitionsToTxn; the client is told that it is in. A marker is no record:
+   that of the transaction before may be written only now, and does not say that the partition is in this one.
 B  A transactional batch for such a partition waits until the partition is in. The connection that brings the batch
    says so to its own broker, so that the target judges whether this client may write there, under this id. A broker
    judges that first, and only then whether it is the coordinator: to one that calls itself none the router has it
@@ -16,8 +17,9 @@ B  A transactional batch for such a partition waits until the partition is in. T
 C  Where nothing else was in it the coordinator has heard of no transaction: an abort that it calls INVALID_TXN_STATE
    has succeeded.
 D  Nothing becomes late once the links are finished. A client that was told before that a late partition is in stays
-   with its router until it is, or its transaction has ended: past the routers its batch would meet a coordinator that
-   knows nothing of it (`leaving`).
+   with the routers until it is, or its transaction has ended: past them its batch would meet a coordinator that knows
+   nothing of it. Every process knows from the others whom they keep (`leaving`, d), but not what one has told that
+   died before its client wrote.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ class Late:
     """What one router knows of them."""
 
     written: set[Written] = field(default_factory=set)
-    """Of which producers the target's partitions hold something: these are never late again."""
+    """Of which producers the target's partitions hold records: these are never late again."""
     owed: dict[str, tuple[object, set[tuple[str, int]]]] = field(default_factory=dict)
     """By transactional id what its client was told of late partitions, by whom, that is not so yet."""
 
     def holds(self, written: Written) -> None:
-        """The target's partition holds something of the producer."""
+        """The target's partition holds records of the producer."""
         if len(self.written) >= _MOST_WRITTEN:
             self.written.clear()
         self.written.add(written)
@@ -87,5 +89,5 @@ class Late:
         return known is not None and (known.producer_id, known.epoch) == (producer_id, epoch) and topic in known.topics
 
     def may_be(self, table: RoutingTable, holder: Holder, topic: str, partition: int) -> bool:
-        """Whether a partition is late unless the target says that it holds something of the producer."""
+        """Whether a partition is late unless the target says that it holds records of the producer."""
         return (topic, partition, holder[1]) not in self.written and self.carried_over(table, holder, topic)

@@ -10,7 +10,8 @@ c. Connections to listeners of brokers end in turn, those that are idle longest 
    is under way; from its turn on, (a) holds for it, too. The bootstrap listener's end by themselves.
 
 d. Whom a router has told what is so only through it (`late`, D) stays until that is over: it is shown the router as
-   before, and none of its connections has its turn.
+   before, and none of its connections has its turn. Its other connections may lead to other processes, so each says
+   whom it keeps; and as one that has not acted on the finish yet may still tell more, nobody leaves before all have.
 
 A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
 of another that shares both, and these go together.
@@ -22,10 +23,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
+from zlib import crc32
 
-from kmigrate.model.records import ConnectedClient
+from kmigrate.model.records import ConnectedClient, RouterPresence
+from kmigrate.model.routes import RoutingTable
 
-__all__ = ["Farewell", "Guest", "Who", "grouped"]
+__all__ = ["Farewell", "Guest", "Who", "grouped", "mark"]
 
 _REMEMBERED = 20_000
 """Clients that are known to have been told; the oldest are forgotten first, and are told again when they ask."""
@@ -70,6 +73,18 @@ class Farewell:
 
     guests: set[Guest] = field(default_factory=set)
     told: dict[tuple[str, str], None] = field(default_factory=dict)
+    heard: tuple[RouterPresence, ...] = ()
+    """The newest words of the other routers."""
+    _finished: int = -1
+    """The epoch of the first table that says that the links are finished; −1 while they are not."""
+
+    def follow(self, table: RoutingTable) -> None:
+        """Take a newer table; when the finish is taken back nobody counts as told any more."""
+        if not table.finished:
+            self.told.clear()
+            self._finished = -1
+        elif self._finished < 0:
+            self._finished = table.epoch
 
     def knows(self, guest: Guest) -> bool:
         """Whether this guest's client has been told (a)."""
@@ -77,7 +92,20 @@ class Farewell:
 
     def stays(self, guest: Guest) -> bool:
         """Whether this guest's client may not leave yet (d)."""
-        return any(other.owes for other in self._with(guest))
+        kept = any(other.owes for other in self._with(guest)) or mark(guest) in self._elsewhere()
+        return kept or not self._all_know()
+
+    @property
+    def staying(self) -> frozenset[int]:
+        """The clients that this router keeps (d)."""
+        return frozenset(mark(guest) for guest in self.guests if guest.owes)
+
+    def _elsewhere(self) -> frozenset[int]:
+        """The clients that the others keep."""
+        return frozenset().union(*(each.staying for each in self.heard))
+
+    def _all_know(self) -> bool:
+        return all(each.applied >= self._finished for each in self.heard)
 
     def may_tell(self, guest: Guest) -> bool:
         """Whether it may be told now (b); from the first time it is asked for, (a) holds."""
@@ -94,13 +122,20 @@ class Farewell:
 
     def next(self, now: float) -> Guest | None:
         """Whose connection ends next (c, d)."""
-        stay = {(guest.host, guest.client_id) for guest in self.guests if guest.owes}
+        if not self._all_know():
+            return None
+        stay = self.staying | self._elsewhere()
         here = [
             g
             for g in self.guests
-            if g.on_broker and not g.leaving and now - g.since >= _SETTLING_S and (g.host, g.client_id) not in stay
+            if g.on_broker and not g.leaving and now - g.since >= _SETTLING_S and mark(g) not in stay
         ]
         return min(here, key=lambda guest: (not guest.idle, guest.active), default=None)
+
+
+def mark(guest: Guest) -> int:
+    """A guest's client as a number: presence is sent twice a second. Two that share one stay for each other."""
+    return crc32(f"{guest.host} {guest.client_id}".encode())
 
 
 def grouped(connections: Iterable[tuple[Who, bool]]) -> tuple[tuple[ConnectedClient, ...], int]:

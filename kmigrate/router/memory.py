@@ -30,9 +30,15 @@ class StateMemory:
         self._tasks.start(self._remember(record, then))
 
     async def _remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
+        crossed = False
+
         def decide(state: State) -> TransactionRecord | None:
+            nonlocal crossed
             standing = state.transaction(record.link, record.name)
-            wanted = record if standing is None else standing.merged(record)
+            if standing is None:
+                return record
+            crossed = standing.crosses(record)
+            wanted = standing if crossed else standing.merged(record)
             return None if wanted == standing else wanted
 
         try:
@@ -42,7 +48,7 @@ class StateMemory:
             then(False)
             return
         self._follow()
-        then(True)
+        then(not crossed)
 
     def catch_up(self, then: Callable[[bool], None]) -> None:
         self._tasks.start(self._catch_up(then))

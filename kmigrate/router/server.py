@@ -253,7 +253,7 @@ class Router:
             _log.warning("the listeners keep their certificate: %s", error.what)
 
     async def _watch_routers(self) -> None:
-        """Receive the clients of every other router, and know where each of them receives this one's."""
+        """Receive the clients of every other router, know where each receives this one's, and which it still keeps."""
         stand_ins = self._core.stand_ins
         while True:
             registered = {each.bootstrap for each in self._state_log.state.routers()} - {self.bootstrap}
@@ -264,6 +264,7 @@ class Router:
             heard = self._state_log.alive(RouterPresence)
             if any(each.instance == self.instance for each in heard):  # who hears not even itself hears nobody
                 stand_ins.follow(self.bootstrap, heard)
+                self._core.farewell.heard = tuple(each for each in heard if each.instance != self.instance)
             await self._state_log.changed(1.0)
 
     async def _watch_transactions(self) -> None:
@@ -344,6 +345,7 @@ class Router:
             stand_ins=core.stand_ins.addresses,
             limits=core.limits.told(),
             waiting=core.held.waiting(core.table.held_groups | core.table.followed.keys(), monotonic()),
+            staying=tuple(core.farewell.staying) if core.table.finished else (),
         )
 
     async def _presence(self) -> None:

@@ -14,7 +14,7 @@ C  Under a fence a transaction may not begin where any topic of its transactiona
 D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
 E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
-   that has never seen one, the source.
+   that has never seen one, the source (`ending`).
 F  At the target a partition whose sequences go on from the source's enters with its first batch (`late`).
 G  What a transactional id couples is what the source has let it have: a topic or group that its record does not name is
    asked for first, then counted, so that a fence from now on waits for it, then written down, and only then told to
@@ -30,7 +30,7 @@ from typing import Any
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code, code_of, row
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.transactions import (
     ADD_OFFSETS,
@@ -45,6 +45,7 @@ from kmigrate.router.apis.transactions import (
     partitions_request,
 )
 from kmigrate.router.core import TARGET, Buffer, Core, Edge
+from kmigrate.router.ending import Ending
 from kmigrate.router.entrance import Entrance
 from kmigrate.router.errand import Errand
 from kmigrate.router.follow import FollowDesk
@@ -57,9 +58,6 @@ __all__ = ["TransactionDesk"]
 
 _ADD = entity(24, 3, "request")
 _OFFSETS = entity(25, 3, "request")
-_END = entity(26, 3, "request")
-_OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})
-"""At which a transaction is open no more. Who is not its holder hears other codes, and ends nothing."""
 
 
 def _sorted(known: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
@@ -77,6 +75,7 @@ class TransactionDesk:
         self._holders = Holders(core, self._talk)
         self._places = Whereabouts(core, self._holders)
         self._entrance = Entrance(core, edge)
+        self._ending = Ending(core, self._holders, self._places, self._to_target, self._go)
         self._held: list[Errand] = []
         self._gone = False
 
@@ -132,12 +131,12 @@ class TransactionDesk:
         elif key == ADD_OFFSETS:
             self._add_offsets(errand)
         else:
-            self._end(errand)
+            self._ending.take(errand)
 
     def _at_target_alone(self, errand: Errand) -> None:
         """Nothing is mirrored any more, or yet."""
         if errand.head.api_key == END_TXN:
-            self._end(errand)
+            self._ending.take(errand)
         elif errand.head.api_key == ADD_PARTITIONS:
             self._add_at_target(errand)
         else:
@@ -145,9 +144,12 @@ class TransactionDesk:
             self._pass(errand)
 
     def _pass(self, errand: Errand) -> None:
+        self._to_target(errand, errand.reply)
+
+    def _to_target(self, errand: Errand, told: Callable[[bytearray], None]) -> None:
         """To the target as it came."""
         if not self._gone:
-            self._edge.to_target([errand.frame], errand.head.correlation_id, errand.reply)
+            self._edge.to_target([errand.frame], errand.head.correlation_id, told)
 
     def _hold(self, errand: Errand) -> None:
         """Wait for a newer table, a moment; then the client is told to come again, which it does in silence."""
@@ -174,7 +176,7 @@ class TransactionDesk:
                 errand.producer_id, errand.epoch = int(told.producer_id), int(told.producer_epoch)
                 self._init_sources(errand, frame, links)
 
-        self._edge.to_target([errand.frame], errand.head.correlation_id, answered)
+        self._to_target(errand, answered)
 
     def _init_sources(self, errand: Errand, frame: bytearray, links: list[str]) -> None:
         if not links:
@@ -236,12 +238,12 @@ class TransactionDesk:
         self._entrance.add(errand)
 
     def _begin_at_target(self, errand: Errand) -> None:
-        """It counts as open there from now on, unless the answer refuses it: anybody may name an id."""
+        """It counts as open there: on this connection from now on, on others once the target has granted it."""
         entry, reply = self._places.begins_at_target(errand.name), errand.reply
-        entry.ask()
+        entry.ask(self._places)
 
         def answered(answer: Buffer) -> None:
-            if entry.answered(begun=errand.granted(answer)):
+            if entry.answered(self._places, begun=errand.granted(answer)):
                 self._places.never_began_at_target(errand.name, entry)
             reply(answer)
 
@@ -285,18 +287,18 @@ class TransactionDesk:
         wanted = partitions_of(errand.request)
         known = wanted.keys() & set(record.topics)
         entry = self._places.enter(link, errand.name, errand.epoch, known)
-        entry.ask()
+        entry.ask(self._places)
         message = partitions_request(_ADD, (errand.name, record.source_id, record.source_epoch), wanted)
 
         def told(answer: Any, code: int) -> None:
             if answer is None:
-                entry.answered(begun=True)  # nobody knows
+                entry.answered(self._places, begun=True)  # nobody knows
                 errand.fail(code)
                 return
             codes = {
                 key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
             }
-            if entry.answered(begun=not all(codes.values())):
+            if entry.answered(self._places, begun=not all(codes.values())):
                 self._core.ended(link, errand.name)
             if known == wanted.keys() or any(codes.values()):
                 errand.reply(partitions_answer(errand.head, errand.request, codes))
@@ -346,7 +348,7 @@ class TransactionDesk:
         if record is None:
             return
         entry = self._places.enter(link, errand.name, errand.epoch, ())
-        entry.ask()
+        entry.ask(self._places)
         message = _OFFSETS(
             transactional_id=errand.name,
             producer_id=record.source_id,
@@ -357,7 +359,7 @@ class TransactionDesk:
         def told(answer: Any, code: int) -> None:
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
-            if entry.answered(begun=answer is None or not code):
+            if entry.answered(self._places, begun=answer is None or not code):
                 self._core.ended(link, errand.name)
             route = self._core.table.followed.get(group)
             if code or group in record.groups:
@@ -374,7 +376,7 @@ class TransactionDesk:
         """To where the group is: its coordinator is not the transaction's, and knows nothing of its identities."""
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
-        late = route is None and self._core.begun.where(errand.name) is not None
+        late = route is None and self._core.begun.where(errand.name, self._places) is not None
         if late or (route is not None and self._frozen(errand, group, route)):
             # It began before the group's members joined anew: to be aborted, and done again from where the group is.
             errand.fail(Code.ILLEGAL_GENERATION)
@@ -414,88 +416,3 @@ class TransactionDesk:
             f"group {group}, which {why}: promote group and topics together"
         )
         errand.fail(Code.GROUP_AUTHORIZATION_FAILED)
-
-    # EndTxn (rule E)
-
-    def _end(self, errand: Errand) -> None:
-        at = self._places.open_at(errand.name)
-        if at is None and errand.name in self._places.refused and not errand.request.committed:
-            # A coordinator answers the abort of what never began with INVALID_TXN_STATE, the end of some clients.
-            self._places.refused.discard(errand.name)
-            errand.fail(0)
-            return
-        self._places.refused.discard(errand.name)
-        if at == TARGET:
-            self._end_at_target(errand)
-        elif at is not None:
-            record = self._holders.identity(errand, at, self._go)
-            if record is not None:
-                self._end_at_source(errand, record, errand.fail)
-        else:
-            self._end_again(errand)
-
-    def _end_at_target(self, errand: Errand) -> None:
-        if self._gone:
-            return
-
-        def told(frame: bytearray) -> None:
-            code = errand.code_in(frame)
-            if code in _OVER:
-                self._places.ended_at_target(errand.name)
-            if code != self._entrance.end_code(errand, code):
-                errand.fail(0)
-            else:
-                errand.reply(frame)
-
-        self._edge.to_target([errand.frame], errand.head.correlation_id, told)
-
-    def _end_at_source(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
-        link = record.link
-        entry = self._core.begun.entries.get((link, errand.name))
-        if entry is not None:
-            entry.ask()
-        message = _END(
-            transactional_id=errand.name,
-            producer_id=record.source_id,
-            producer_epoch=record.source_epoch,
-            committed=errand.request.committed,
-        )
-
-        def told(answer: Any, code: int) -> None:
-            if entry is not None:
-                entry.answered(begun=True)
-            if answer is not None:
-                code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
-                if not row(code).retriable:
-                    self._core.ended(link, errand.name)
-            then(code)
-
-        self._talk.ask(link, errand.name, errand.head.client_id, message, told)
-
-    def _end_again(self, errand: Errand) -> None:
-        """The answer to an EndTxn was lost: ask where the transaction was."""
-        records = self._holders.records(errand.name).values()
-        held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
-        if not held:
-            self._pass(errand)
-            return
-        record = held[0]
-        routes = self._core.table.topics
-        if any(topic in routes and routes[topic].serve is not Serve.LOCAL for topic in record.topics):
-
-            def at_source(code: int) -> None:
-                if code == Code.INVALID_TXN_STATE:
-                    self._end_at_target(errand)
-                else:
-                    errand.fail(code)
-
-            self._end_at_source(errand, record, at_source)
-            return
-
-        def at_target(frame: bytearray) -> None:
-            if errand.code_in(frame) == Code.INVALID_TXN_STATE:
-                self._end_at_source(errand, record, lambda code: errand.fail(self._entrance.end_code(errand, code)))
-            else:
-                errand.reply(frame)
-
-        self._edge.to_target([errand.frame], errand.head.correlation_id, at_target)

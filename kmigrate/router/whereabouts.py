@@ -30,7 +30,7 @@ Which they are is for the client to say, and a name has up to 32 KB; who is forg
 """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Whereabouts:
     """One client connection's knowledge; which transactions are open the whole router knows (`begun`)."""
 
@@ -85,12 +85,15 @@ class Whereabouts:
     def _forget(self, name: str) -> None:
         del self._heard[name]
         self.refused.discard(name)
-        self.core.at_target.forget(name)
+        self.core.at_target.forget(name, self)
 
     def open_at(self, name: str) -> str | None:
         """The link, or TARGET; None for nowhere."""
-        link = self.core.begun.where(name)
-        return link if link is not None else TARGET if name in self.core.at_target.open else None
+        link = self.core.begun.where(name, self)
+        if link is not None:
+            return link
+        entry = self.core.at_target.open.get(name)
+        return TARGET if entry is not None and entry.is_open(self) else None
 
     def learn(self, name: str, head: RequestHead, then: Callable[[int], None]) -> None:
         """Ask everywhere, for a request on this connection; `then` is told 0, or what to tell the client."""
@@ -128,7 +131,7 @@ class Whereabouts:
                 self._ask_target(name, head, then)
             return
         link = links.pop(0)
-        if self.core.begun.is_open(link, name) or not self.core.outside.tells_transactions(link):
+        if self.core.begun.is_open(link, name, self) or not self.core.outside.tells_transactions(link):
             self._ask_sources(name, head, links, then)
             return
 
@@ -188,4 +191,4 @@ class Whereabouts:
 
 def _unasked_since(entry: Entry | None, asked: int) -> bool:
     """Whether nothing was under way that the answer may be too old for."""
-    return entry is not None and (entry.asking, entry.asked) == (0, asked)
+    return entry is not None and not entry.asking and entry.asked == asked

@@ -224,11 +224,13 @@ class FakeMemory:
     reach: bool = True
 
     def remember(self, record: TransactionRecord, then: Callable[[bool], None]) -> None:
-        if self.reach:
-            key = (record.link, record.name)
-            self.records[key] = self.records[key].merged(record) if key in self.records else record
+        key = (record.link, record.name)
+        standing = self.records.get(key)
+        kept = self.reach and not (standing is not None and standing.crosses(record))
+        if kept:
+            self.records[key] = standing.merged(record) if standing is not None else record
             self.changed()
-        then(self.reach)
+        then(kept)
 
     def catch_up(self, then: Callable[[bool], None]) -> None:
         if self.reach:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import ClusterClient, ProducerState
 from kmigrate.errors import Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.model.settings import ClusterSettings
@@ -75,7 +75,7 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
 
 
 class _Target:
-    """A cluster whose leaders are away at first; its logs know producer 5."""
+    """A cluster whose leaders are away at first; its logs hold records of producer 5, and of 7 a marker alone."""
 
     def __init__(self, away: float) -> None:
         self._away = away
@@ -86,7 +86,8 @@ class _Target:
         self.asked += 1
         if self.asked <= self._away:
             raise Unreachable("leader-unknown", "nobody leads")
-        return {key: (0, (SimpleNamespace(producer_id=5),)) for key in keys}
+        states = (ProducerState(5, 0, 12, 1, -1), ProducerState(7, 0, -1, 1, -1))
+        return dict.fromkeys(keys, (0, states))
 
 
 def _told(target: _Target, *producer_ids: int) -> list[bool | None]:
@@ -129,6 +130,11 @@ def test_a_target_that_tells_at_last_has_told_all_who_wait() -> None:
     assert _told(target, 5, 6, 5) == [True, False, True]
     assert target.asked == 5, "who asks of the same producer asks together"
     assert _told(target, 5) == [True]
+
+
+def test_of_whom_a_log_holds_nothing_but_the_marker_of_an_abort_the_target_knows_nothing() -> None:
+    """The partition is not in its next transaction by that: its first batch there enters it, as where nothing is."""
+    assert _told(_Target(away=0), 7) == [False]
 
 
 @pytest.mark.parametrize("code", [29, 53])

@@ -10,6 +10,7 @@ import pytest
 
 from kmigrate.model.routes import Serve
 from kmigrate.router.apis.transactions import partitions_of
+from kmigrate.router.leaving import mark
 from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import FakeEdge, route
 from tests.unit.router.test_router_transactions import ADD, END, NAME, OFFSETS, Desk, T
@@ -236,6 +237,16 @@ def test_who_was_told_of_a_late_partition_stays_with_the_router_until_it_is_in()
     desk.hears()
     assert not farewell.stays(session)
     assert farewell.next(now=9.0) is session
+
+
+def test_whom_this_router_keeps_it_tells_the_others() -> None:
+    desk = promoted()
+    farewell, session = desk.stage.core.farewell, desk.stage.session
+    desk.add("t")
+    finish(desk)
+    assert farewell.staying == {mark(session)}
+    assert desk.end() == 0
+    assert farewell.staying == frozenset()
 
 
 @pytest.mark.parametrize("end", [Desk.end, Desk.init, lambda desk: desk.stage.session.closed()])

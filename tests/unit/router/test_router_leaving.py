@@ -13,7 +13,7 @@ from kmigrate.protocol.api import encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.core import Outcome
-from kmigrate.router.leaving import Farewell, grouped
+from kmigrate.router.leaving import Farewell, grouped, mark
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import FakeEdge, Stage, batch, route
@@ -125,6 +125,52 @@ def test_a_client_that_stays_is_shown_the_router_and_goes_on_writing() -> None:
     assert done is not None
     done(Outcome(_metadata_answer()))
     assert b"real" in asking.replies[-1]
+
+
+def _word(stage: Stage, *staying: Session, applied: int) -> None:
+    """What another process says, which the kernel may have given connections of the same client."""
+    marks = tuple(mark(each) for each in staying)
+    stage.core.farewell.heard = (RouterPresence("i", "b", applied, 500, staying=marks),)
+
+
+def _shown(session: Session, edge: FakeEdge) -> bytearray:
+    """What a client is shown that asks where the brokers are."""
+    _ask_metadata(session)
+    done = edge.sent[-1].done
+    assert done is not None
+    done(Outcome(_metadata_answer()))
+    return edge.replies[-1]
+
+
+def test_a_client_that_another_router_keeps_is_shown_the_router_and_has_no_turn() -> None:
+    """With `--workers` its coordinator's connection and its leaders' lead to different processes."""
+    stage = _stage()
+    stays, staying = _another(stage, host="elsewhere")
+    epoch = stage.core.table.epoch
+    _word(stage, stays, applied=epoch)
+    assert b"router" in _shown(stays, staying)
+    assert b"real" in _shown(stage.session, stage.edge)
+    assert stage.core.farewell.next(now=9.0) is stage.session
+    stage.session.leaving = True
+    assert stage.core.farewell.next(now=9.0) is None
+    _word(stage, applied=epoch + 1)
+    assert b"real" in _shown(stays, staying)
+    assert stage.core.farewell.next(now=9.0) is stays
+
+
+def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_finish() -> None:
+    """Until then it may tell clients what is so only through it."""
+    stage = _stage(finished=False)
+    _word(stage, applied=stage.core.table.epoch)
+    _finish(stage)
+    assert b"router" in _shown(stage.session, stage.edge)
+    assert stage.core.farewell.next(now=9.0) is None
+    _word(stage, applied=stage.core.table.epoch)
+    _finish(stage)
+    assert b"real" in _shown(stage.session, stage.edge), "what else is written is nothing to wait for"
+    _finish(stage, finished=False)
+    _finish(stage)
+    assert b"router" in _shown(stage.session, stage.edge), "it may have heard of the undo only"
 
 
 def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:

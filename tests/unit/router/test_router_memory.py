@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from kmigrate.errors import Unreachable
 from kmigrate.model.records import TransactionRecord
 from kmigrate.net.tasks import TaskOwner
@@ -46,6 +48,15 @@ def test_what_two_routers_say_is_merged_and_followed_before_the_answer() -> None
     before = len(log.history)
     assert scene(log, OURS) == ["followed", True]
     assert len(log.history) == before, "what stands is not written again"
+
+
+@pytest.mark.parametrize("producer_id", [50, 60])
+def test_identities_that_cross_are_not_written_and_what_stands_is_followed(producer_id: int) -> None:
+    """The holder that stands may have begun at the source what the one that comes would go on with."""
+    standing = TransactionRecord("l", "till", 50, 1, 9, 2, ("b",))
+    log = MemoryLog(standing)
+    assert scene(log, TransactionRecord("l", "till", producer_id, 2, 9, 1)) == ["followed", False]
+    assert log.state.transaction("l", "till") == standing
 
 
 def test_a_state_log_that_is_away_is_told() -> None:

@@ -50,7 +50,7 @@ class Desk:
         """Producer id and epoch of the id's newest holder, by where."""
         self.lost: set[tuple[str, int]] = set()
         self.target_knows: bool | None = True
-        """Whether the target's logs hold something of the producer; None while they do not tell."""
+        """Whether the target's logs hold records of the producer; None while they do not tell."""
         self.passed: list[tuple[str, int, Any]] = []
         self._correlation = 0
 
@@ -447,10 +447,69 @@ def test_requests_that_come_together_have_their_holder_made_known_once() -> None
     assert desk.asked(INIT, ADD) == [("source", INIT), *[("source", ADD)] * 4]
 
 
-def test_identities_that_two_routers_tell_in_any_order_end_as_the_newest_of_both_clusters() -> None:
-    one, other = TransactionRecord("l", NAME, 50, 1, 9, 2, ("a",)), TransactionRecord("l", NAME, 50, 2, 9, 1, ("b",))
-    assert one.merged(other) == other.merged(one) == TransactionRecord("l", NAME, 50, 2, 9, 2, ("a", "b"))
+def test_identities_that_two_routers_tell_end_as_the_newest_of_both_clusters() -> None:
+    one, other = TransactionRecord("l", NAME, 50, 2, 9, 1, ("a",)), TransactionRecord("l", NAME, 50, 1, 9, 2, ("b",))
+    assert one.merged(other) == TransactionRecord("l", NAME, 50, 2, 9, 2, ("a", "b"))
+    assert other.crosses(one) and not one.crosses(other), "the other's may have begun at the source"
     assert one.merged(TransactionRecord("l", NAME, 60, 0, 9, 3)) == TransactionRecord("l", NAME, 60, 0, 9, 3, ("a",))
+
+
+NEXT = (T[0], T[1] + 1)
+"""The holder after that of the record, at the target."""
+
+
+def _meanwhile(desk: Desk, where: str, key: int, happens: Callable[[], object]) -> None:
+    """Let something happen over another connection while one question to a cluster is under way."""
+    told, waits = desk._told, [True]
+
+    def late(at: str, asked: int, *request: Any) -> Any:
+        if (at, asked) == (where, key) and waits:
+            waits.clear()
+            session, desk.stage.session = desk.stage.session, Session(desk.stage.core, desk.stage.edge)
+            happens()
+            desk.stage.session = session
+        return told(at, asked, *request)
+
+    desk._told = late  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_holder_that_is_made_known_while_a_newer_one_gets_the_id_takes_nothing_from_it(first: bool) -> None:
+    """Whichever of them the source was asked by first: its newest identity belongs to the target's newest."""
+    desk = forwarded(known=False, tells=True)
+    older, newer = ((S[0], S[1] + 1), (S[0], S[1] + 2)) if first else ((S[0], S[1] + 2), (S[0], S[1] + 1))
+
+    def newer_one() -> None:
+        desk.holders |= {"target": NEXT, "source": newer}
+        assert desk.init() == 0
+        assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
+        desk.holders["source"] = older
+
+    _meanwhile(desk, "source", INIT, newer_one)
+    assert desk.add("t") == {"t": 90}
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *NEXT, S[0], S[1] + 2, ("t",))
+    assert in_flight(desk) == (1 if first else 0), "what the source has ended is open no more, and nothing else"
+    assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
+
+
+def test_a_newer_holder_does_not_go_on_with_what_an_older_one_has_begun_at_the_source() -> None:
+    """The source was asked by the newer one first, and has given its last identity to the older one."""
+    desk = forwarded()
+
+    def older_one() -> None:
+        desk.holders |= {"target": NEXT, "source": (S[0], S[1] + 2)}
+        assert desk.init() == 0
+        assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
+        desk.holders |= {"target": (T[0], T[1] + 2), "source": (S[0], S[1] + 1)}
+
+    desk.holders["target"] = (T[0], T[1] + 2)
+    _meanwhile(desk, "source", INIT, older_one)
+    assert desk.init() == 14, "clients ask for the id again"
+    assert desk.stage.memory.records[("l", NAME)] == TransactionRecord("l", NAME, *NEXT, S[0], S[1] + 2, ("t",))
+    desk.holders |= {"target": (T[0], T[1] + 3), "source": (S[0], S[1] + 3)}
+    assert desk.init() == 0
+    assert in_flight(desk) == 0
+    assert desk.add("t", epoch=NEXT[1]) == {"t": 90}
 
 
 # one cluster at a time
@@ -486,15 +545,15 @@ def test_of_two_requests_that_would_begin_a_transaction_one_may_be_refused() -> 
     """librdkafka asks for several partitions at once, and the source refuses while the last transaction still ends."""
     core = forwarded().stage.core
     entry = core.begun.enter("l", NAME, T[1], {"topic/l/t"})
-    entry.ask()
-    entry.ask()
-    assert not entry.answered(begun=False)
-    assert not entry.answered(begun=True)
+    entry.ask(who := object())
+    entry.ask(who)
+    assert not entry.answered(who, begun=False)
+    assert not entry.answered(who, begun=True)
     other = core.begun.enter("l", "other", T[1], {"topic/l/t"})
-    other.ask()
-    other.ask()
-    assert not other.answered(begun=False)
-    assert other.answered(begun=False)
+    other.ask(who)
+    other.ask(who)
+    assert not other.answered(who, begun=False)
+    assert other.answered(who, begun=False)
 
 
 def test_offsets_of_a_group_that_follows_are_at_the_source_in_the_sources_name() -> None:
@@ -603,7 +662,7 @@ def test_what_is_asked_while_the_target_answers_is_not_taken_for_ended() -> None
     assert desk.add("free") == {"free": 0}
     _another(desk)
     entry = desk.stage.core.at_target.open[NAME]
-    entry.ask()
+    entry.ask(object())
     assert desk.add("t") == {"t": 29}
 
 
@@ -621,10 +680,67 @@ def test_what_the_target_refuses_to_a_stranger_is_no_transaction_of_the_holder(c
 def test_a_stranger_that_is_refused_leaves_open_what_the_holder_has_begun_meanwhile() -> None:
     desk = forwarded(tells=True)
     entry = desk.stage.core.at_target.open.setdefault(NAME, Entry())
-    entry.ask()
+    entry.ask(stranger := object())
     assert desk.add("free") == {"free": 0}
-    assert not entry.answered(begun=False)
+    assert not entry.answered(stranger, begun=False)
     assert desk.add("t") == {"t": 29}
+
+
+@pytest.mark.parametrize(("where", "asked", "elsewhere"), [("target", "free", "t"), ("source", "t", "free")])
+def test_what_a_stranger_asks_for_is_not_open_to_the_holder_before_its_cluster_has_judged_it(
+    where: str, asked: str, elsewhere: str
+) -> None:
+    """Any client that names the id would have the holder's next request refused, as often as it asks."""
+    desk = forwarded(tells=True)
+    holder, told, waits = _another(desk), desk._told, [True]
+
+    def late(at: str, key: int, *request: Any) -> Any:
+        if key == ADD and waits:
+            waits.clear()
+            stranger, desk.stage.session = desk.stage.session, holder
+            assert desk.add(elsewhere) == {elsewhere: 0}
+            assert desk.end() == 0
+            assert {at for at, _ in desk.asked(END)} == {"source" if where == "target" else "target"}
+            desk.stage.session, desk.codes[where, ADD] = stranger, 53
+        return told(at, key, *request)
+
+    desk._told = late  # type: ignore[method-assign, assignment]
+    assert desk.add(asked) == {asked: 53}
+    assert (desk.stage.core.begun.entries, desk.stage.core.at_target.open) == ({}, {})
+
+
+def test_what_a_client_asks_for_is_open_to_itself_before_the_target_has_answered() -> None:
+    """Librdkafka asks for several partitions at once, and one transaction meets one cluster."""
+    desk = forwarded(tells=True)
+    assert desk.end(committed=False) == 0
+    told, waits = desk._told, [True]
+
+    def late(at: str, key: int, *request: Any) -> Any:
+        if key == ADD and waits:
+            waits.clear()
+            assert desk.add("t") is None, "answers come in the order of the requests"
+        return told(at, key, *request)
+
+    desk._told = late  # type: ignore[method-assign, assignment]
+    assert desk.add("free") == {"t": 29}
+    assert desk.asked(ADD) == [("target", ADD)]
+
+
+def test_what_a_client_had_asked_the_target_for_when_its_connection_was_lost_is_open_to_nobody() -> None:
+    """Who comes after it asks the target, which knows."""
+    desk = forwarded(tells=True)
+    stays, goes = _another(desk), desk.stage.session
+    assert desk.add("free") == {"free": 0}
+    assert desk.end() == 0
+    desk.hears = lambda: None  # type: ignore[method-assign]
+    assert desk.add("free") is None
+    assert desk.stage.core.at_target.open.keys() == {NAME}
+    desk.stage.session = stays
+    del desk.hears
+    desk.stage.edge.sent.clear()
+    assert desk.end(committed=False) == 0
+    goes.closed()
+    assert desk.stage.core.at_target.open == {}
 
 
 @pytest.mark.parametrize("code", [90, 47, 49, 53])
@@ -877,7 +993,7 @@ def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None
     fenced(desk)
     asked_about(desk, meanwhile=lambda: desk.add("t"))
     assert in_flight(desk) == 1
-    desk.stage.core.begun.entries[("l", NAME)].ask()
+    desk.stage.core.begun.entries[("l", NAME)].ask(object())
     assert asked_about(desk) == [], "an answer is due"
 
 
