@@ -6,7 +6,7 @@ import os
 
 from kmigrate.config.door import door_of
 from kmigrate.config.settings import Settings
-from kmigrate.mirror.settings import HoleFiller, MirrorSettings
+from kmigrate.mirror.settings import DefaultsFrom, HoleFiller, MirrorSettings
 from kmigrate.router.settings import RouterSettings
 
 __all__ = ["mirror_settings", "router_settings"]
@@ -46,4 +46,5 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         sync_acls=section.sync_acls,
         acl_exclude=section.acl_exclude,
         config_exclude=section.config_exclude,
+        use_defaults_from=DefaultsFrom(section.use_defaults_from),
     )

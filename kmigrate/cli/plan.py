@@ -14,6 +14,7 @@ from kmigrate.cli.call import Call, command
 from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.options import Link, Topics
 from kmigrate.cli.output import Answer
+from kmigrate.cli.source_defaults import default_findings
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import table
@@ -89,19 +90,26 @@ async def plan(
         configs = await source_admin.topic_configs([name for name in names if name in known])
         readers = await verbs.unmirrored_readers(estate, source, source_admin)
         access = await verbs.access_findings(estate, record, names)
+        settings = mirror_settings(call.settings)
+        defaults = await default_findings(estate, record, [name for name in names if name in known], settings)
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
         for name in dict.fromkeys(names):
             policy = configs[name]["cleanup.policy"].value if name in configs else ""
-            asked = _Asked(start, offsets, rate, "compact" in policy, stretches, mirror_settings(call.settings))
+            asked = _Asked(start, offsets, rate, "compact" in policy, stretches, settings)
             notes = _notes({key: value.value for key, value in configs.get(name, {}).items()})
             if name in readers:
                 groups = ", ".join(readers[name])
                 notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
             rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked, notes))
-        json = {"link": record.name, "topics": [asdict(row) for row in rows], "acls": [found.what for found in access]}
-        return Answer(json, Group(_view(rows), findings_view(access)))
+        json = {
+            "link": record.name,
+            "topics": [asdict(row) for row in rows],
+            "acls": [found.what for found in access],
+            "source_defaults": [found.what for found in defaults],
+        }
+        return Answer(json, Group(_view(rows), findings_view([*access, *defaults])))
 
 
 def _notes(configs: dict[str, str]) -> list[str]:

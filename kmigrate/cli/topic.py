@@ -12,11 +12,13 @@ from kmigrate.cli.amounts import byte_rate, offset_range
 from kmigrate.cli.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.checks import MASTER
+from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import DeliveryTimeout, delivery_seconds, plan_answer
 from kmigrate.cli.options import Exclude, Link, NoWait, PlanOnly, Regex, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.patterns import check_names, patterns_answer
+from kmigrate.cli.source_defaults import default_findings
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.snapshots import topic_detail
@@ -93,10 +95,11 @@ async def mirror(
         if plan:
             record = verbs.resolve_link(estate.log.state, name)
             access = await verbs.access_findings(estate, record, topics)
+            defaults = await default_findings(estate, record, topics, mirror_settings(call.settings))
             known = [r.topic for r in _records(estate, name, topics) if r is not None]
             engined = await _engine(estate, name, known, engine, plan=True)
             changes = (*made.changes, *engined)
-            made = dataclasses.replace(made, changes=changes, findings=(*made.findings, *access))
+            made = dataclasses.replace(made, changes=changes, findings=(*made.findings, *access, *defaults))
             if options.engine == "daemon":
                 return plan_answer(made)
             bulk = await look_at_bulk(estate, record, topics, options, start=start, offsets=offsets)

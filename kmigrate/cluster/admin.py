@@ -268,17 +268,17 @@ class Admin:
         )
 
     async def broker_config(self, node: int, key: str) -> ConfigValue | None:
-        """One config of a broker; `own` says that it is a dynamic cluster-wide default."""
+        return (await self.broker_configs(node)).get(key)
+
+    async def broker_configs(self, node: int) -> dict[str, ConfigValue]:
+        """All configs of a broker; `own` says that one is a dynamic cluster-wide default."""
         resource = ConfigResource(ResourceType.BROKER, str(node))
         entries = await self._one(
             lambda: self.client.describe_configs([resource], request_timeout=self._timeout),
             f"describe the configs of broker {node}",
         )
-        entry = entries.get(key)
-        if entry is None:
-            return None
-        dynamic = ConfigSource(entry.source) == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-        return ConfigValue(entry.value or "", dynamic)
+        dynamic = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return {key: ConfigValue(e.value or "", ConfigSource(e.source) == dynamic) for key, e in entries.items()}
 
     # access rules (they are read by `kmigrate.cluster.acls`)
 

@@ -120,6 +120,11 @@ class MirrorSection:
     config_exclude: tuple[str, ...] = _key(
         (), "a list of regular expressions: topic configs that are not replicated", regex=True
     )
+    use_defaults_from: str = _key(
+        "source",
+        "whose defaults a promoted topic has where nothing is set on it: source or target",
+        choices=("source", "target"),
+    )
     presence_interval_ms: int = _key(500, "how often a mirror tells its progress, ms", low=50, high=10_000)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["OLD_MS", "HoleFiller", "MirrorSettings"]
+__all__ = ["OLD_MS", "DefaultsFrom", "HoleFiller", "MirrorSettings"]
 
 OLD_MS = 20 * 86_400_000
 """Records older than this may outlive the broker's producer state even where its expiration is raised to the
@@ -19,6 +19,13 @@ class HoleFiller(StrEnum):
     """Control markers by WriteTxnMarkers; needs CLUSTER_ACTION. A refusal falls back to transactions."""
     TRANSACTIONS = "transactions"
     """Empty transactions, one offset each, 1 to 6 ms."""
+
+
+class DefaultsFrom(StrEnum):
+    """Whose defaults a mirrored topic has from its promote on, where nothing is set on the topic itself."""
+
+    SOURCE = "source"
+    TARGET = "target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +64,4 @@ class MirrorSettings:
     """Expressions of principals whose rules are not carried (MM-74)."""
     config_exclude: tuple[str, ...] = ()
     """Expressions of topic configs that are not replicated (MM-70)."""
+    use_defaults_from: DefaultsFrom = DefaultsFrom.SOURCE

@@ -9,9 +9,9 @@ from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
-from kmigrate.mirror.configs import Configs, changes, default_times, own_configs, target_configs
+from kmigrate.mirror.configs import Configs, broker_defaults, carried_configs, changes, own_configs, target_configs
 from kmigrate.mirror.outlook import why_mapped
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.model.records import Seal, TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
@@ -84,8 +84,8 @@ class TopicMaker:
             self._refuse_data(record, ends)
             configs = self._relaxed(kept, replicas, standing, kept)  # who has data keeps its own configs
         else:
-            times = await default_times(self._target, self._target_admin)
-            configs = self.configs(told, times, replicas, standing, kept, record.seal)
+            defaults = await broker_defaults(self._target, self._target_admin)
+            configs = self.configs(told, defaults, replicas, standing, kept, record.seal)
         mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
             await ensure_map_topic(self._target, self._target_admin)
@@ -107,7 +107,7 @@ class TopicMaker:
     def configs(
         self,
         source: Mapping[str, ConfigValue],
-        times: str,
+        defaults: Mapping[str, str],
         replicas: int,
         target: Mapping[str, ConfigValue],
         standing: Mapping[str, str],
@@ -115,9 +115,12 @@ class TopicMaker:
     ) -> Configs:
         """What the target topic gets from the source topic's configs.
 
-        `times` are the target's `default_times`, `standing` is as in `target_configs`.
+        `defaults` are the target's `broker_defaults`, `standing` is as in `target_configs`.
         """
-        return self._relaxed(own_configs(source, times, seal), replicas, target, standing)
+        own = own_configs(source, seal, standing)
+        if self._settings.use_defaults_from is DefaultsFrom.SOURCE:
+            own |= carried_configs(source, defaults)
+        return self._relaxed(own, replicas, target, standing)
 
     def _relaxed(
         self, own: Mapping[str, str], replicas: int, target: Mapping[str, ConfigValue], standing: Mapping[str, str]

@@ -21,7 +21,7 @@ from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.access import Access, Kept
 from kmigrate.mirror.align import Aligner
-from kmigrate.mirror.configs import default_times
+from kmigrate.mirror.configs import broker_defaults
 from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import TopicMaker, is_compacted
@@ -57,8 +57,8 @@ class _Seen:
     target: TopicInfo | None
     source_configs: Mapping[str, ConfigValue] | KmigrateError
     target_configs: Mapping[str, ConfigValue] | KmigrateError
-    target_times: str | KmigrateError
-    """Whose times the target's records carry where a topic does not say: one answer for all topics of a look."""
+    target_defaults: Mapping[str, str] | KmigrateError
+    """What the target's brokers give a topic that does not say: one answer for all topics of a look."""
 
 
 class Upkeep:
@@ -202,12 +202,12 @@ class Upkeep:
         both = [topic for topic in topics if topic in source and topic in target]
         ours = await self._source_admin.topic_configs_told(both)
         theirs = await self._target_admin.topic_configs_told(both)
-        times: str | KmigrateError
+        defaults: Mapping[str, str] | KmigrateError
         try:
-            times = await default_times(self._target, self._target_admin)
+            defaults = await broker_defaults(self._target, self._target_admin)
         except KmigrateError as error:
-            times = error
-        return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), times) for t in topics}
+            defaults = error
+        return {t: _Seen(source.get(t), target.get(t), ours.get(t, {}), theirs.get(t, {}), defaults) for t in topics}
 
     async def _pick_up(self, link: LinkRecord) -> list[str]:
         """What cannot be picked up, or why new names cannot be read: rule D for those that are mirrored already."""
@@ -343,14 +343,14 @@ class Upkeep:
     async def _follow_configs(self, record: TopicRecord, seen: _Seen, replicas: int) -> TopicRecord:
         if any(record.target_starts.values()):
             return record  # it held data before it was mirrored: its configs are its own
-        ours, theirs = seen.source_configs, seen.target_configs
+        ours, theirs, defaults = seen.source_configs, seen.target_configs, seen.target_defaults
         if isinstance(ours, KmigrateError):
             raise ours
         if isinstance(theirs, KmigrateError):
             raise theirs
-        if isinstance(seen.target_times, KmigrateError):
-            raise seen.target_times
-        configs = self._maker.configs(ours, seen.target_times, replicas, theirs, record.restore_configs, record.seal)
+        if isinstance(defaults, KmigrateError):
+            raise defaults
+        configs = self._maker.configs(ours, defaults, replicas, theirs, record.restore_configs, record.seal)
         changed = replace(record, restore_configs=configs.restore, drop_configs=configs.drop)
         record = await self._write(record, replace(changed, compacted=is_compacted(ours)))
         await self._target_admin.alter_topic_configs(record.topic, *self._maker.changes(configs, theirs))

@@ -37,6 +37,6 @@ GRANTS: tuple[Grant, ...] = (
     Grant("target", "GROUP", "READ", "give a promoted group its offsets"),
     Grant("target", "CLUSTER", "DESCRIBE", "compare the access rules", "kafka-cluster"),
     Grant("target", "CLUSTER", "ALTER", "carry access rules over; control markers (W5)", "kafka-cluster"),
-    Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long brokers remember producers", "kafka-cluster"),
+    Grant("target", "CLUSTER", "DESCRIBE_CONFIGS", "how long producers are remembered; defaults", "kafka-cluster"),
     Grant("target", "CLUSTER", "ALTER_CONFIGS", "make them remember long enough, and put it back", "kafka-cluster"),
 )

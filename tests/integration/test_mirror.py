@@ -47,7 +47,10 @@ def test_a_topic_is_copied_with_identical_offsets_while_it_is_written(
             await world.until(topic, lambda told: all(p.position == p.source_end for p in told.values()), "no lag")
             record = world.log.state.topic(world.link, topic)
             assert record is not None
-            assert record.restore_configs == {"retention.ms": "86400000"}
+            assert record.restore_configs == {
+                "retention.ms": "86400000",
+                "message.timestamp.after.max.ms": str(2**63 - 1),  # no topic of the source has a limit, as it is 3.9
+            }
             assert "cleanup.policy" in record.drop_configs
             assert_identical(world, topic, at_least=26_000)
 

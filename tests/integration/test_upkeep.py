@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
@@ -45,6 +46,8 @@ Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
 OwnCluster = Callable[..., KafkaCluster]
 
+NO_LIMIT = str((1 << 63) - 1)
+"""On times to come, which the source is too old to have for all topics, and the target is not."""
 QUICK = MirrorSettings(lease_s=1.5, presence_ms=200, upkeep_s=0.5)
 
 
@@ -74,6 +77,16 @@ def set_configs(bootstrap: str, topic: str, put: dict[str, str], remove: tuple[s
     admin = admin_of(bootstrap)
     (future,) = admin.incremental_alter_configs([resource]).values()
     future.result(20)
+
+
+def set_broker_default(cluster: KafkaCluster, key: str, value: str) -> None:
+    """A dynamic config of all brokers, which librdkafka cannot set."""
+
+    async def setting() -> int:
+        async with ClusterClient(settings_of("any", cluster.bootstrap)) as client:
+            return await client.set_broker_default(key, value)
+
+    assert asyncio.run(setting()) == 0
 
 
 async def comes(true: Callable[[], bool], what: str, seconds: float = 20) -> None:
@@ -153,7 +166,11 @@ def test_configs_follow_the_source_and_are_relaxed_until_promote(
             await comes(lambda: own_configs(target.bootstrap, topic) == expected, "the source's configs")
             record = world.log.state.topic(world.link, topic)
             assert record is not None
-            assert record.restore_configs == {"max.message.bytes": "2000000", "retention.ms": "1800000"}
+            assert record.restore_configs == {
+                "max.message.bytes": "2000000",
+                "message.timestamp.after.max.ms": NO_LIMIT,
+                "retention.ms": "1800000",
+            }
             assert "cleanup.policy" in record.drop_configs
 
             set_configs(source.bootstrap, topic, {"cleanup.policy": "compact"}, ("retention.ms",))
@@ -326,10 +343,16 @@ def rules_of(cluster: KafkaCluster) -> set[Rule]:
     }
 
 
-def test_readers_get_their_rules_at_once_and_writers_at_the_promote(own_cluster: OwnCluster, tmp_path: Path) -> None:
+def test_readers_get_their_rules_at_once_and_writers_theirs_with_the_topics_configs_at_the_promote(
+    own_cluster: OwnCluster, tmp_path: Path
+) -> None:
     source, target = own_cluster("3.9.1", config=SECURED), own_cluster(config=SECURED)
     migration = Migration(source, target, tmp_path / "run", "[mirror]\nupkeep_interval_s = 0.5\n")
     migration.make_topic("orders-1", 1)
+    own = {"retention.ms": "7200000", "max.message.bytes": "2000000", "message.timestamp.after.max.ms": "86400000"}
+    set_configs(source.bootstrap, "orders-1", own)
+    set_broker_default(source, "log.retention.bytes", "1000000000")
+    set_broker_default(source, "log.cleaner.delete.retention.ms", "3600000")
     produce(source.bootstrap, "orders-1", 100)
     commit(source.bootstrap, "readers", "orders-1")
     reader, late = rule("reader", "READ", "orders-1"), rule("late", "READ", "orders-1")
@@ -365,6 +388,11 @@ def test_readers_get_their_rules_at_once_and_writers_at_the_promote(own_cluster:
         ]
         assert looked["changes"] == wanted
         assert any("6 ACLs while it is mirrored, 5 from its promote on" in f["what"] for f in looked["findings"])
+        (carried,) = [f["what"] for f in looked["findings"] if f["ref"] == "source-defaults"]
+        assert carried == (
+            "topic orders-1 keeps what the source's brokers give it: delete.retention.ms=3600000 "
+            "(the target's: 86400000), retention.bytes=1000000000 (the target's: -1)"
+        )
         assert migration.does("topic", "mirror", "orders-.*", "--regex")["topics"][0]["topic"] == "orders-1"
         migration.does("group", "mirror", "readers")
         wait_until(lambda: rules_of(target) == now, 20, "the readers' rules")
@@ -378,6 +406,7 @@ def test_readers_get_their_rules_at_once_and_writers_at_the_promote(own_cluster:
 
         migration.does("group", "promote", "readers", "--yes")
         delete_rule(source, late)  # within the interval: the promote looks once more
+        set_broker_default(source, "log.retention.bytes", "2000000000")
         migration.does("promote", "orders-1", "--yes")
         assert rules_of(target) == {
             by_hand,
@@ -387,7 +416,11 @@ def test_readers_get_their_rules_at_once_and_writers_at_the_promote(own_cluster:
             ("DENY", "bad", "WRITE", "topic:orders-1"),
             ("ALLOW", "reader", "READ", "group:readers"),
         }
-        assert "retention.ms" not in own_configs(target.bootstrap, "orders-1")
+        assert own_configs(target.bootstrap, "orders-1") == {
+            **own,
+            "delete.retention.ms": "3600000",
+            "retention.bytes": "2000000000",
+        }
         assert migration.does("topic", "patterns")["patterns"] == [{"include": "orders-.*", "exclude": []}]
         migration.does("topic", "patterns", "--forget", "orders-.*")
         assert migration.does("topic", "patterns")["patterns"] == []

@@ -26,6 +26,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import reading_groups
 from kmigrate.workflow.stragglers import direct_writers
+from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.loops import loop_findings
@@ -64,7 +65,11 @@ async def mirror_topics(
         guards = _topic_guards(link, topic, estate.log.state.topic_owner(topic), seen.get(topic))
         if not guards and topic in standing:
             guards = await _target_guards(estate.target, seen[topic], standing[topic], offsets)
-        found += guards + _format_guards(topic, configs.get(topic, {}).get("message.format.version"))
+        told = configs.get(topic, {})
+        found += guards + _format_guards(topic, told.get("message.format.version"))
+        if topic in seen:
+            brokers, in_sync = len(estate.target.metadata.brokers), told.get("min.insync.replicas")
+            found += durability_findings(seen[topic], standing.get(topic), brokers, in_sync)
     found += await loop_findings(source, estate.target, new)
     changes = [f"mirror {topic} from {start}, {_MODES[offsets]}" for topic in new]
     made = Plan.of("topic mirror", changes, found)

@@ -120,6 +120,7 @@ def test_secrets_come_from_a_variable_or_a_file_and_are_never_shown(write: Write
         (TWO + '[mirror]\nhole_filler = "hope"', "bad-config-value", "found 'hope'", "markers, transactions"),
         (TWO + "[mirror]\nsync_acls = 1", "bad-config-value", "found 1", "true or false"),
         (TWO + '[mirror]\nconfig_exclude = "x"', "bad-config-value", "found 'x'", "a list of regular expressions"),
+        (TWO + '[mirror]\nuse_defaults_from = "both"', "bad-config-value", "found 'both'", "source, target"),
         (TWO + '[mirror]\nconfig_exclude = ["("]', "bad-config-value", "'(' is no regular expression", "a list"),
         (TWO + '[mirror]\nacl_exclude = ["(a+)+"]', "bad-config-value", "'(a+)+' may take for ever", "a list"),
         ("[clusters.a]", "bad-config-value", "missing", "host:port"),

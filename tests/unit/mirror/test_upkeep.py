@@ -16,8 +16,8 @@ from kmigrate.cluster.layout import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.mirror import access
 from kmigrate.mirror.access import difference
-from kmigrate.mirror.configs import changes, own_configs, target_configs
-from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.configs import carried_configs, changes, own_configs, target_configs
+from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep, _OvertakenError, _Seen, round_s
 from kmigrate.model.acls import Acl
@@ -26,6 +26,7 @@ from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord, Upkept
 from tests.fakes.state_log import MemoryLog
 
+QUIET = MirrorSettings()
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 ADOPTED = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 7, partitions=1, starts={0: 0}, target_starts={0: 5})
 """It held data before it was mirrored, so its configs are its own."""
@@ -86,11 +87,20 @@ def test_very_many_topics_are_looked_at_less_often() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seal", "own"),
-    [(None, {}), (Seal("", {"i": "r"}), {}), (Seal("2000000", {"i": "r"}), {"max.message.bytes": "2000000"})],
+    ("seal", "kept", "own"),
+    [
+        (None, {}, {}),
+        (Seal("", {"i": "r"}), {}, {}),
+        (Seal("", {"i": "r"}), {"max.message.bytes": "9000000"}, {"max.message.bytes": "9000000"}),
+        (Seal("2000000", {"i": "r"}), {"max.message.bytes": "9000000"}, {"max.message.bytes": "2000000"}),
+    ],
+    ids=["no-longer-known", "had-none", "had-the-brokers", "had-its-own"],
 )
-def test_the_seal_of_a_promote_is_never_taken_for_the_topics_own_limit(seal: Seal | None, own: dict[str, str]) -> None:
-    assert own_configs({"max.message.bytes": ConfigValue("1", own=True)}, "CreateTime", seal) == own
+def test_the_seal_of_a_promote_is_never_taken_for_the_topics_own_limit(
+    seal: Seal | None, kept: dict[str, str], own: dict[str, str]
+) -> None:
+    told = {"max.message.bytes": ConfigValue("1", own=True)}
+    assert {**own_configs(told, seal, kept), **carried_configs(told, {"max.message.bytes": "1048588"})} == own
 
 
 class Cluster:
@@ -115,8 +125,8 @@ class Admin:
     async def topic_configs_told(self, topics: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         return {topic: {} for topic in topics}
 
-    async def broker_config(self, broker: int, key: str) -> None:
-        return None
+    async def broker_configs(self, broker: int) -> dict[str, ConfigValue]:
+        return {}
 
     async def create_acls(self, acls: Sequence[Acl]) -> None:
         for acl in acls:
@@ -130,10 +140,12 @@ class Admin:
         self.put.append(put)
 
 
-def upkeep(log: MemoryLog, admin: Admin, source: Cluster, *, held: bool = True) -> Upkeep:
+def upkeep(
+    log: MemoryLog, admin: Admin, source: Cluster, *, held: bool = True, settings: MirrorSettings = QUIET
+) -> Upkeep:
     absent = cast("Any", None)
-    maker = TopicMaker(absent, absent, absent, absent, MirrorSettings())
-    parts: list[Any] = ["l", source, Cluster(), admin, admin, log, maker, absent, MirrorSettings()]
+    maker = TopicMaker(absent, absent, absent, absent, settings)
+    parts: list[Any] = ["l", source, Cluster(), admin, admin, log, maker, absent, settings]
     return Upkeep(*parts, may_act=lambda: held, added=dict, on_word=lambda: None)
 
 
@@ -172,9 +184,30 @@ def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
     looked_at = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, restore_configs={"retention.ms": "7"})
     admin = Admin()
     kept = upkeep(MemoryLog(LINK, replace(looked_at, phase=phase)), admin, Cluster(), held=held)
+    seen = _Seen(None, None, source, target, {"cleanup.policy": "delete"})
     with suppress(_OvertakenError):
-        asyncio.run(kept._follow_configs(looked_at, _Seen(None, None, source, target, "CreateTime"), 1))
+        asyncio.run(kept._follow_configs(looked_at, seen, 1))
     assert admin.put == put
+
+
+def test_a_default_that_changes_on_the_sources_brokers_is_followed() -> None:
+    """Set on the target at once where it is not relaxed, else kept for the promote; a person may want neither."""
+    source = {key: ConfigValue("7", own=False) for key in ("retention.ms", "delete.retention.ms")}
+    source["cleanup.policy"] = ConfigValue("delete", own=False)
+    relaxed = {"retention.ms": ConfigValue("-1", own=True), "delete.retention.ms": ConfigValue("5", own=False)}
+    record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, drop_configs=("retention.ms",))
+    seen = _Seen(None, None, source, relaxed, {"cleanup.policy": "delete", "retention.ms": "5"})
+
+    def looked_after(settings: MirrorSettings) -> tuple[dict[str, str], list[dict[str, str]]]:
+        admin, log = Admin(), MemoryLog(LINK, record)
+        asyncio.run(upkeep(log, admin, Cluster(), settings=settings)._follow_configs(record, seen, 1))
+        kept = log.state.topic("l", "t")
+        assert kept is not None
+        return dict(kept.restore_configs), admin.put
+
+    assert looked_after(MirrorSettings()) == ({"retention.ms": "7"}, [{"delete.retention.ms": "7"}])
+    assert looked_after(MirrorSettings(config_exclude=(".*retention.*",))) == ({}, [{}])
+    assert looked_after(MirrorSettings(use_defaults_from=DefaultsFrom.TARGET)) == ({}, [{}])
 
 
 def test_a_topic_that_was_promoted_while_it_was_looked_at_is_given_no_partitions_of_the_sources() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupState
+from kmigrate.cluster.layout import PartitionInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, Record, TopicRecord
@@ -23,6 +24,7 @@ from tests.unit.workflow.test_following import Source
 
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
 GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, reason="members-on-source: of an earlier try")
+PART = PartitionInfo(1, 0, (1,), (1,))
 DONE = replace(TOPIC, phase=TopicPhase.PROMOTED)
 OPENED = replace(GROUP, phase=GroupPhase.PROMOTED)
 
@@ -42,13 +44,15 @@ class Admin:
 
 class Cluster(Source):
     async def refresh(self, names: list[str]) -> Any:
-        return SimpleNamespace(topics={name: SimpleNamespace(name=name, partitions={0: None}) for name in names})
+        return SimpleNamespace(topics={name: SimpleNamespace(name=name, partitions={0: PART}) for name in names})
 
     async def list_offsets(self, _: object) -> dict[str, Any]:
         return {}
 
 
 class Empty(Cluster):
+    metadata = SimpleNamespace(brokers={1: ("h", 2)})
+
     async def refresh(self, _: list[str]) -> Any:
         return SimpleNamespace(topics={})
 

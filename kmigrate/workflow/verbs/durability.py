@@ -1,0 +1,43 @@
+"""What a topic's copy would survive: fewer replicas than on the source are no refusal, but nobody shall miss them."""
+
+from __future__ import annotations
+
+from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.layout import TopicInfo
+from kmigrate.workflow.plan import Finding
+
+__all__ = ["durability_findings"]
+
+
+def durability_findings(
+    seen: TopicInfo, standing: TopicInfo | None, brokers: int, in_sync: ConfigValue | None
+) -> list[Finding]:
+    """A topic of the source with this `min.insync.replicas`, and the target's, or a target of so many brokers."""
+    ours = _replicas(seen)
+    theirs = min(ours, brokers) if standing is None else _replicas(standing)
+    found: list[Finding] = []
+    if theirs < ours:
+        found.append(
+            Finding(
+                "warn",
+                "fewer-replicas",
+                f"topic {seen.name} has replication factor {ours} on the source and {theirs} on the target",
+                f"add brokers to the target first, or give {seen.name} more replicas there before its promote "
+                "(kafka-reassign-partitions.sh)",
+            )
+        )
+    if in_sync is not None and int(in_sync.value) > theirs:
+        found.append(
+            Finding(
+                "warn",
+                "min-insync-lowered",
+                f"min.insync.replicas of topic {seen.name} is {in_sync.value} on the source and can be {theirs} at "
+                "most on the target: acks=all promises less there",
+                f"it follows the source once {seen.name} has more replicas on the target, until its promote",
+            )
+        )
+    return found
+
+
+def _replicas(info: TopicInfo) -> int:
+    return max((len(partition.replicas) for partition in info.partitions.values()), default=1)
