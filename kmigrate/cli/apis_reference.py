@@ -32,6 +32,7 @@ _TREATED = {
     79: "passed; node ids and addresses rewritten",
     16: "passed; groups that follow are told as their source has them, by one broker",
     18: "cut down to this table",
+    19: "passed; a mirrored topic exists",
     22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
 }
 
@@ -71,8 +72,10 @@ def _span(span: tuple[int, int] | None) -> str:
 
 
 def _treatment(key: int) -> str:
-    treated = _TREATED.get(key, "")
-    if key in HELD_APIS:
+    treated = "passed"
+    if key in _TREATED:
+        treated = _TREATED[key]
+    elif key in HELD_APIS:
         treated = "passed; while the group is mirrored and not promoted: told to come again"
         treated += ", or to the source where it follows" if key in FOLLOWED_APIS else ""
     elif key in FOLLOWED_APIS:
@@ -84,13 +87,13 @@ def _treatment(key: int) -> str:
     elif key in TRANSACTION_APIS:
         treated = "to the cluster where the topics and groups of the transaction are"
     elif key in ADMIN_APIS:
-        treated = "passed; refused where a mirrored topic is touched, until its promote"
+        treated = "passed; for a mirrored topic refused until its promote"
         if key in BROKER_CONFIG_APIS:
             treated += "; brokers are named as each side knows them"
     elif key in QUORUM_APIS | BROKER_CONFIG_APIS:
         treated = "passed; brokers are named as each side knows them"
     reason = CAPPED.get(key, "")
-    return (treated or "passed") + (f"; {reason}" if reason else "")
+    return treated + (f"; {reason}" if reason else "")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from kmigrate.router.apis.addresses import (
     none_here,
     rewrite_answer,
 )
-from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
+from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.broker_names import (
     BROKER_CONFIG_APIS,
@@ -49,6 +49,7 @@ from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_ref
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
 from kmigrate.router.apis.transactions import TRANSACTION_APIS, read_answer
+from kmigrate.router.changes import ask_change
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.fetch_desk import FetchDesk
@@ -363,7 +364,7 @@ class Session:
         self._fill(slot, shown)
 
     def _guarded(self, head: RequestHead, frame: bytearray) -> None:
-        """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""
+        """Admin work: what is mirrored does not change here, and brokers are named as each side knows them (D5)."""
         core = self._core
         if head.api_key in ONE_BROKERS and self.home:
             self._answer(frame, none_here(head))
@@ -373,30 +374,29 @@ class Session:
         if head.api_key == LIST_GROUPS and core.table.followed:
             self._list_groups(head, frame, request)
             return
-        refusal = None
-        if head.api_key in ADMIN_APIS:
-            refusal = refuse_admin(head, request, core.mirrored())
-        elif head.api_key == SHARE_GROUP_HEARTBEAT:
-            refusal = refuse_share(head, request, core.mirrored())
+        refusal = refuse_share(head, request, core.mirrored()) if head.api_key == SHARE_GROUP_HEARTBEAT else None
         if refusal is not None:
             answer, text = refusal
-            if text:
-                core.outside.say(f"{head.client_id or 'a client'}: {text}")
+            core.outside.say(f"{head.client_id or 'a client'}: {text}")
             self._answer(frame, answer)
             return
         asked = asked_brokers(request, core.book)
+        named = asked or head.api_key in _NAMING_NODES
 
-        def change(answer: bytearray) -> Buffer:
-            if self._told:
+        def shown(answer: bytearray) -> Buffer:
+            if self._told or not named:
                 return answer
             if head.api_key in QUORUM_APIS:
                 return show_nodes(answer, head, core.book, core.hidden())
             return show_names(answer, head, core.book, asked)
 
-        changed = make_nodes_real(head, request, core.book, asked)
-        sent: Buffer = frame if changed is None else encode_request(frame, full, changed)
-        named = asked or head.api_key in _NAMING_NODES
-        self._pass(head, sent, change if named else None)
+        slot, real = self._order.take(len(frame)), make_nodes_real(head, request, core.book, asked)
+        if real is not None:
+            frame, request = encode_request(frame, full, real), real
+        if head.api_key in ADMIN_APIS:
+            ask_change(core, self._edge, full, frame, request, lambda answer: self._fill(slot, shown(answer)))
+        else:
+            self._edge.to_target([frame], head.correlation_id, lambda answer: self._fill(slot, shown(answer)))
 
     def _list_groups(self, head: RequestHead, frame: bytearray, request: Any) -> None:
         """The target's list but for groups that follow, of which one broker tells what their sources say."""

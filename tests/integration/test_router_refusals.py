@@ -158,7 +158,6 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
                 asked = {
                     "delete": admin.delete_topics([topic])[topic],
                     "grow": admin.create_partitions([NewPartitions(topic, 2)])[topic],
-                    "create": admin.create_topics([NewTopic(topic, 1, 1)])[topic],
                     "alter": admin.incremental_alter_configs([resource])[resource],
                 }
                 for what, answer in asked.items():
@@ -171,7 +170,11 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
                 # Anything else is the target's: a replica assignment names brokers as clients know them.
                 node = next(iter((await quietly(admin.list_topics, None, 10)).brokers))
                 new = NewTopic(free, 1, replica_assignment=[[node]])
-                await quietly(admin.create_topics([new])[free].result, 15)
+                created = admin.create_topics([NewTopic(topic, 1, 1), new])
+                with pytest.raises(KafkaException) as exists:
+                    await quietly(created[topic].result, 15)
+                assert exists.value.args[0].name() == "TOPIC_ALREADY_EXISTS"
+                await quietly(created[free].result, 15)
                 cluster = await quietly(admin.describe_cluster().result, 10)
                 assert node == 1_000_001
                 assert {f"{n.host}:{n.port}" for n in cluster.nodes}.isdisjoint({target.bootstrap})
