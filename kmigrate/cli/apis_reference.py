@@ -32,7 +32,7 @@ _TREATED = {
     79: "passed; node ids and addresses rewritten",
     16: "passed; groups that follow are told as their source has them, by one broker",
     18: "cut down to this table",
-    19: "passed; a mirrored topic exists",
+    19: "passed; a mirrored topic exists, and one that only a source has is refused until it is mirrored",
     22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
 }
 

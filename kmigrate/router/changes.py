@@ -7,8 +7,9 @@ from typing import Any
 
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.addresses import encode_request
-from kmigrate.router.apis.admin import answer_with, split_mirrored
+from kmigrate.router.apis.admin import CREATE_TOPICS, answer_with, split_mirrored
 from kmigrate.router.core import Core, Edge
+from kmigrate.router.creation import create_topics
 
 __all__ = ["ask_change"]
 
@@ -28,4 +29,9 @@ def ask_change(
     def answered(answer: bytearray) -> None:
         then(answer_with(head, told, answer) if told else answer)
 
-    edge.to_target([encode_request(frame, head, rest) if told else frame], head.correlation_id, answered)
+    if told:
+        frame = encode_request(frame, head, rest)
+    if head.api_key == CREATE_TOPICS:
+        create_topics(core, edge, head, frame, rest, answered)
+    else:
+        edge.to_target([frame], head.correlation_id, answered)

@@ -144,9 +144,10 @@ def test_a_transaction_on_both_clusters_is_refused_and_possible_after_the_promot
 def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    topic, free = unique_name("mirrored"), unique_name("free")
+    topic, free, early = unique_name("mirrored"), unique_name("free"), unique_name("early")
     for cluster in (source, target):
         make_topic(cluster, topic)
+    make_topic(source, early)
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
@@ -170,10 +171,11 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
                 # Anything else is the target's: a replica assignment names brokers as clients know them.
                 node = next(iter((await quietly(admin.list_topics, None, 10)).brokers))
                 new = NewTopic(free, 1, replica_assignment=[[node]])
-                created = admin.create_topics([NewTopic(topic, 1, 1), new])
-                with pytest.raises(KafkaException) as exists:
-                    await quietly(created[topic].result, 15)
-                assert exists.value.args[0].name() == "TOPIC_ALREADY_EXISTS"
+                created = admin.create_topics([NewTopic(topic, 1, 1), NewTopic(early, 1, 1), new])
+                for name, code in ((topic, "TOPIC_ALREADY_EXISTS"), (early, "POLICY_VIOLATION")):
+                    with pytest.raises(KafkaException) as refused:
+                        await quietly(created[name].result, 15)
+                    assert refused.value.args[0].name() == code
                 await quietly(created[free].result, 15)
                 cluster = await quietly(admin.describe_cluster().result, 10)
                 assert node == 1_000_001

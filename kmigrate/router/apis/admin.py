@@ -20,7 +20,7 @@ from kmigrate.router.apis.broker_names import make_names_real
 from kmigrate.router.apis.quorum import ALTER_REASSIGNMENTS, make_replicas_real
 from kmigrate.router.nodeids import AddressBook
 
-__all__ = ["ADMIN_APIS", "Split", "answer_with", "make_nodes_real", "split_mirrored"]
+__all__ = ["ADMIN_APIS", "CREATE_TOPICS", "Split", "answer_with", "make_nodes_real", "split_mirrored"]
 
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 19, 20, 21
 ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 33, 37, 44

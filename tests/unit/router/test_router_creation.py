@@ -1,4 +1,4 @@
-"""Topics that a client's Metadata request may create, and those that it must not (D11)."""
+"""Topics that a client may create, by Metadata and by CreateTopics, and those that it must not (D11)."""
 
 from __future__ import annotations
 
@@ -157,9 +157,34 @@ def test_a_topic_exists_from_the_moment_it_is_to_be_mirrored(serve: Serve) -> No
     assert _told_of_creation(stage, 7) == {"t": EXISTS}
 
 
-def test_a_promoted_topic_is_the_targets_to_create() -> None:
+def test_a_promoted_topic_is_the_targets_to_create_though_its_source_still_has_it() -> None:
     stage = Stage(route("t", Serve.LOCAL))
+    stage.outside.source_topics = frozenset({"t"})
     _create(stage, 7, "t")
     _answer_creation(stage, 7, t=EXISTS)
     assert _asked_to_create(stage, 7) == [(["t"], False)]
     assert _told_of_creation(stage, 7) == {"t": EXISTS}
+
+
+@pytest.mark.parametrize("version", CREATE_VERSIONS)
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_who_comes_before_his_topic_is_mirrored_makes_no_empty_namesake(version: int, *, validate_only: bool) -> None:
+    stage = Stage(route("mirrored", Serve.FORWARD))
+    stage.outside.source_topics = frozenset({"early", "mirrored"})
+    _create(stage, version, "early", "new", "mirrored", validate_only=validate_only)
+    _answer_creation(stage, version, early=0)
+    _answer_creation(stage, version, new=0)
+    assert _asked_to_create(stage, version) == [(["early"], True), (["new"], validate_only)]
+    assert _told_of_creation(stage, version) == {"mirrored": EXISTS, "early": POLICY, "new": 0}
+    assert ["early is not mirrored yet" in said for said in stage.outside.said] == [True]
+
+
+@pytest.mark.parametrize("code", [EXISTS, REFUSED])
+def test_of_a_topic_that_a_source_has_the_target_tells_what_stands_against_it(code: int) -> None:
+    stage = Stage()
+    stage.outside.source_topics = frozenset({"early"})
+    _create(stage, 7, "early")
+    _answer_creation(stage, 7, early=code)
+    assert _asked_to_create(stage, 7) == [(["early"], True)]
+    assert _told_of_creation(stage, 7) == {"early": code}
+    assert stage.outside.said == []
