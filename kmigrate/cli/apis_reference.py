@@ -26,7 +26,7 @@ __all__ = ["client_apis", "with_table"]
 _MARKER = "<!-- From here on made by `python -m kmigrate.cli.apis_reference docs/apis.md`; do not edit. -->\n"
 _TREATED = {
     0: "split by topic: forwarded to the source, held, let through the gate, or passed",
-    1: "passed; node ids and addresses rewritten from version 16 on",
+    1: "passed; node ids rewritten from version 11 on, addresses from version 16 on",
     76: "passed; refused on a topic that is mirrored, until its promote",
     78: "passed; node ids and addresses rewritten",
     79: "passed; node ids and addresses rewritten",

@@ -231,6 +231,23 @@ def test_a_coordinator_is_found_at_the_router(version: int) -> None:
     assert (int(found.node_id), found.host, int(found.port)) == (1_000_002, "router", 9002)
 
 
+@pytest.mark.parametrize("version", range(4, 7))
+def test_of_several_coordinators_one_without_a_listener_is_looked_for_again_and_the_others_are_found(
+    version: int,
+) -> None:
+    kind = entity(10, version, "response")
+    one = element(kind, "coordinators")
+    found = tuple(
+        blank(one, key=key, error_code=code, node_id=node, host="real", port=9)
+        for key, code, node in (("g", 0, 2), ("stranger", 0, 3), ("refused", 30, -1))
+    )
+    frame = bytearray(frame_answer(blank(kind, coordinators=found), 77))
+    shown, stranger = rewrite_answer(frame, _head(10, version), BOOK, ())
+    assert stranger, "broker 3 has no listener yet"
+    told = [(c.key, code_of(c.error_code), int(c.node_id), c.host) for c in _read(10, version, shown).coordinators]
+    assert told == [("g", 0, 1_000_002, "router"), ("stranger", 15, -1, ""), ("refused", 30, -1, "real")]
+
+
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fetch_answers_keep_their_records_and_name_the_routers_nodes(version: int) -> None:
     kind = entity(1, version, "response")
