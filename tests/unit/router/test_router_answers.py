@@ -58,7 +58,7 @@ def _group_request(key: int, version: int) -> Any:
         group_type = element(kind, "groups")
         topics = _topics(group_type, "topics", "partition_indexes", (3,))
         return blank(kind, groups=(blank(group_type, group_id="g", topics=topics),))
-    values: dict[str, Any] = {"group_id": "g"}
+    values: dict[str, Any] = {"group_id": "g", "groups_names": ("g",)}
     if key == 9:
         values["topics"] = _topics(kind, "topics", "partition_indexes", (3,))
     if key == 8:
