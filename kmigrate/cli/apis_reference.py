@@ -24,16 +24,21 @@ from kmigrate.sandbox.schemas import message_schemas
 __all__ = ["client_apis", "with_table"]
 
 _MARKER = "<!-- From here on made by `python -m kmigrate.cli.apis_reference docs/apis.md`; do not edit. -->\n"
+_TRANSACTIONS = "passed; tells the target's transactions, of which none is open while it is open at a source"
 _TREATED = {
     0: "split by topic: forwarded to the source, held, let through the gate, or passed",
     1: "passed; node ids rewritten from version 11 on, addresses from version 16 on",
-    76: "passed; refused on a topic that is mirrored, until its promote",
-    78: "passed; node ids and addresses rewritten",
-    79: "passed; node ids and addresses rewritten",
     16: "passed; groups that follow are told as their source has them, by one broker",
     18: "cut down to this table",
     19: "passed; a mirrored topic exists, and one that only a source has is refused until it is mirrored",
     22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
+    32: "passed; a mirrored topic's own values are told as on its source; brokers are named as each side knows them",
+    61: "passed; tells the target's producers: of a mirrored topic its mirror, and not its writers",
+    65: _TRANSACTIONS,
+    66: _TRANSACTIONS,
+    76: "passed; refused on a topic that is mirrored, until its promote",
+    78: "passed; node ids and addresses rewritten",
+    79: "passed; node ids and addresses rewritten",
 }
 
 

@@ -20,6 +20,7 @@ from kmigrate.router.apis.broker_names import (
     asked_brokers,
     show_names,
 )
+from kmigrate.router.apis.configs import DESCRIBE_CONFIGS, show_own_configs
 from kmigrate.router.apis.groups import DESCRIBE_GROUPS
 from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
@@ -74,9 +75,11 @@ class AdminDesk:
             self._edge.to_target([frame], head.correlation_id, answered)
 
     def _shown(self, head: RequestHead, answer: bytearray, asked: frozenset[str]) -> Buffer:
-        """The answer in the names that the client knows."""
+        """The answer in the names that the client knows, of topics as it knows them."""
         if head.api_key in QUORUM_APIS:
             return show_nodes(answer, head, self._core.book, self._core.hidden())
+        if head.api_key == DESCRIBE_CONFIGS and self._core.table.mirroring:
+            answer = show_own_configs(answer, head, self._core.table.topics)
         if asked or head.api_key == LIST_CONFIG_RESOURCES:
             return show_names(answer, head, self._core.book, asked)
         return answer
