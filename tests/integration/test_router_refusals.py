@@ -151,7 +151,7 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
-            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1, restore_configs={"cleanup.policy": "compact"})
             with router("r1", target) as running:
                 admin = AdminClient({"bootstrap.servers": running.bootstrap})
                 entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
@@ -168,6 +168,9 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
                     assert error.name() == "POLICY_VIOLATION", (what, error)
                     # librdkafka asks for topic deletion in a version that has no room for a message.
                     assert what == "delete" or (topic in error.str() and "mirrored" in error.str()), error
+                described = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
+                (told,) = [await quietly(answer.result, 15) for answer in described.values()]
+                assert told["cleanup.policy"].value == "compact", "as on the source, though the target has another"
                 # Anything else is the target's: a replica assignment names brokers as clients know them.
                 node = next(iter((await quietly(admin.list_topics, None, 10)).brokers))
                 new = NewTopic(free, 1, replica_assignment=[[node]])
