@@ -24,15 +24,21 @@ from kmigrate.sandbox.schemas import message_schemas
 __all__ = ["client_apis", "with_table"]
 
 _MARKER = "<!-- From here on made by `python -m kmigrate.cli.apis_reference docs/apis.md`; do not edit. -->\n"
+_TRANSACTIONS = "passed; tells the target's transactions, of which none is open while it is open at a source"
 _TREATED = {
     0: "split by topic: forwarded to the source, held, let through the gate, or passed",
-    1: "passed; node ids and addresses rewritten from version 16 on",
+    1: "passed; node ids rewritten from version 11 on, addresses from version 16 on",
+    16: "passed; groups that follow are told as their source has them, by one broker",
+    18: "cut down to this table",
+    19: "passed; a mirrored topic exists, and one that only a source has is refused until it is mirrored",
+    22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
+    32: "passed; a mirrored topic's own values are told as on its source; brokers are named as each side knows them",
+    61: "passed; tells the target's producers: of a mirrored topic its mirror, and not its writers",
+    65: _TRANSACTIONS,
+    66: _TRANSACTIONS,
     76: "passed; refused on a topic that is mirrored, until its promote",
     78: "passed; node ids and addresses rewritten",
     79: "passed; node ids and addresses rewritten",
-    16: "passed; groups that follow are told as their source has them, by one broker",
-    18: "cut down to this table",
-    22: "passed; where the target refuses it to a writer of mirrored topics, the router asks itself",
 }
 
 
@@ -71,8 +77,10 @@ def _span(span: tuple[int, int] | None) -> str:
 
 
 def _treatment(key: int) -> str:
-    treated = _TREATED.get(key, "")
-    if key in HELD_APIS:
+    treated = "passed"
+    if key in _TREATED:
+        treated = _TREATED[key]
+    elif key in HELD_APIS:
         treated = "passed; while the group is mirrored and not promoted: told to come again"
         treated += ", or to the source where it follows" if key in FOLLOWED_APIS else ""
     elif key in FOLLOWED_APIS:
@@ -84,13 +92,13 @@ def _treatment(key: int) -> str:
     elif key in TRANSACTION_APIS:
         treated = "to the cluster where the topics and groups of the transaction are"
     elif key in ADMIN_APIS:
-        treated = "passed; refused where a mirrored topic is touched, until its promote"
+        treated = "passed; for a mirrored topic refused until its promote"
         if key in BROKER_CONFIG_APIS:
             treated += "; brokers are named as each side knows them"
     elif key in QUORUM_APIS | BROKER_CONFIG_APIS:
         treated = "passed; brokers are named as each side knows them"
     reason = CAPPED.get(key, "")
-    return (treated or "passed") + (f"; {reason}" if reason else "")
+    return treated + (f"; {reason}" if reason else "")
 
 
 if __name__ == "__main__":

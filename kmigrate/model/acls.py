@@ -13,7 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 
-__all__ = ["GROUP", "LITERAL", "PREFIXED", "TOPIC", "Acl", "TopicRights", "group_rights", "topic_rights", "writers"]
+__all__ = [
+    "GROUP",
+    "LITERAL",
+    "PREFIXED",
+    "TOPIC",
+    "Acl",
+    "TopicRights",
+    "group_rights",
+    "host_bound",
+    "topic_rights",
+    "writers",
+]
 
 TOPIC, GROUP = "topic", "group"
 LITERAL, PREFIXED = "literal", "prefixed"
@@ -87,6 +98,11 @@ def topic_rights(rules: Iterable[Acl], topic: str) -> TopicRights:
             early = _NOW if rule.allow else _DENIED_NOW
             now |= {replace(own, operation=operation) for operation in early.get(rule.operation, ())}
     return TopicRights(tuple(sorted(now)), tuple(sorted(promoted)))
+
+
+def host_bound(rules: Iterable[Acl], topic: str) -> tuple[Acl, ...]:
+    """The rules on a topic that speak of clients at one address only."""
+    return tuple(sorted(rule for rule in rules if rule.covers(TOPIC, topic) and rule.host != _WILDCARD))
 
 
 def group_rights(rules: Iterable[Acl], group: str) -> tuple[Acl, ...]:

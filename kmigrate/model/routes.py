@@ -89,6 +89,8 @@ class TopicRoute:
     """Whether the source broker refuses every write, so that what it refuses as too large need not be."""
     mapped: bool = False
     """Offsets differ between the clusters."""
+    own_configs: Mapping[str, str] = field(default_factory=dict)
+    """Of a topic that is not promoted: its own values in place of which others stand at the target meanwhile."""
 
     @property
     def fenced(self) -> bool:
@@ -149,6 +151,7 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
         target_id=record.target_topic_id,
         sealed=record.seal is not None,
         mapped=record.mapped,
+        own_configs={} if serve is Serve.LOCAL else record.restore_configs,
     )
 
 

@@ -1,9 +1,15 @@
-"""Topics that spring up because a client asked for them: let happen, unless a source has one of that name (D11).
+"""Topics that come to be because a client asks for them: let happen, unless a source has one of that name (D11).
+
+A source of an unfinished link that has a topic may mirror it later. An empty namesake at the target would stand in its
+way, and what an application that was moved too early writes there would be nowhere else.
 
 A Metadata request may ask the broker to create what it does not know. The router first asks without that. Where the
-answer lacks a topic that the client would have had created, the sources of all unfinished links are asked for it: one
-that has it may mirror it later, and an empty namesake at the target would stand in its way. What no source has is then
-asked for as the client did, by itself, and the two answers are merged.
+answer lacks a topic that the client would have had created, the sources are asked for it. What none has is then asked
+for as the client did, by itself, and the two answers are merged.
+
+Of a CreateTopics request the sources are asked at once. What one has is only tried: the target tells what stands
+against it, that it has it, too, first of all. What it could create is refused with the reason. What no source has is
+created as the client asked, and the answers are merged.
 """
 
 from __future__ import annotations
@@ -15,11 +21,12 @@ from typing import Any
 from kmigrate.protocol.api import decode_body, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead, response_body_offset
-from kmigrate.router.apis.addresses import METADATA, encode_request
-from kmigrate.router.apis.blank import frame_answer
+from kmigrate.router.apis.addresses import encode_request
+from kmigrate.router.apis.admin import answer_with
+from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.core import Buffer, Core, Edge
 
-__all__ = ["ask_layout"]
+__all__ = ["ask_layout", "create_topics"]
 
 _UNKNOWN = Code.UNKNOWN_TOPIC_OR_PARTITION.to_bytes(2, "big")
 
@@ -51,6 +58,44 @@ def ask_layout(
     edge.to_target([quiet], head.correlation_id, answered)
 
 
+def create_topics(
+    core: Core, edge: Edge, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
+) -> None:
+    """Ask the target to create topics for a client, none of them mirrored; `then` gets the answer."""
+
+    def split(there: frozenset[str]) -> None:
+        if not there:
+            edge.to_target([frame], head.correlation_id, then)
+            return
+        tried = tuple(topic for topic in request.topics if str(topic.name) in there)
+        free = tuple(topic for topic in request.topics if str(topic.name) not in there)
+        trial = encode_request(frame, head, dataclasses.replace(request, topics=tried, validate_only=True))
+        edge.to_target([trial], head.correlation_id, lambda answer: create(_refused(core, head, answer), free))
+
+    def create(told: tuple[Any, ...], free: tuple[Any, ...]) -> None:
+        if not free:
+            then(answer_with(head, told))
+            return
+        alone = encode_request(frame, head, dataclasses.replace(request, topics=free))
+        edge.to_target([alone], head.correlation_id, lambda answer: then(answer_with(head, told, answer)))
+
+    # What was promoted is the target's to have, to delete and to create again.
+    core.outside.at_sources(frozenset(str(topic.name) for topic in request.topics) - core.table.topics.keys(), split)
+
+
+def _refused(core: Core, head: RequestHead, answer: bytearray) -> tuple[Any, ...]:
+    """What the target said of topics that were tried, a refusal in place of each that it could create."""
+    told = []
+    for topic in _read(answer, head).topics:
+        if not code_of(topic.error_code):
+            why = f"topic {topic.name} is not mirrored yet, and a source has it or cannot be asked: mirror it first"
+            core.outside.say(f"{head.client_id or 'a client'}: {why}; it was not created")
+            refused = {"error_code": Code.POLICY_VIOLATION, "error_message": f"kmigrate: {why}"}
+            topic = blank(type(topic), name=topic.name, **refused)
+        told.append(topic)
+    return tuple(told)
+
+
 def _missing(answer: bytearray, head: RequestHead) -> frozenset[str]:
     """The topics of an answer that the target does not have."""
     if _UNKNOWN not in answer:  # nearly always: then the answer need not be read for this
@@ -70,6 +115,6 @@ def _merged(first: Buffer, second: Buffer, head: RequestHead) -> bytearray:
 
 
 def _read(answer: Buffer, head: RequestHead) -> Any:
-    kind = entity(METADATA, head.version, "response")
+    kind = entity(head.api_key, head.version, "response")
     frame = bytearray(answer)
     return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))

@@ -9,34 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import is_flexible
-from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import RequestHead, peek_request
-from kmigrate.router.apis.addresses import (
-    LIST_GROUPS,
-    METADATA,
-    ONE_BROKERS,
-    REWRITTEN,
-    decode_request,
-    encode_request,
-    none_here,
-    rewrite_answer,
-)
-from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
-from kmigrate.router.apis.blank import frame_answer
-from kmigrate.router.apis.broker_names import (
-    BROKER_CONFIG_APIS,
-    LIST_CONFIG_RESOURCES,
-    asked_brokers,
-    show_names,
-)
+from kmigrate.router.admin_desk import ADMINISTRATIVE, AdminDesk
+from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, rewrite_answer
 from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS
-from kmigrate.router.apis.groups import DESCRIBE_GROUPS, HELD_APIS, JOIN_GROUP, groups_of, wait_answer
-from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
+from kmigrate.router.apis.groups import HELD_APIS, JOIN_GROUP, groups_of, wait_answer
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -46,9 +27,8 @@ from kmigrate.router.apis.offered import (
 )
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
-from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
-from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, SHARE_READS, refuse_share, show_leaders
-from kmigrate.router.apis.transactions import TRANSACTION_APIS, read_answer
+from kmigrate.router.apis.share import SHARE_READS, show_leaders
+from kmigrate.router.apis.transactions import TRANSACTION_APIS
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.fetch_desk import FetchDesk
@@ -63,9 +43,6 @@ from kmigrate.router.transactions import TransactionDesk
 __all__ = ["Session"]
 
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
-_ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
-_NAMING_NODES = QUORUM_APIS | {LIST_CONFIG_RESOURCES}
-"""Administrative answers that name brokers also where the request named none."""
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
@@ -86,6 +63,7 @@ class Session:
         self._inbound_bytes = 0
         self._order = Sequencer()
         self._follow = FollowDesk(core, edge)
+        self._admin = AdminDesk(core, edge, self._follow, lambda: self._told)
         self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core.settings.door, edge, core.outside)
         self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
@@ -256,8 +234,8 @@ class Session:
             return self._sasl(head, frame)
         elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
             self._of_producer(head, frame)
-        elif key in _ADMINISTRATIVE:
-            self._guarded(head, frame)
+        elif key in ADMINISTRATIVE:
+            self._administrative(head, frame)
         else:
             self._pass(head, frame)
         return True
@@ -362,62 +340,15 @@ class Session:
             self._core.outside.refresh_target()
         self._fill(slot, shown)
 
-    def _guarded(self, head: RequestHead, frame: bytearray) -> None:
-        """Admin work: refused where a mirrored topic is touched, with brokers named as each side knows them (D5)."""
-        core = self._core
-        if head.api_key in ONE_BROKERS and self.home:
-            self._answer(frame, none_here(head))
-            return
-        full = self._decodable(head, frame)
-        request = decode_request(frame, full)
-        if head.api_key == LIST_GROUPS and core.table.followed:
-            self._list_groups(head, frame, request)
-            return
-        refusal = None
-        if head.api_key in ADMIN_APIS:
-            refusal = refuse_admin(head, request, core.mirrored())
-        elif head.api_key == SHARE_GROUP_HEARTBEAT:
-            refusal = refuse_share(head, request, core.mirrored())
-        if refusal is not None:
-            answer, text = refusal
-            if text:
-                core.outside.say(f"{head.client_id or 'a client'}: {text}")
-            self._answer(frame, answer)
-            return
-        asked = asked_brokers(request, core.book)
-
-        def change(answer: bytearray) -> Buffer:
-            if self._told:
-                return answer
-            if head.api_key in QUORUM_APIS:
-                return show_nodes(answer, head, core.book, core.hidden())
-            return show_names(answer, head, core.book, asked)
-
-        changed = make_nodes_real(head, request, core.book, asked)
-        sent: Buffer = frame if changed is None else encode_request(frame, full, changed)
-        named = asked or head.api_key in _NAMING_NODES
-        self._pass(head, sent, change if named else None)
-
-    def _list_groups(self, head: RequestHead, frame: bytearray, request: Any) -> None:
-        """The target's list but for groups that follow, of which one broker tells what their sources say."""
-        slot, followed = self._order.take(len(frame)), frozenset(self._core.table.followed)
-        first = min(self._core.book.addresses, default=None)
-
-        def reply(answer: Any) -> None:
-            self._fill(slot, frame_answer(answer, head.correlation_id))
-
-        def told(listed: bytearray) -> None:
-            answer = without_followed(read_answer(type(request), listed), followed)
-            if code_of(answer.error_code) or self.broker not in (None, first):
-                reply(answer)
-                return
-            self._follow.take(
-                head._replace(api_key=DESCRIBE_GROUPS, version=DESCRIBE_VERSION),
-                describe_request(followed),
-                lambda described: reply(with_followed(request, answer, read_answer(DESCRIBE, bytearray(described)))),
-            )
-
-        self._edge.to_target([frame], head.correlation_id, told)
+    def _administrative(self, head: RequestHead, frame: bytearray) -> None:
+        slot = self._order.take(len(frame))
+        self._admin.take(
+            self._decodable(head, frame),
+            frame,
+            lambda answer: self._fill(slot, answer),
+            home=self.home,
+            broker=self.broker,
+        )
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
         """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk.

@@ -144,13 +144,14 @@ def test_a_transaction_on_both_clusters_is_refused_and_possible_after_the_promot
 def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    topic, free = unique_name("mirrored"), unique_name("free")
+    topic, free, early = unique_name("mirrored"), unique_name("free"), unique_name("early")
     for cluster in (source, target):
         make_topic(cluster, topic)
+    make_topic(source, early)
 
     async def scenario() -> None:
         async with link_between(source, target, unique_name("link")) as world:
-            await world.put(topic, TopicPhase.MIRRORING, partitions=1)
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1, restore_configs={"cleanup.policy": "compact"})
             with router("r1", target) as running:
                 admin = AdminClient({"bootstrap.servers": running.bootstrap})
                 entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
@@ -158,7 +159,6 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
                 asked = {
                     "delete": admin.delete_topics([topic])[topic],
                     "grow": admin.create_partitions([NewPartitions(topic, 2)])[topic],
-                    "create": admin.create_topics([NewTopic(topic, 1, 1)])[topic],
                     "alter": admin.incremental_alter_configs([resource])[resource],
                 }
                 for what, answer in asked.items():
@@ -168,10 +168,18 @@ def test_changes_of_a_mirrored_topic_are_refused_with_the_reason(
                     assert error.name() == "POLICY_VIOLATION", (what, error)
                     # librdkafka asks for topic deletion in a version that has no room for a message.
                     assert what == "delete" or (topic in error.str() and "mirrored" in error.str()), error
+                described = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
+                (told,) = [await quietly(answer.result, 15) for answer in described.values()]
+                assert told["cleanup.policy"].value == "compact", "as on the source, though the target has another"
                 # Anything else is the target's: a replica assignment names brokers as clients know them.
                 node = next(iter((await quietly(admin.list_topics, None, 10)).brokers))
                 new = NewTopic(free, 1, replica_assignment=[[node]])
-                await quietly(admin.create_topics([new])[free].result, 15)
+                created = admin.create_topics([NewTopic(topic, 1, 1), NewTopic(early, 1, 1), new])
+                for name, code in ((topic, "TOPIC_ALREADY_EXISTS"), (early, "POLICY_VIOLATION")):
+                    with pytest.raises(KafkaException) as refused:
+                        await quietly(created[name].result, 15)
+                    assert refused.value.args[0].name() == code
+                await quietly(created[free].result, 15)
                 cluster = await quietly(admin.describe_cluster().result, 10)
                 assert node == 1_000_001
                 assert {f"{n.host}:{n.port}" for n in cluster.nodes}.isdisjoint({target.bootstrap})

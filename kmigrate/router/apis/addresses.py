@@ -63,10 +63,10 @@ def decode_request(frame: bytearray, head: RequestHead) -> Any:
     return decode_body(entity(head.api_key, head.version, "request"), frame, head.body)
 
 
-def encode_request(frame: bytearray, head: RequestHead, message: Any) -> bytes:
+def encode_request(frame: bytearray, head: RequestHead, message: Any) -> bytearray:
     """A client's frame with another body."""
     body = encode_body(message)
-    return (head.body - 4 + len(body)).to_bytes(4, "big") + bytes(frame[4 : head.body]) + body
+    return bytearray((head.body - 4 + len(body)).to_bytes(4, "big") + frame[4 : head.body] + body)
 
 
 def rewrite_answer(

@@ -1,44 +1,77 @@
-"""Admin requests: refused whole where they would change a mirrored topic, node ids in them made real.
+"""Admin requests: what they ask of a mirrored topic is answered here, the rest is for the target, by its own node ids.
 
 While a topic is mirrored its shape and configuration follow the source, so a change at the target would be
-undone or, worse, break identity. POLICY_VIOLATION is what admin clients show with the message beside it.
+undone or, worse, break identity. POLICY_VIOLATION is what admin clients show with the message beside it. Only who
+creates what he has been using all along changes nothing: applications do so at each start, and go on when they hear
+that it exists. Each topic of a request is judged by itself, as brokers do.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import decode_body, entity
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead
+from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.broker_names import make_names_real
 from kmigrate.router.apis.quorum import ALTER_REASSIGNMENTS, make_replicas_real
 from kmigrate.router.nodeids import AddressBook
 
-__all__ = ["ADMIN_APIS", "make_nodes_real", "refuse_admin"]
+__all__ = ["ADMIN_APIS", "CREATE_TOPICS", "Split", "answer_with", "make_nodes_real", "split_mirrored"]
 
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 19, 20, 21
 ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS = 33, 37, 44
-ADMIN_APIS = frozenset(
-    {CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ALTER_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS}
-)
+_ANSWERS = {
+    CREATE_TOPICS: "topics",
+    DELETE_TOPICS: "responses",
+    DELETE_RECORDS: "topics",
+    ALTER_CONFIGS: "responses",
+    CREATE_PARTITIONS: "results",
+    INCREMENTAL_ALTER_CONFIGS: "responses",
+}
+"""What an answer calls its elements."""
+ADMIN_APIS = frozenset(_ANSWERS)
+_ASKED = ("topics", "topic_names", "resources")
+"""What requests call theirs."""
+_NAMED_BY = ("name", "topic_id", "resource_type", "resource_name")
 _TOPIC_RESOURCE = 2
-_REFUSED = Code.POLICY_VIOLATION
 
 
-def refuse_admin(head: RequestHead, request: Any, mirrored: Mapping[str, str]) -> tuple[bytes, str] | None:
-    """The refusal and what to log, or None where no mirrored topic is touched; `mirrored` has their ids, too."""
+class Split(NamedTuple):
+    """A request, split by who answers."""
+
+    rest: Any | None
+    """What is the target's to answer; None where nothing is left."""
+    told: tuple[Any, ...]
+    """Of the mirrored topics: elements of the answer."""
+    refused: tuple[str, ...]
+    """Those of them that somebody wanted to change."""
+
+
+def split_mirrored(head: RequestHead, request: Any, mirrored: Mapping[str, str]) -> Split:
+    """Answer for the mirrored topics that a request names; `mirrored` has their ids at the target, too."""
     names = {target_id: name for name, target_id in mirrored.items()}
-    touched = sorted({names.get(told, told) for told in _TOPICS[head.api_key](request)} & mirrored.keys())
-    if not touched:
-        return None
-    kind = entity(head.api_key, head.version, "response")
-    answer = _SHAPES[head.api_key](kind, request, touched)
-    text = f"a change of mirrored topic {', '.join(touched)} was refused until its promote"
-    return frame_answer(answer, head.correlation_id), text
+    (asked,) = (field for field in _ASKED if hasattr(request, field))
+    elements = [(_topic(each, names), each) for each in getattr(request, asked)]
+    others = tuple(each for name, each in elements if name not in mirrored)
+    own = [(name, each) for name, each in elements if name in mirrored]
+    rest = dataclasses.replace(request, **{asked: others}) if others or not own else None
+    refused = () if head.api_key == CREATE_TOPICS else tuple(sorted({name for name, _ in own}))
+    return Split(rest, tuple(_told(head, name, each) for name, each in own), refused)
+
+
+def answer_with(head: RequestHead, told: tuple[Any, ...], answer: bytearray | None = None) -> bytearray:
+    """The target's answer to a part of a request with what was told of the others; an answer of its own without one."""
+    kind, where = entity(head.api_key, head.version, "response"), _ANSWERS[head.api_key]
+    if answer is None:
+        message = blank(kind, **{where: told})
+    else:
+        heard = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+        message = dataclasses.replace(heard, **{where: told + getattr(heard, where)})
+    return bytearray(frame_answer(message, head.correlation_id))
 
 
 def make_nodes_real(head: RequestHead, request: Any, book: AddressBook, asked: Collection[str] = ()) -> Any | None:
@@ -59,97 +92,28 @@ def make_nodes_real(head: RequestHead, request: Any, book: AddressBook, asked: C
     return dataclasses.replace(request, topics=tuple(topics)) if found else None
 
 
-def _why(name: str, touched: Sequence[str]) -> str:
-    if name in touched:
-        return f"kmigrate: topic {name} is mirrored; its source decides its shape until its promote"
-    return f"kmigrate: sent together with mirrored topic {', '.join(touched)}; nothing of this request was done"
+def _topic(asked: Any, names: Mapping[str, str]) -> str:
+    """The topic that an element of a request is about, '' where it is about something else."""
+    if isinstance(asked, str):
+        return str(asked)
+    if hasattr(asked, "resource_name"):
+        return str(asked.resource_name) if int(asked.resource_type) == _TOPIC_RESOURCE else ""
+    return names.get(str(asked.topic_id), "") if asked.name is None else str(asked.name)
 
 
-def _named_topics(request: Any) -> list[str]:
-    return [str(topic.name) for topic in request.topics]
-
-
-def _deleted_topics(request: Any) -> list[str]:
-    """Names, or ids from version 6 on."""
-    if hasattr(request, "topic_names"):
-        return [str(name) for name in request.topic_names]
-    return [str(topic.topic_id if topic.name is None else topic.name) for topic in request.topics]
-
-
-def _configured_topics(request: Any) -> list[str]:
-    return [str(r.resource_name) for r in request.resources if int(r.resource_type) == _TOPIC_RESOURCE]
-
-
-def _answer_topics(kind: type[Any], request: Any, touched: list[str]) -> Any:
-    topic_type = element(kind, "topics")
-    topics = tuple(
-        blank(topic_type, name=t.name, error_code=_REFUSED, error_message=_why(str(t.name), touched))
-        for t in request.topics
-    )
-    return blank(kind, topics=topics)
-
-
-def _answer_results(kind: type[Any], request: Any, touched: list[str]) -> Any:
-    result_type = element(kind, "results")
-    results = tuple(
-        blank(result_type, name=t.name, error_code=_REFUSED, error_message=_why(str(t.name), touched))
-        for t in request.topics
-    )
-    return blank(kind, results=results)
-
-
-def _answer_deleted(kind: type[Any], request: Any, touched: list[str]) -> Any:
-    result_type = element(kind, "responses")
-    named = [{"name": name} for name in getattr(request, "topic_names", ())]
-    named += [{"name": topic.name, "topic_id": topic.topic_id} for topic in getattr(request, "topics", ())]
-    results = tuple(
-        blank(result_type, **one, error_code=_REFUSED, error_message=_why(str(one["name"] or touched[0]), touched))
-        for one in named
-    )
-    return blank(kind, responses=results)
-
-
-def _answer_records(kind: type[Any], request: Any, _: list[str]) -> Any:
-    topic_type = element(kind, "topics")
-    part_type = element(topic_type, "partitions")
-    topics = []
-    for topic in request.topics:
-        parts = tuple(
-            blank(part_type, partition_index=part.partition_index, low_watermark=-1, error_code=_REFUSED)
-            for part in topic.partitions
+def _told(head: RequestHead, name: str, asked: Any) -> Any:
+    kind = element(entity(head.api_key, head.version, "response"), _ANSWERS[head.api_key])
+    named = {field: getattr(asked, field) for field in _NAMED_BY if hasattr(asked, field)} or {"name": asked}
+    if head.api_key == CREATE_TOPICS:
+        text = f"Topic '{name}' already exists: kmigrate mirrors it"
+        return blank(kind, **named, error_code=Code.TOPIC_ALREADY_EXISTS, error_message=text)
+    refused = Code.POLICY_VIOLATION
+    if head.api_key == DELETE_RECORDS:
+        part_type = element(kind, "partitions")
+        parts = (
+            blank(part_type, partition_index=part.partition_index, low_watermark=-1, error_code=refused)
+            for part in asked.partitions
         )
-        topics.append(blank(topic_type, name=topic.name, partitions=parts))
-    return blank(kind, topics=tuple(topics))
-
-
-def _answer_configs(kind: type[Any], request: Any, touched: list[str]) -> Any:
-    result_type = element(kind, "responses")
-    results = tuple(
-        blank(
-            result_type,
-            error_code=_REFUSED,
-            error_message=_why(str(resource.resource_name), touched),
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        for resource in request.resources
-    )
-    return blank(kind, responses=results)
-
-
-_TOPICS: dict[int, Callable[[Any], list[str]]] = {
-    CREATE_TOPICS: _named_topics,
-    DELETE_TOPICS: _deleted_topics,
-    DELETE_RECORDS: _named_topics,
-    ALTER_CONFIGS: _configured_topics,
-    CREATE_PARTITIONS: _named_topics,
-    INCREMENTAL_ALTER_CONFIGS: _configured_topics,
-}
-_SHAPES: dict[int, Callable[[type[Any], Any, list[str]], Any]] = {
-    CREATE_TOPICS: _answer_topics,
-    DELETE_TOPICS: _answer_deleted,
-    DELETE_RECORDS: _answer_records,
-    ALTER_CONFIGS: _answer_configs,
-    CREATE_PARTITIONS: _answer_results,
-    INCREMENTAL_ALTER_CONFIGS: _answer_configs,
-}
+        return blank(kind, **named, partitions=tuple(parts))
+    text = f"kmigrate: topic {name} is mirrored; its source decides its shape until its promote"
+    return blank(kind, **named, error_code=refused, error_message=text)

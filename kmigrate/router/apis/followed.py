@@ -15,6 +15,7 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element
 from kmigrate.router.apis.groups import (
+    DELETE_GROUPS,
     DESCRIBE_GROUPS,
     HEARTBEAT,
     JOIN_GROUP,
@@ -23,6 +24,7 @@ from kmigrate.router.apis.groups import (
     OFFSET_DELETE,
     OFFSET_FETCH,
     SYNC_GROUP,
+    groups_of,
 )
 from kmigrate.router.apis.recast import recast
 
@@ -41,8 +43,11 @@ __all__ = [
 ]
 
 FOLLOWED_APIS = frozenset(
-    {OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, OFFSET_DELETE}
-)
+    {
+        OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, DELETE_GROUPS,
+        OFFSET_DELETE,
+    }
+)  # fmt: skip
 _UNSETTLED = Code.UNSTABLE_OFFSET_COMMIT
 _EPOCH = "committed_leader_epoch"
 _FIRST_BATCHED = 8
@@ -51,17 +56,21 @@ _LEAVE_VERSION = 4
 
 def of_groups(request: Any, groups: Collection[str]) -> Any:
     """A request for several groups cut down to some of them."""
-    return dataclasses.replace(request, groups=tuple(g for g in request.groups if _name(g) in groups))
-
-
-def _name(group: Any) -> str:
-    return str(getattr(group, "group_id", group))
+    asked = "groups_names" if hasattr(request, "groups_names") else "groups"
+    named = zip(groups_of(request), getattr(request, asked), strict=True)
+    return dataclasses.replace(request, **{asked: tuple(group for name, group in named if name in groups)})
 
 
 def merged(request: Any, answers: Iterable[Any], kind: type[Any]) -> Any:
     """One answer of several, groups in the request's order."""
-    told = {str(group.group_id): group for answer in answers for group in answer.groups}
-    return blank(kind, groups=tuple(told[_name(group)] for group in request.groups if _name(group) in told))
+    told = {str(group.group_id): group for answer in answers for group in _groups(answer)}
+    groups = tuple(told[name] for name in groups_of(request) if name in told)
+    return blank(kind, groups=groups, results=groups)
+
+
+def _groups(answer: Any) -> tuple[Any, ...]:
+    """What an answer tells of several groups, none where it is about one."""
+    return tuple(getattr(answer, "groups", ())) + tuple(getattr(answer, "results", ()))
 
 
 def without_epochs(message: Any) -> Any:
@@ -121,7 +130,7 @@ def topics_of(message: Any) -> set[str]:
 def codes_in(answer: Any) -> set[int]:
     """Every error code of an answer that says it for a whole group or for partitions."""
     found: set[int] = set()
-    for each in (answer, *getattr(answer, "groups", ())):
+    for each in (answer, *_groups(answer)):
         if hasattr(each, "error_code"):
             found.add(code_of(each.error_code))
         for topic in getattr(each, "topics", None) or ():

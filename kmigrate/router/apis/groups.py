@@ -3,7 +3,8 @@
 A consumer that already moved must wait without noticing: each of its coordination requests is held for a
 moment and then answered COORDINATOR_LOAD_IN_PROGRESS (14), which clients retry in silence, in the shape of the
 request's own version. LeaveGroup passes: there is no member at the target to remove, and a client that closes
-should not wait.
+should not wait. To delete the group or its positions waits like the rest: at the target it would take those that a
+promote has just carried over, and the members would begin somewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
 
 __all__ = [
+    "DELETE_GROUPS",
     "DESCRIBE_GROUPS",
     "HEARTBEAT",
     "HELD_APIS",
@@ -32,22 +34,29 @@ __all__ = [
 ]
 
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
-DESCRIBE_GROUPS, TXN_OFFSET_COMMIT, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 15, 28, 47, 68
+DESCRIBE_GROUPS, TXN_OFFSET_COMMIT, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 15, 28, 42, 47, 68
 
-HELD_APIS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, SYNC_GROUP, CONSUMER_GROUP_HEARTBEAT})
+HELD_APIS = frozenset(
+    {
+        OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, SYNC_GROUP, DELETE_GROUPS, OFFSET_DELETE,
+        CONSUMER_GROUP_HEARTBEAT,
+    }
+)  # fmt: skip
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
 _FETCH_TOP_ERROR, _FETCH_BATCHED = 2, 8
 
 
 def groups_of(request: Any) -> list[str]:
-    """The groups that a request is about: one, or several in a batched OffsetFetch."""
+    """The groups that a request is about: one, or several in a batched OffsetFetch, to be described or deleted."""
+    if hasattr(request, "groups_names"):
+        return [str(group) for group in request.groups_names]
     if hasattr(request, "groups"):
         return [str(getattr(group, "group_id", group)) for group in request.groups]
     return [str(request.group_id)]
 
 
 def wait_answer(head: RequestHead, request: Any, held: Collection[str]) -> bytes:
-    """Code 14 for the whole request; in a batched OffsetFetch for every group, held or not, to keep it one answer."""
+    """Code 14 for the whole request: of several groups for every one, held or not, to keep it one answer."""
     return frame_answer(group_error(head, request, _WAIT), head.correlation_id)
 
 
@@ -64,6 +73,11 @@ def _plain(kind: type[Any], _: Any, __: int, code: int) -> Any:
 def _describe(kind: type[Any], request: Any, _: int, code: int) -> Any:
     group_type = element(kind, "groups")
     return blank(kind, groups=tuple(blank(group_type, group_id=group, error_code=code) for group in request.groups))
+
+
+def _delete(kind: type[Any], request: Any, _: int, code: int) -> Any:
+    result_type = element(kind, "results")
+    return blank(kind, results=tuple(blank(result_type, group_id=g, error_code=code) for g in request.groups_names))
 
 
 def _commit(kind: type[Any], request: Any, _: int, code: int) -> Any:
@@ -111,4 +125,5 @@ _SHAPES: dict[int, _Shape] = {
     OFFSET_FETCH: _fetch,
     DESCRIBE_GROUPS: _describe,
     TXN_OFFSET_COMMIT: _commit,
+    DELETE_GROUPS: _delete,
 }

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
-from kmigrate.model.acls import topic_rights
+from kmigrate.model.acls import Acl, host_bound, topic_rights
 from kmigrate.model.records import LinkRecord
 from kmigrate.state.access import other_writers
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding
 
-__all__ = ["access_findings", "state_findings"]
+__all__ = ["access_findings", "host_findings", "state_findings"]
+
+_MOST_NAMED = 5
+"""Rules of a topic that a finding names."""
 
 
 async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str] = ()) -> list[Finding]:
-    """One finding on the link, and one on each of the topics that has rules."""
+    """One finding on the link, and on each of the topics one on its rules and one on those that name a host."""
     try:
         source, _ = await estate.source(link)
         ours, theirs = await read_acls(source), await read_acls(estate.target)
@@ -25,8 +28,9 @@ async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str
         return [Finding("warn", error.ref, error.what, error.next_step)]
     if ours is None:
         return [Finding("ok", "acls", f"source {link.source.name} has no authorizer: there are no ACLs to carry over")]
+    bound = [finding for topic in topics for finding in host_findings(ours, topic)]
     if theirs is None:
-        return [Finding("ok", "acls", f"target {link.target.name} has no authorizer: no ACLs are carried over")]
+        return [Finding("ok", "acls", f"target {link.target.name} has no authorizer: no ACLs are carried over"), *bound]
     found = [Finding("ok", "acls", "both clusters have an authorizer: ACLs of mirrored topics and groups are carried")]
     for topic in topics:
         rights = topic_rights(ours, topic)
@@ -39,7 +43,24 @@ async def access_findings(estate: Estate, link: LinkRecord, topics: Sequence[str
                     "promote on",
                 )
             )
-    return found
+    return [*found, *bound]
+
+
+def host_findings(rules: Collection[Acl], topic: str) -> list[Finding]:
+    """A warning where the source knows a topic's clients by their addresses: behind a router they have its own."""
+    bound = host_bound(rules, topic)
+    if not bound:
+        return []
+    more = f" and {len(bound) - _MOST_NAMED} more" if len(bound) > _MOST_NAMED else ""
+    return [
+        Finding(
+            "warn",
+            "host-rules",
+            f"topic {topic} has ACLs for single hosts: {'; '.join(map(str, bound[:_MOST_NAMED]))}{more}; both clusters "
+            "see a client of a router at the router's address, so none of them is about it",
+            "before clients move, give the source the same ACLs for the routers' addresses: they are carried over",
+        )
+    ]
 
 
 async def state_findings(target: ClusterClient) -> list[Finding]:

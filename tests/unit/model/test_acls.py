@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kmigrate.model.acls import GROUP, PREFIXED, TOPIC, Acl, group_rights, topic_rights, writers
+from kmigrate.model.acls import GROUP, PREFIXED, TOPIC, Acl, group_rights, host_bound, topic_rights, writers
 
 
 def rule(operation: str, name: str = "orders", *, allow: bool = True, pattern: str = "literal", of: str = TOPIC) -> Acl:
@@ -60,3 +60,10 @@ def test_who_may_write_a_topic_is_told_from_its_rules_by_name_prefix_and_wildcar
     assert writers([by_name, by_prefix, everybody, reader], "orders") == ("User:ann", "User:bob", "User:eve")
     assert writers([by_name, by_prefix, everybody, kept_out], "orders") == ("User:ann", "User:bob")
     assert writers([by_name], "payments") == ()
+
+
+def test_the_rules_for_single_hosts_are_those_that_cover_the_topic() -> None:
+    here = replace(rule("WRITE"), host="10.0.0.1")
+    by_prefix = replace(rule("READ", "ord", allow=False, pattern=PREFIXED), host="10.0.0.2")
+    elsewhere = replace(rule("WRITE", "pay"), host="10.0.0.1")
+    assert host_bound([here, by_prefix, elsewhere, rule("WRITE")], "orders") == (by_prefix, here)

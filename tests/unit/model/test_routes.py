@@ -70,6 +70,13 @@ def test_the_gate_is_of_the_newest_fence_only_and_joins_its_chunks() -> None:
     assert table.topics["t"].gate == {0: (one, two), 1: (two,)}
 
 
+@pytest.mark.parametrize(("phase", "told"), [(TopicPhase.FENCED, True), (TopicPhase.PROMOTED, False)])
+def test_a_topics_own_configs_are_known_until_they_are_in_force(phase: TopicPhase, *, told: bool) -> None:
+    own = {"cleanup.policy": "compact"}
+    table = routing_table(state(TopicRecord("l", "t", phase, 1, restore_configs=own)))
+    assert table.topics["t"].own_configs == (own if told else {})
+
+
 def test_groups_are_held_until_promoted() -> None:
     table = routing_table(
         state(

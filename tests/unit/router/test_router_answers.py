@@ -12,9 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.apis.addresses import decode_request, encode_request, rewrite_answer
-from kmigrate.router.apis.admin import ADMIN_APIS, make_nodes_real, refuse_admin
+from kmigrate.router.apis.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.fetch import rewrite_fetch
 from kmigrate.router.apis.groups import HELD_APIS, groups_of, wait_answer
@@ -33,7 +34,7 @@ def _frame(request: Any) -> tuple[bytearray, Any]:
     return frame, peek_request(frame, is_flexible(key, version))
 
 
-def _read(key: int, version: int, frame: bytes) -> Any:
+def _read(key: int, version: int, frame: bytes | bytearray) -> Any:
     kind = entity(key, version, "response")
     assert frame[4:8] == (77).to_bytes(4, "big")
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
@@ -57,7 +58,7 @@ def _group_request(key: int, version: int) -> Any:
         group_type = element(kind, "groups")
         topics = _topics(group_type, "topics", "partition_indexes", (3,))
         return blank(kind, groups=(blank(group_type, group_id="g", topics=topics),))
-    values: dict[str, Any] = {"group_id": "g"}
+    values: dict[str, Any] = {"group_id": "g", "groups_names": ("g",)}
     if key == 9:
         values["topics"] = _topics(kind, "topics", "partition_indexes", (3,))
     if key == 8:
@@ -87,25 +88,41 @@ def _admin_request(key: int, version: int) -> Any:
         names = ("t", "other")
         return blank(kind, resources=tuple(blank(resource_type, resource_type=2, resource_name=n) for n in names))
     topic_type = element(kind, "topics")
-    return blank(kind, topics=tuple(blank(topic_type, name=n) for n in ("t", "other")))
+    parts = (blank(element(topic_type, "partitions"), partition_index=3),) if key == 21 else ()
+    return blank(kind, topics=tuple(blank(topic_type, name=n, partitions=parts) for n in ("t", "other")))
+
+
+def _codes(answer: Any) -> dict[str, int]:
+    """What an answer to an admin request says of each topic: the first code of one that tells several."""
+    (elements,) = (getattr(answer, where) for where in ("topics", "responses", "results") if hasattr(answer, where))
+    out = {}
+    for each in elements:
+        named = each.resource_name if hasattr(each, "resource_name") else each.name
+        told = each.partitions[0] if hasattr(each, "partitions") else each
+        out[str(named)] = code_of(told.error_code)
+    return out
 
 
 @pytest.mark.parametrize(("key", "version"), _versions(*sorted(ADMIN_APIS)))
-def test_a_request_that_touches_a_mirrored_topic_is_refused_whole(key: int, version: int) -> None:
+def test_a_mirrored_topic_is_answered_for_here_and_the_others_by_the_target(key: int, version: int) -> None:
     frame, head = _frame(_admin_request(key, version))
     seen = decode_request(frame, head)
-    assert refuse_admin(head, seen, {"elsewhere": ""}) is None
-    refusal = refuse_admin(head, seen, {"t": ""})
-    assert refusal is not None
-    answer = _read(key, version, refusal[0])
-    told = repr(answer)
-    if key == 21:
-        assert "name='t'" in told and "name='other'" in told
-    else:
-        assert told.count("ErrorCode.policy_violation") == 2
-    if "error_message" in told:
-        assert "topic t is mirrored" in told
-        assert "together with mirrored topic t" in told
+    assert split_mirrored(head, seen, {"elsewhere": ""}) == (seen, (), ())
+    rest, told, refused = split_mirrored(head, seen, {"t": ""})
+    target_told = answer_with(head, split_mirrored(head, rest, {"other": ""}).told)
+    answer = _read(key, version, answer_with(head, told, target_told))
+    code = 36 if key == 19 else 44
+    assert _codes(answer) == {"t": code, "other": code}
+    assert refused == (() if key == 19 else ("t",)), "to create what is there changes nothing"
+    assert "error_message" not in repr(answer) or "mirrors it" in repr(answer) or "topic t is mirrored" in repr(answer)
+
+
+@pytest.mark.parametrize(("key", "version"), _versions(*sorted(ADMIN_APIS)))
+def test_of_mirrored_topics_alone_the_target_is_not_asked(key: int, version: int) -> None:
+    frame, head = _frame(_admin_request(key, version))
+    rest, told, _ = split_mirrored(head, decode_request(frame, head), {"t": "", "other": ""})
+    assert rest is None
+    assert _codes(_read(key, version, answer_with(head, told))).keys() == {"t", "other"}
 
 
 def test_a_mirrored_topic_is_not_deleted_by_its_id_either() -> None:
@@ -114,12 +131,12 @@ def test_a_mirrored_topic_is_not_deleted_by_its_id_either() -> None:
     mirrored, other = uuid.uuid4(), uuid.uuid4()
     frame, head = _frame(blank(kind, topics=tuple(blank(topic_type, topic_id=one) for one in (mirrored, other))))
     seen = decode_request(frame, head)
-    assert refuse_admin(head, seen, {"elsewhere": str(uuid.uuid4())}) is None
-    refusal = refuse_admin(head, seen, {"t": str(mirrored)})
-    assert refusal is not None
-    answer = _read(20, 6, refusal[0])
-    assert [(r.topic_id, int(r.error_code)) for r in answer.responses] == [(mirrored, 44), (other, 44)]
-    assert "topic t is mirrored" in refusal[1] or "mirrored topic t" in refusal[1]
+    assert split_mirrored(head, seen, {"elsewhere": str(uuid.uuid4())}).rest == seen
+    rest, told, refused = split_mirrored(head, seen, {"t": str(mirrored)})
+    assert rest is not None and [topic.topic_id for topic in rest.topics] == [other]
+    answer = _read(20, 6, answer_with(head, told))
+    assert [(r.topic_id, int(r.error_code)) for r in answer.responses] == [(mirrored, 44)]
+    assert refused == ("t",)
 
 
 def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
@@ -129,7 +146,7 @@ def test_replica_assignments_reach_the_target_with_its_own_node_ids() -> None:
     frame, head = _frame(blank(kind, topics=(blank(topic_type, name="n", assignments=(assignment,)),)))
     changed = make_nodes_real(head, decode_request(frame, head), BOOK)
     assert changed is not None
-    again = bytearray(encode_request(frame, head, changed))
+    again = encode_request(frame, head, changed)
     read = decode_request(again, peek_request(again, flexible=True))
     assert tuple(read.topics[0].assignments[0].broker_ids) == (2, 1)
 
@@ -212,6 +229,23 @@ def test_a_coordinator_is_found_at_the_router(version: int) -> None:
     answer = _read(10, version, shown)
     found = answer.coordinators[0] if version >= 4 else answer
     assert (int(found.node_id), found.host, int(found.port)) == (1_000_002, "router", 9002)
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_of_several_coordinators_one_without_a_listener_is_looked_for_again_and_the_others_are_found(
+    version: int,
+) -> None:
+    kind = entity(10, version, "response")
+    one = element(kind, "coordinators")
+    found = tuple(
+        blank(one, key=key, error_code=code, node_id=node, host="real", port=9)
+        for key, code, node in (("g", 0, 2), ("stranger", 0, 3), ("refused", 30, -1))
+    )
+    frame = bytearray(frame_answer(blank(kind, coordinators=found), 77))
+    shown, stranger = rewrite_answer(frame, _head(10, version), BOOK, ())
+    assert stranger, "broker 3 has no listener yet"
+    told = [(c.key, code_of(c.error_code), int(c.node_id), c.host) for c in _read(10, version, shown).coordinators]
+    assert told == [("g", 0, 1_000_002, "router"), ("stranger", 15, -1, ""), ("refused", 30, -1, "real")]
 
 
 @pytest.mark.parametrize("version", range(4, 19))

@@ -1,4 +1,4 @@
-"""Topics that a client's Metadata request may create, and those that it must not (D11)."""
+"""Topics that a client may create, by Metadata and by CreateTopics, and those that it must not (D11)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.apis.addresses import decode_request
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.core import Outcome
-from tests.unit.router.router_fakes import Stage
+from tests.unit.router.router_fakes import Stage, route
 
 UNKNOWN, REFUSED = 3, 38
 VERSIONS = range(4, 14)
@@ -94,3 +96,95 @@ def test_who_asks_for_what_is_there_or_for_no_creation_asks_the_target_once(crea
     _answer(stage, 12, t=0 if create else UNKNOWN)
     assert _sent(stage, 12) == [(["t"], False)]
     assert _told(stage, 12) == [("t", 0 if create else UNKNOWN)]
+
+
+# CreateTopics
+
+EXISTS, POLICY = 36, 44
+CREATE_VERSIONS = range(2, 8)
+
+
+def _create(stage: Stage, version: int, *topics: str, validate_only: bool = False) -> None:
+    kind = entity(19, version, "request")
+    named = tuple(blank(element(kind, "topics"), name=topic, num_partitions=3) for topic in topics)
+    body = encode_body(blank(kind, topics=named, validate_only=validate_only))
+    raw = encode_request_head(19, version, 7, b"c", is_flexible(19, version)) + body
+    stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
+
+
+def _asked_to_create(stage: Stage, version: int) -> list[tuple[list[str], bool]]:
+    """What the target was asked to create: the topics, and whether they are only tried."""
+    out = []
+    for sent in stage.edge.sent:
+        request = decode_request(sent.frame, peek_request(sent.frame, is_flexible(19, version)))
+        assert all(int(topic.num_partitions) == 3 for topic in request.topics)
+        out.append(([str(topic.name) for topic in request.topics], bool(request.validate_only)))
+    return out
+
+
+def _answer_creation(stage: Stage, version: int, **errors: int) -> None:
+    kind = entity(19, version, "response")
+    topic_type = element(kind, "topics")
+    topics = tuple(blank(topic_type, name=n, error_code=e, num_partitions=3) for n, e in errors.items())
+    stage.edge.sent[-1].answered_with(bytearray(frame_answer(blank(kind, topics=topics), 7)))
+
+
+def _told_of_creation(stage: Stage, version: int) -> dict[str, int]:
+    [reply] = stage.edge.replies
+    kind = entity(19, version, "response")
+    answer: Any = decode_body(kind, reply, response_body_offset(reply, kind.__flexible__))
+    return {str(topic.name): code_of(topic.error_code) for topic in answer.topics}
+
+
+@pytest.mark.parametrize("version", CREATE_VERSIONS)
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_who_creates_what_he_misses_hears_that_a_mirrored_topic_exists_and_gets_the_others(
+    version: int, *, validate_only: bool
+) -> None:
+    stage = Stage(route("mirrored", Serve.FORWARD))
+    _create(stage, version, "mirrored", "new", "there", validate_only=validate_only)
+    _answer_creation(stage, version, new=0, there=EXISTS)
+    assert _asked_to_create(stage, version) == [(["new", "there"], validate_only)]
+    assert _told_of_creation(stage, version) == {"mirrored": EXISTS, "new": 0, "there": EXISTS}
+    assert stage.outside.said == [], "nobody was refused anything"
+
+
+@pytest.mark.parametrize("serve", [Serve.HIDDEN, Serve.FORWARD, Serve.HOLD])
+def test_a_topic_exists_from_the_moment_it_is_to_be_mirrored(serve: Serve) -> None:
+    stage = Stage(route("t", serve))
+    _create(stage, 7, "t")
+    assert stage.edge.sent == []
+    assert _told_of_creation(stage, 7) == {"t": EXISTS}
+
+
+def test_a_promoted_topic_is_the_targets_to_create_though_its_source_still_has_it() -> None:
+    stage = Stage(route("t", Serve.LOCAL))
+    stage.outside.source_topics = frozenset({"t"})
+    _create(stage, 7, "t")
+    _answer_creation(stage, 7, t=EXISTS)
+    assert _asked_to_create(stage, 7) == [(["t"], False)]
+    assert _told_of_creation(stage, 7) == {"t": EXISTS}
+
+
+@pytest.mark.parametrize("version", CREATE_VERSIONS)
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_who_comes_before_his_topic_is_mirrored_makes_no_empty_namesake(version: int, *, validate_only: bool) -> None:
+    stage = Stage(route("mirrored", Serve.FORWARD))
+    stage.outside.source_topics = frozenset({"early", "mirrored"})
+    _create(stage, version, "early", "new", "mirrored", validate_only=validate_only)
+    _answer_creation(stage, version, early=0)
+    _answer_creation(stage, version, new=0)
+    assert _asked_to_create(stage, version) == [(["early"], True), (["new"], validate_only)]
+    assert _told_of_creation(stage, version) == {"mirrored": EXISTS, "early": POLICY, "new": 0}
+    assert ["early is not mirrored yet" in said for said in stage.outside.said] == [True]
+
+
+@pytest.mark.parametrize("code", [EXISTS, REFUSED])
+def test_of_a_topic_that_a_source_has_the_target_tells_what_stands_against_it(code: int) -> None:
+    stage = Stage()
+    stage.outside.source_topics = frozenset({"early"})
+    _create(stage, 7, "early")
+    _answer_creation(stage, 7, early=code)
+    assert _asked_to_create(stage, 7) == [(["early"], True)]
+    assert _told_of_creation(stage, 7) == {"early": code}
+    assert stage.outside.said == []

@@ -18,8 +18,11 @@ from kmigrate.router.core import Outcome
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
-NEW_BEAT = 68
-VERSIONS = {COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5, NEW_BEAT: 0}
+DELETE, DELETE_POSITIONS, NEW_BEAT = 42, 47, 68
+VERSIONS = {
+    COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5,
+    DELETE: 2, DELETE_POSITIONS: 0, NEW_BEAT: 0,
+}  # fmt: skip
 
 
 class Member:
@@ -90,6 +93,9 @@ class Member:
             group_type = element(kind, "groups")
             told = {"topics": _positions(group_type)} if head.api_key == FETCH else {"group_state": self.state}
             return blank(kind, groups=tuple(blank(group_type, group_id=n, error_code=code, **told) for n in names))
+        if head.api_key == DELETE:
+            one = element(kind, "results")
+            return blank(kind, results=tuple(blank(one, group_id=g, error_code=code) for g in request.groups_names))
         if head.api_key == LIST:
             listed = element(kind, "groups")
             return blank(kind, error_code=code, groups=tuple(blank(listed, group_id=n) for n in ("g", "of-target")))
@@ -238,6 +244,33 @@ def test_several_groups_in_one_request_are_each_asked_about_where_they_are() -> 
     assert [str(group.group_id) for group in answer.groups] == ["g", "other", "third"]
     asked = {where: list(map(str, request.groups)) for where, key, request in member.heard if key == DESCRIBE}
     assert asked == {"coordinator": ["g"], "target": ["other", "third"]}
+
+
+def test_a_group_that_follows_is_deleted_where_it_is() -> None:
+    member = Member()
+    member.codes[("coordinator", DELETE)] = 68
+    answer = member.says(DELETE, groups_names=("other", "g"))
+    assert [(str(group.group_id), code_of(group.error_code)) for group in answer.results] == [("other", 0), ("g", 68)]
+    asked = {where: list(map(str, request.groups_names)) for where, key, request in member.heard if key == DELETE}
+    assert asked == {"coordinator": ["g"], "target": ["other"]}
+
+
+@pytest.mark.parametrize(("key", "version"), [(DELETE, 0), (DELETE, 2), (DELETE_POSITIONS, 0)])
+def test_nothing_is_deleted_while_positions_are_carried_over(key: int, version: int) -> None:
+    member = Member()
+    member.turns(g=FROZEN)
+    member.versions[key] = version
+    assert member.says(key, groups_names=("g", "other"), group_id="g") is None
+    member.turns()
+    assert member.asked(key) == [("target", key)], "it has come to its end"
+
+
+def test_a_coordinator_that_has_moved_is_looked_for_again_also_where_one_word_is_about_several_groups() -> None:
+    member = Member()
+    member.codes[("coordinator", DELETE)] = 16
+    member.says(DELETE, groups_names=("g",))
+    member.says(DELETE, groups_names=("g",))
+    assert member.asked(FIND) == [("coordinator", FIND)] * 2
 
 
 def _listed(member: Member, **filters: Any) -> list[tuple[str, str]]:

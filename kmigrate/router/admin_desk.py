@@ -1,0 +1,141 @@
+"""Admin work on one client connection: brokers are named as each side knows them (D5), and what is mirrored stays.
+
+Of mirrored topics and of groups that follow it is answered here what their sources would say, or what is refused until
+their promote; all else is for the target. Nothing of it waits, and answers may come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kmigrate.protocol.codes import code_of
+from kmigrate.protocol.frames import RequestHead
+from kmigrate.router.apis.addresses import LIST_GROUPS, ONE_BROKERS, decode_request, encode_request, none_here
+from kmigrate.router.apis.admin import ADMIN_APIS, CREATE_TOPICS, answer_with, make_nodes_real, split_mirrored
+from kmigrate.router.apis.blank import frame_answer
+from kmigrate.router.apis.broker_names import (
+    BROKER_CONFIG_APIS,
+    LIST_CONFIG_RESOURCES,
+    asked_brokers,
+    show_names,
+)
+from kmigrate.router.apis.configs import DESCRIBE_CONFIGS, show_own_configs
+from kmigrate.router.apis.groups import DESCRIBE_GROUPS
+from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
+from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
+from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, refuse_share
+from kmigrate.router.apis.transactions import read_answer
+from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.creation import create_topics
+from kmigrate.router.follow import FollowDesk
+
+__all__ = ["ADMINISTRATIVE", "AdminDesk"]
+
+ADMINISTRATIVE = ADMIN_APIS | BROKER_CONFIG_APIS | QUORUM_APIS | ONE_BROKERS | {SHARE_GROUP_HEARTBEAT}
+Reply = Callable[[Buffer], None]
+
+
+class AdminDesk:
+    """Takes the administrative requests of a connection."""
+
+    def __init__(self, core: Core, edge: Edge, follow: FollowDesk, told: Callable[[], bool]) -> None:
+        self._core = core
+        self._edge = edge
+        self._follow = follow
+        self._told = told
+        """Whether the client knows the brokers' own addresses."""
+
+    def take(self, head: RequestHead, frame: bytearray, reply: Reply, *, home: str, broker: int | None) -> None:
+        """`home` and `broker` say whose listener the client came to, as the session knows it."""
+        if head.api_key in ONE_BROKERS and home:
+            reply(none_here(head))
+            return
+        request = decode_request(frame, head)
+        if head.api_key == LIST_GROUPS and self._core.table.followed:
+            self._list_groups(head, frame, request, reply, broker)
+        elif head.api_key == SHARE_GROUP_HEARTBEAT:
+            self._share(head, frame, request, reply)
+        else:
+            self._ask(head, frame, request, reply)
+
+    def _ask(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
+        """Ask the target, in its own names."""
+        asked = asked_brokers(request, self._core.book)
+        real = make_nodes_real(head, request, self._core.book, asked)
+        if real is not None:
+            frame, request = encode_request(frame, head, real), real
+
+        def answered(answer: bytearray) -> None:
+            reply(answer if self._told() else self._shown(head, answer, asked))
+
+        if head.api_key in ADMIN_APIS:
+            self._change(head, frame, request, answered)
+        else:
+            self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _shown(self, head: RequestHead, answer: bytearray, asked: frozenset[str]) -> Buffer:
+        """The answer in the names that the client knows, of topics as it knows them."""
+        if head.api_key in QUORUM_APIS:
+            return show_nodes(answer, head, self._core.book, self._core.hidden())
+        if head.api_key == DESCRIBE_CONFIGS and self._core.table.mirroring:
+            answer = show_own_configs(answer, head, self._core.table.topics)
+        if asked or head.api_key == LIST_CONFIG_RESOURCES:
+            return show_names(answer, head, self._core.book, asked)
+        return answer
+
+    def _change(
+        self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
+    ) -> None:
+        """What shall be changed of topics: of mirrored ones it is answered here."""
+        rest, told, refused = split_mirrored(head, request, self._core.mirrored())
+        if refused:
+            self._say(head, f"a change of mirrored topic {', '.join(refused)} was refused until its promote")
+        if rest is None:
+            then(answer_with(head, told))
+            return
+
+        def answered(answer: bytearray) -> None:
+            then(answer_with(head, told, answer) if told else answer)
+
+        if told:
+            frame = encode_request(frame, head, rest)
+        if head.api_key == CREATE_TOPICS:
+            create_topics(self._core, self._edge, head, frame, rest, answered)
+        else:
+            self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _share(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
+        refusal = refuse_share(head, request, self._core.mirrored())
+        if refusal is None:
+            self._edge.to_target([frame], head.correlation_id, reply)
+            return
+        answer, text = refusal
+        self._say(head, text)
+        reply(answer)
+
+    def _say(self, head: RequestHead, text: str) -> None:
+        self._core.outside.say(f"{head.client_id or 'a client'}: {text}")
+
+    def _list_groups(
+        self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, broker: int | None
+    ) -> None:
+        """The target's list but for groups that follow, of which one broker tells what their sources say."""
+        followed = frozenset(self._core.table.followed)
+        first = min(self._core.book.addresses, default=None)
+
+        def listed(answer: Any) -> None:
+            reply(frame_answer(answer, head.correlation_id))
+
+        def told(frame: bytearray) -> None:
+            answer = without_followed(read_answer(type(request), frame), followed)
+            if code_of(answer.error_code) or broker not in (None, first):
+                listed(answer)
+                return
+            self._follow.take(
+                head._replace(api_key=DESCRIBE_GROUPS, version=DESCRIBE_VERSION),
+                describe_request(followed),
+                lambda described: listed(with_followed(request, answer, read_answer(DESCRIBE, bytearray(described)))),
+            )
+
+        self._edge.to_target([frame], head.correlation_id, told)

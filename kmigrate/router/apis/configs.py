@@ -1,0 +1,44 @@
+"""DescribeConfigs of mirrored topics: what they have of their own is told as it is on the source.
+
+Until its promote the topic at the target keeps everything, in whatever size it comes (`mirror.configs`). To clients it
+is the one that they know: Kafka Connect and Schema Registry end at their start where their topics are not compacted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from kmigrate.model.routes import TopicRoute
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.router.apis.blank import frame_answer
+
+__all__ = ["DESCRIBE_CONFIGS", "show_own_configs"]
+
+DESCRIBE_CONFIGS = 32
+_TOPIC_RESOURCE = 2
+_OF_THE_TOPIC = 1
+"""The source of a value that is set on the topic itself."""
+
+
+def show_own_configs(answer: bytearray, head: RequestHead, topics: Mapping[str, TopicRoute]) -> bytearray:
+    """The answer with the own values of the topics in it, where another stands for the time of the mirroring."""
+    kind = entity(head.api_key, head.version, "response")
+    message = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    results = []
+    for result in message.results:
+        route = topics.get(str(result.resource_name)) if int(result.resource_type) == _TOPIC_RESOURCE else None
+        own = route.own_configs if route is not None else {}
+        shown = tuple(_own(each, own[each.name]) if each.name in own else each for each in result.configs)
+        results.append(dataclasses.replace(result, configs=shown))
+    return bytearray(frame_answer(dataclasses.replace(message, results=tuple(results)), head.correlation_id))
+
+
+def _own(config: Any, value: str) -> Any:
+    synonyms = tuple(
+        dataclasses.replace(each, value=value) if int(each.source) == _OF_THE_TOPIC else each
+        for each in config.synonyms
+    )
+    return dataclasses.replace(config, value=value, synonyms=synonyms)
