@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -27,7 +27,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.protocol.api import element_type, entity
-from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Plan
@@ -43,6 +43,7 @@ from tests.integration.mirror_world import (
     read_all,
     settings_of,
 )
+from tests.integration.test_mirror_batches import BUSY_CLEANER, COMPACTED, wait_until_cleaned, write_keyed
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -208,6 +209,46 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
             await resume(world, topic, 0, (10, 59))
             await copied(world, topic, 0, 110)
             assert read_all(target.bootstrap, topic)[0][10:] == read_all(source.bootstrap, topic)[0]
+
+    asyncio.run(scene())
+
+
+def test_a_gap_that_a_cleaner_made_while_nobody_copied_is_filled_once_its_limit_is_raised(
+    own_cluster: OwnCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    source, topic = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER), unique_name("gap")
+    make_topic(source, topic, config=COMPACTED)
+    write_keyed(source.bootstrap, topic, 100)
+    strict = MirrorSettings(lease_s=1.5, presence_ms=200, hole_limit=200)
+
+    def write_over() -> None:
+        """Some 3,000 offsets of one key, which a cleaner removes all but for the last."""
+        producer = Producer({"bootstrap.servers": source.bootstrap, "batch.num.messages": 12})
+        for number in range(3_000):
+            producer.produce(topic, f"value-{number}-{'x' * 60}".encode(), b"one")
+        assert producer.flush(30) == 0
+        write_keyed(source.bootstrap, topic, 500, first=100)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            async with engine_running(world, settings=strict):
+                await world.mirror(topic)
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+            await to(write_over)
+            await to(wait_until_cleaned, source.bootstrap, [topic], 700)
+            async with engine_running(world, "m2", strict):
+                stop = await stopped(world, topic, 0, "large-gap")
+                assert "hole_limit is 200" in stop.what
+                assert stop.way_on(topic, 0).startswith("raise hole_limit of [mirror]")
+            await resume(world, topic, 0)
+            async with engine_running(world, "m3"):
+                await world.caught_up(topic)
+                assert (await status_of(world, topic)).offsets == "identical"
+                found, wanted = read_all(target.bootstrap, topic)[0], read_all(source.bootstrap, topic)[0]
+                assert [record[0] for record in found[:100]] == list(range(100)), "copied before they were cleaned"
+                assert found[100:] == [record for record in wanted if record[0] >= 100]
+                assert len(found) > 200
 
     asyncio.run(scene())
 
