@@ -467,8 +467,9 @@ class ClusterClient:
         await _each(ask, by_leader)
         return out
 
-    async def set_broker_default(self, key: str, value: str | None) -> int:
-        """Set (or, with None, remove) a cluster-wide dynamic broker default; the broker's error code (W1)."""
+    async def set_broker_default(self, key: str, value: str | None, *, only_ask: bool = False) -> int:
+        """Set (or, with None, remove) a cluster-wide dynamic broker default, or ask whether we may; the broker's error
+        code (W1). A broker takes keys that it does not know, too (`cluster.memory`)."""
         request = entity(44, 1, "request")
         resource_type = element_type(request, "resources")
         config_type = element_type(resource_type, "configs")
@@ -476,7 +477,7 @@ class ClusterClient:
         answer = await self.call(
             request(
                 resources=(resource_type(resource_type=4, resource_name="", configs=(config,)),),
-                validate_only=False,
+                validate_only=only_ask,
             )
         )
         return code_of(answer.responses[0].error_code)

@@ -91,6 +91,14 @@ def test_its_word_is_said_again_before_it_is_no_longer_good(lease_s: float, part
     assert interval_s <= (0.5 if partitions == 1 else 1.0)
 
 
+def test_status_is_told_why_nothing_is_pipelined() -> None:
+    it = engine(MemoryLog(LEASE, TOPIC, SHARED))
+    assert it._presence().notes == ()
+    it._forgets = "its brokers do not know producer.id.expiration.ms"
+    (note,) = it._presence().notes
+    assert note.startswith("short-memory: target nowhere: its brokers do not know producer.id.expiration.ms; each")
+
+
 def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of partitions, twenty times a second, while one topic is fenced."""
     log = MemoryLog(LEASE, TOPIC, SHARED)
