@@ -15,6 +15,7 @@ from typing import Any
 
 from kmigrate.cluster.gathered import Gathered
 from kmigrate.cluster.layout import METADATA, METADATA_VERSION, Layout, Metadata, TopicInfo, Topics, ask_about
+from kmigrate.cluster.versions import refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -131,8 +132,11 @@ class ClusterClient:
         async with self._refresh_lock:
             if self._refreshes.get(asked, called) > called:
                 return self.metadata
+            connection = await self.bootstrap()
+            if not self.metadata.cluster_id:
+                await refuse_too_old(connection, self.settings)
             began = monotonic()
-            metadata = await self._ask(await self.bootstrap(), asked)
+            metadata = await self._ask(connection, asked)
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
