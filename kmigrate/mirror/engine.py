@@ -24,6 +24,7 @@ from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.lanes import target_losses
 from kmigrate.mirror.leading import Leader
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
@@ -385,6 +386,7 @@ class MirrorEngine:
         """What concerns no single topic."""
         upkeep = self._upkeep.notes if self._upkeep is not None else ()
         trouble = self._copier.trouble if self._copier is not None else ""
+        lost = target_losses(self._copier.lanes.values()) if self._copier is not None else ()
         name = self._target.settings.name
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
-        return (*upkeep, *filter(None, (trouble, forgets)))
+        return (*upkeep, *filter(None, (trouble, forgets)), *lost)

@@ -24,7 +24,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import PromoteTerms
+from kmigrate.model.records import MirrorPresence, PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
@@ -334,6 +334,45 @@ def test_a_source_cut_by_an_unclean_election_and_regrown_is_named_by_the_offsets
             assert found[:30] == wanted[:30]
             assert found[50:] == wanted[50:]
             assert [record[2] for record in found[30:50]] == [f"value-{n}".encode() for n in range(30, 50)]
+
+    asyncio.run(scene())
+
+
+def test_a_target_cut_by_an_unclean_election_is_filled_up_again_and_its_loss_is_told(
+    clusters3: Pair, make_topic: MakeTopic, set_topic_config: SetConfig, unique_name: Names
+) -> None:
+    source, target = clusters3.source, clusters3.target
+    topic = unique_name("cut-target")
+    make_topic(source, topic, replicas=2, config={"min.insync.replicas": "1"})
+
+    def replicas() -> list[int]:
+        listed = AdminClient({"bootstrap.servers": target.bootstrap}).list_topics(topic, timeout=10)
+        return list(listed.topics[topic].partitions[0].replicas)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.in_phase(topic, TopicPhase.MIRRORING)
+            await to(set_topic_config, target, topic, {"unclean.leader.election.enable": "true"})
+            await to(produce, source.bootstrap, topic, 30)
+            await copied(world, topic, 0, 30)
+            leader, follower = await asyncio.to_thread(replicas)
+            await to(target.terminate, follower)
+            await to(produce, source.bootstrap, topic, 20, first=30)
+            await copied(world, topic, 0, 50)
+            await to(target.terminate, leader)
+            await to(target.restart, follower)
+            await world.log.wait(
+                lambda _: any("offsets 30 to 49" in n for w in world.log.alive(MirrorPresence) for n in w.notes),
+                60,
+                "the loss to be told",
+            )
+            await to(produce, source.bootstrap, topic, 30, first=50)
+            await copied(world, topic, 0, 80)
+            assert_identical(world, topic, at_least=80)
+            async with estate_of(world) as estate:
+                (link,) = (each for each in (await snapshot(estate)).links if each.name == world.link)
+            assert f"target-truncated: {topic}-0: offsets 30 to 49 were on the target" in " ".join(link.notes)
 
     asyncio.run(scene())
 
