@@ -42,6 +42,8 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         presence_ms=section.presence_interval_ms,
         write_connections=section.write_connections,
         hole_filler=HoleFiller(section.hole_filler),
+        hole_limit=section.hole_limit,
+        align_limit=section.align_limit,
         upkeep_s=section.upkeep_interval_s,
         sync_acls=section.sync_acls,
         acl_exclude=section.acl_exclude,

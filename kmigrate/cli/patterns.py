@@ -40,7 +40,7 @@ async def patterns_answer(call: Call, noun: Noun, forget: list[str] | None, link
             return plan_answer(await verbs.forget_patterns(estate, call.link(link), noun, forget, plan=plan))
         record = verbs.resolve_link(estate.log.state, call.link(link))
         found = record.topic_patterns if noun == "topic" else record.group_patterns
-        made = table("expression", "except")
+        made = table("expression", "except", *(["offsets"] if noun == "topic" else []))
         for pattern in found:
-            made.add_row(pattern.include, ", ".join(pattern.exclude))
+            made.add_row(pattern.include, ", ".join(pattern.exclude), *([pattern.offsets] if noun == "topic" else []))
         return Answer({"link": record.name, "patterns": [asdict(pattern) for pattern in found]}, made)

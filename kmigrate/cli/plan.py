@@ -95,9 +95,8 @@ async def plan(
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
+        asked = _Asked(start, offsets, rate, stretches, settings)
         for name in dict.fromkeys(names):
-            policy = configs[name]["cleanup.policy"].value if name in configs else ""
-            asked = _Asked(start, offsets, rate, "compact" in policy, stretches, settings)
             notes = _notes({key: value.value for key, value in configs.get(name, {}).items()})
             if name in readers:
                 groups = ", ".join(readers[name])
@@ -121,12 +120,11 @@ def _notes(configs: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What decides about one topic, beside its logs."""
+    """What decides about each topic, beside its logs."""
 
     start: str
     offsets: str
     rate: float
-    compacted: bool
     stretches: int
     settings: MirrorSettings
 
@@ -151,7 +149,7 @@ async def _outlook(
     ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
     begin = {p: first[name, p].offset if first[name, p].offset >= 0 else ends[name, p].offset for _, p in keys}
     mapped = known.mapped if known is not None and known.starts else asked.offsets == "mapped"
-    why = await why_mapped(source, asked.settings, name, begin, compacted=asked.compacted)
+    why = await why_mapped(source, asked.settings, name, begin)
     if why and asked.offsets == "identical":
         against = against or f"identical offsets can not be had: {why}"
     elif why and not mapped:

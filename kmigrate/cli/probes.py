@@ -6,7 +6,8 @@ import asyncio
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
+from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import entity
@@ -22,7 +23,7 @@ _SECONDS = 12.0
 _NO_TOPIC = "__kmigrate_probe.no-such-topic"
 _DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
 _DESCRIBE_TRANSACTIONS = 65
-_CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS, _ALTER_CONFIGS = 68, 18, 44
+_CONSUMER_GROUP_HEARTBEAT, _API_VERSIONS = 68, 18
 
 _METADATA_VERSIONS = {14: "3.6", 19: "3.7", 20: "3.8", 21: "3.9", 25: "4.0", 27: "4.1", 30: "4.3"}
 """Finalised metadata.version levels of released Kafkas, as far as they are settled; others show the number."""
@@ -77,14 +78,7 @@ async def _probe(client: ClusterClient) -> list[Finding]:
             "no DeleteRecords: a topic whose log does not start at 0 cannot keep its offsets here",
         )
     )
-    found.append(
-        _either(
-            _ALTER_CONFIGS in apis,
-            "alter-configs",
-            "IncrementalAlterConfigs: producer.id.expiration.ms can be raised while mirroring",
-            "no IncrementalAlterConfigs: the mirror keeps one batch in flight (slower)",
-        )
-    )
+    found.append(await _memory(client))
     found.append(
         _either(
             _CONSUMER_GROUP_HEARTBEAT in apis,
@@ -125,6 +119,14 @@ async def _markers(client: ClusterClient, apis: dict[int, int]) -> Finding:
     if row(code).name == "CLUSTER_AUTHORIZATION_FAILED":
         return Finding("warn", "write-txn-markers", f"WriteTxnMarkers is not allowed: {cost}", "grant CLUSTER_ACTION")
     return Finding("ok", "write-txn-markers", "WriteTxnMarkers is allowed: holes are filled at once")
+
+
+async def _memory(client: ClusterClient) -> Finding:
+    with Admin(client.settings) as admin:
+        why = await short_memory(client, admin)
+    if why:
+        return Finding("warn", "short-memory", f"as a target: {why}; {ONE_AT_A_TIME}")
+    return Finding("ok", "producer-memory", f"{PRODUCER_EXPIRATION} can be raised while it is a target")
 
 
 async def _authorizer(client: ClusterClient, apis: dict[int, int]) -> Finding:

@@ -15,6 +15,7 @@ from typing import Any
 
 from kmigrate.cluster.gathered import Gathered
 from kmigrate.cluster.layout import METADATA, METADATA_VERSION, Layout, Metadata, TopicInfo, Topics, ask_about
+from kmigrate.cluster.versions import refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -131,8 +132,11 @@ class ClusterClient:
         async with self._refresh_lock:
             if self._refreshes.get(asked, called) > called:
                 return self.metadata
+            connection = await self.bootstrap()
+            if not self.metadata.cluster_id:
+                await refuse_too_old(connection, self.settings)
             began = monotonic()
-            metadata = await self._ask(await self.bootstrap(), asked)
+            metadata = await self._ask(connection, asked)
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
@@ -467,8 +471,9 @@ class ClusterClient:
         await _each(ask, by_leader)
         return out
 
-    async def set_broker_default(self, key: str, value: str | None) -> int:
-        """Set (or, with None, remove) a cluster-wide dynamic broker default; the broker's error code (W1)."""
+    async def set_broker_default(self, key: str, value: str | None, *, only_ask: bool = False) -> int:
+        """Set (or, with None, remove) a cluster-wide dynamic broker default, or ask whether we may; the broker's error
+        code (W1). A broker takes keys that it does not know, too (`cluster.memory`)."""
         request = entity(44, 1, "request")
         resource_type = element_type(request, "resources")
         config_type = element_type(resource_type, "configs")
@@ -476,7 +481,7 @@ class ClusterClient:
         answer = await self.call(
             request(
                 resources=(resource_type(resource_type=4, resource_name="", configs=(config,)),),
-                validate_only=False,
+                validate_only=only_ask,
             )
         )
         return code_of(answer.responses[0].error_code)

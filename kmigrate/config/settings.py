@@ -105,6 +105,12 @@ class MirrorSection:
         "how offsets without a record are filled: markers, or transactions where CLUSTER_ACTION is not allowed",
         choices=("markers", "transactions"),
     )
+    hole_limit: int = _key(
+        100_000, "most offsets without a record in a row that are filled", low=1, high=2_000_000_000
+    )
+    align_limit: int = _key(
+        2_000_000_000, "most offsets below a partition's log start that are filled", low=0, high=1_000_000_000_000
+    )
     fetch_max_bytes: int = _key(32 << 20, "most bytes of one Fetch answer", low=1 << 16, high=1 << 30)
     write_connections: int = _key(
         1, "connections to each target leader: more where its replicas acknowledge slowly", low=1, high=16

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kmigrate.cluster.admin import Admin
-from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
-from kmigrate.errors import Failed, Refused
+from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.memory import RAISED_EXPIRATION, lengthen_memory, producer_memory
+from kmigrate.errors import Refused
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog
 
-__all__ = ["RAISED_EXPIRATION", "activate", "remembers_long", "request_limit"]
-
-RAISED_EXPIRATION = str((1 << 31) - 1)
-"""24.8 days, the most that the setting takes."""
+__all__ = ["activate", "remembers_long", "request_limit"]
 
 
 async def activate(
     link_name: str, source: ClusterClient, target: ClusterClient, target_admin: Admin, log: StateLog
-) -> bool:
-    """Check and complete the link's record; True if the target remembers producers long enough for pipelining."""
+) -> str:
+    """Check and complete the link's record; why the target will forget producers too early for pipelining, or ''."""
     link = log.state.link(link_name)
     if link is None:
-        return True
+        return ""
     source_ref = await _checked(source, link.source)
     target_ref = await _checked(target, link.target)
     if source_ref.cluster_id == target_ref.cluster_id:
@@ -41,8 +39,8 @@ async def activate(
     if identity is None:
         data, marker = await target.init_producer_id(), await target.init_producer_id()
         identity = CopyIdentity(*data, *marker)
-    now = await target_admin.broker_config(next(iter(target.metadata.brokers)), PRODUCER_EXPIRATION)
-    former = now.value if now is not None and now.own and now.value != RAISED_EXPIRATION else ""
+    now = await producer_memory(target, target_admin)
+    former = _to_restore(now)
 
     def decide(state: State) -> LinkRecord | None:
         current = state.link(link_name)
@@ -58,12 +56,14 @@ async def activate(
         return None if completed == current else completed
 
     await log.append(decide)
-    if now is not None and now.value == RAISED_EXPIRATION:
-        return True
-    try:
-        return await target.set_broker_default(PRODUCER_EXPIRATION, RAISED_EXPIRATION) == 0
-    except Failed:
-        return False
+    return await lengthen_memory(target, now)
+
+
+def _to_restore(now: ConfigValue | None) -> str | None:
+    """The default to be put back once the link ends, '' where none was set; None where there is nothing to raise."""
+    if now is None:
+        return None
+    return now.value if now.own and now.value != RAISED_EXPIRATION else ""
 
 
 async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
@@ -82,7 +82,7 @@ async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:
 
 async def remembers_long(target: ClusterClient, admin: Admin) -> bool:
     """Whether the target remembers producers for as long as it can (W1)."""
-    now = await admin.broker_config(next(iter(target.metadata.brokers)), PRODUCER_EXPIRATION)
+    now = await producer_memory(target, admin)
     return now is not None and now.value == RAISED_EXPIRATION
 
 

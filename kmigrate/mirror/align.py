@@ -94,7 +94,8 @@ class Aligner:
                     f"{topic}-{partition} would need {start - tail.end} filler offsets to begin at {start}; "
                     f"the limit is {self._settings.align_limit}",
                     still_true="nothing was written to this partition",
-                    next_step="raise align_limit, or mirror the topic with --offsets mapped",
+                    next_step="raise align_limit of [mirror] and start the mirror anew, or mirror the topic with "
+                    "--offsets mapped",
                 )
             while tail.end < start:
                 count = min(_FILLER, start - tail.end)

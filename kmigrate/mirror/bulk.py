@@ -19,6 +19,7 @@ from kmigrate.mirror.claims import Claims
 from kmigrate.mirror.copier import Copier, mirrored_topic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Key
+from kmigrate.mirror.lanes import target_losses
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
@@ -238,7 +239,10 @@ class BulkTry:
             active=False,
             interval_ms=self._job.settings.presence_ms,
             topics=topics,
-            notes=tuple(each for each in (self._trouble, self.copier.trouble) if each),
+            notes=(
+                *(each for each in (self._trouble, self.copier.trouble) if each),
+                *target_losses(self.copier.lanes.values()),
+            ),
             engine=CopyEngine.SPARK,
             said_ms=now_ms(),
         )

@@ -17,12 +17,14 @@ from math import inf
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.memory import ONE_AT_A_TIME
 from kmigrate.errors import KmigrateError, Unreachable, WaitTimedOut
 from kmigrate.mirror.activation import activate, request_limit
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.lanes import target_losses
 from kmigrate.mirror.leading import Leader
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
@@ -94,6 +96,8 @@ class MirrorEngine:
         self._leader: Leader | None = None
         self._upkeep: Upkeep | None = None
         self._trouble = ""
+        self._forgets = ""
+        """Why the target forgets producers too early for more than one batch in flight, or ''."""
         self._applied = self._generation = -1
         self._torn = False
         """Whether we stopped while something was on its way that may not come behind another's (`Lane.torn`).
@@ -149,7 +153,7 @@ class MirrorEngine:
 
     async def _serve(self) -> None:
         """Copy our share of the link, for as long as nothing fails."""
-        pipelining = await activate(self._link, self._source, self._target, self._target_admin, self._log)
+        forgets = await activate(self._link, self._source, self._target, self._target_admin, self._log)
         link = self._log.state.link(self._link)
         if link is None or link.copy is None:
             return
@@ -161,12 +165,13 @@ class MirrorEngine:
             self._settings,
             maps=MapStore(self._maps, link.uuid),
             warrant=self._warrant,
-            pipelining=pipelining,
+            pipelining=not forgets,
             request_limit=await request_limit(self._target, self._target_admin),
             on_move=self._moved,
             meter=self.meter,
         )
         self._trouble = ""
+        self._forgets = forgets
         self._applied = -1
         self._copier = copier
         self.meter.lanes = copier.lanes
@@ -397,4 +402,7 @@ class MirrorEngine:
         """What concerns no single topic."""
         upkeep = self._upkeep.notes if self._upkeep is not None else ()
         trouble = self._copier.trouble if self._copier is not None else ""
-        return (*upkeep, trouble) if trouble else upkeep
+        lost = target_losses(self._copier.lanes.values()) if self._copier is not None else ()
+        name = self._target.settings.name
+        forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
+        return (*upkeep, *filter(None, (trouble, forgets)), *lost)

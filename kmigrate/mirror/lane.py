@@ -94,6 +94,8 @@ class Lane:
         """Another process shall copy this partition: nothing more is sent, and what is under way comes to its end."""
         self.trouble = ""
         """What is being retried now; cleared by the next success."""
+        self.target_loss = ""
+        """What the target had stored and lost, when it last did; it stays told, for its readers may have seen that."""
         self.reading_trouble = ""
         """The same for reading."""
         self.paused = False
@@ -436,17 +438,28 @@ class Lane:
         self._failed = []
         self._queue = deque()
         self.queued_bytes = 0
+        self.trouble = self._held_to(position)
         self.position = self._next = position
         self._sequence = sequence
         self.unknown = self.doubtful = False
         self.state = LaneState.PRIMING
-        self.trouble = ""
         known = [step for step in known if step.end > data_end]
         if known and known[0].start == data_end:
             for step in known:
                 self._push(step)
         elif known or self.read_at != position or self.problem:
             self._read_again(data_end)  # or another copier merged small batches in other places
+
+    def _held_to(self, end: int) -> str:
+        """What the target has lost that now holds the copy up to `end` only; '' where it lost nothing."""
+        if end >= self.position:
+            return ""
+        self.tally.lost_offsets += self.position - end
+        self.target_loss = (
+            f"{reaction_to(Asked.PRODUCE, Found.CUT).ref}: {self.topic}-{self.partition}: offsets {end} to "
+            f"{self.position - 1} were on the target and are gone: copied again"
+        )
+        return self.target_loss
 
     def _read_again(self, offset: int) -> None:
         self._queue.clear()

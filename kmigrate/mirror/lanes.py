@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from zlib import crc32
 
 from kmigrate.cluster.client import ClusterClient
@@ -11,10 +11,13 @@ from kmigrate.cluster.layout import Metadata
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.net.clock import sleep
 
-__all__ = ["LOOK_S", "Lanes", "Signals", "Warrant"]
+__all__ = ["LOOK_S", "Lanes", "Signals", "Warrant", "target_losses"]
 
 LOOK_S = 1.0
 """How often what nothing has told of is looked for all the same."""
+
+_MOST_TOLD = 10
+"""A process's word on all of its partitions must fit into one message."""
 
 Warrant = Callable[[Key], int]
 """The term under which this process may do on a partition what is not compare-and-set there; 0 where it may not."""
@@ -58,6 +61,13 @@ class Lanes(MutableMapping[Key, Lane]):
                 led.setdefault(place, []).append(lane)
             known = self._led[(id(client), slots)] = (client.metadata, led)
         return known[1].get((node, slot), ())
+
+
+def target_losses(lanes: Iterable[Lane]) -> tuple[str, ...]:
+    """What the target has lost of these partitions; of many, as when a broker comes back empty, the first few."""
+    told = [lane.target_loss for lane in lanes if lane.target_loss]
+    more = len(told) - _MOST_TOLD
+    return (*told[:_MOST_TOLD], *([f"target-truncated: and of {more} more partitions"] if more > 0 else ()))
 
 
 class Signals:

@@ -176,11 +176,13 @@ class MappedLane(Lane):
         self._queue.clear()
         self._passed.clear()
         self.queued_bytes = 0
+        begin = max(self.log_start, self.ledger.map.source_end)
+        self.trouble = self._held_to(begin) if position < self.target_position else ""
         self.target_position = position
-        self.position = self._next = self.read_at = max(self.log_start, self.ledger.map.source_end)
+        self.position = self._next = self.read_at = begin
         self._sequence = sequence
         self.unknown = self.doubtful = False
-        self.problem = self.trouble = ""
+        self.problem = ""
         self.lost_range = (-1, -1)
         self.state = LaneState.PRIMING
 

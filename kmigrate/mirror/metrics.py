@@ -126,6 +126,11 @@ _OF_LANES: tuple[_LaneRow, ...] = (
         "Offsets without a record that were made on the target.",
         lambda lane: lane.tally.hole_offsets,
     ),
+    _counter(
+        "target_lost_offsets_total",
+        "Offsets that the target had stored and lost (an unclean election); they are copied again.",
+        lambda lane: lane.tally.lost_offsets,
+    ),
     _counters(
         "retries_total",
         "Requests to be repeated, by what was asked and why: status's name for it, else the broker's error code.",

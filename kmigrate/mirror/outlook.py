@@ -6,6 +6,7 @@ read: its holes are then "at least" what was seen, its bytes are estimated from 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from kmigrate.cluster.gaps import has_wide_gap
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.steps import Append, read_steps
+from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import FetchPartition
 
@@ -22,23 +24,32 @@ __all__ = ["Sample", "sample", "why_mapped"]
 
 _STRETCH = 1 << 20
 _ANY_GAP = 1 << 62
+_AT_ONCE = 16
+"""Partitions that are probed for gaps at the same time."""
 
 
-async def why_mapped(
-    source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
-) -> str:
-    """Why `auto` cannot give a topic identical offsets; '' where it can."""
+async def why_mapped(source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int]) -> str:
+    """Why `auto` cannot give a topic identical offsets; '' where it can.
+
+    Gaps are looked for whatever the topic's policy says now: they stay when a topic is no longer compacted.
+    """
     for partition, start in starts.items():
         if start > settings.align_limit:
             return f"partition {partition} begins at {start}; padding ends at {settings.align_limit}"
-    if not compacted:
-        return ""
     ends = await source.list_offsets(dict.fromkeys([(topic, p) for p in starts], LATEST))
     for (_, partition), end in ends.items():
         if end.error:
             await source.refresh([topic])
             raise Unreachable("no-offsets", f"{topic}-{partition}: {row(end.error).name}")
-        if await has_wide_gap(source, topic, partition, starts[partition], end.offset, settings.hole_limit):
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def is_wide(partition: int, end: int) -> bool:
+        async with turns:
+            return await has_wide_gap(source, topic, partition, starts[partition], end, settings.hole_limit)
+
+    wide = await together(*(is_wide(partition, end.offset) for (_, partition), end in ends.items()))
+    for (_, partition), found in zip(ends, wide, strict=True):
+        if found:
             return f"compaction left gaps in partition {partition} that are too wide to be filled"
     return ""
 

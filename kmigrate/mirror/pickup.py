@@ -9,7 +9,7 @@ from __future__ import annotations
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.patterns import chosen_groups, chosen_topics
+from kmigrate.model.patterns import chosen_groups, chosen_topics, offsets_asked
 from kmigrate.model.records import GroupRecord, LinkRecord, Record, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
@@ -72,8 +72,14 @@ class Pickup:
                 )
                 continue
             # From its beginning: it came after the expression, which asked for all of it.
-            partitions = len(known[topic].partitions)
-            record = TopicRecord(self._link, topic, TopicPhase.INITIALISING, now_ms(), partitions=partitions)
+            record = TopicRecord(
+                self._link,
+                topic,
+                TopicPhase.INITIALISING,
+                now_ms(),
+                offsets=offsets_asked(link.topic_patterns, topic),
+                partitions=len(known[topic].partitions),
+            )
             await self._claim(record)
         return notes
 

@@ -138,6 +138,7 @@ REACTIONS: Mapping[Key, Reaction] = {
         Code.POLICY_VIOLATION, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.UNSUPPORTED_COMPRESSION_TYPE,
         Code.INVALID_RECORD,
     ),
+    (_P, Found.CUT): Reaction(Action.READ_TAIL, "target-truncated"),
     (_P, Found.OTHER_OFFSET): Reaction(Action.STOP, "diverged", Remedy.ANEW),
     (_P, Found.OTHER_CONTENT): Reaction(Action.STOP, "diverged", Remedy.ANEW),
     (_P, Found.OTHER_WRITER): Reaction(Action.STOP, "foreign-writer", Remedy.ANEW),

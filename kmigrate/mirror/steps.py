@@ -132,8 +132,8 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
     if base_offset - at > hole_limit:
         ref = reaction_to(Asked.FETCH, Found.GAP).ref
         reading.problem = (
-            f"{ref}: the source has no offsets {at} to {base_offset - 1} (compaction); "
-            f"gaps of more than {hole_limit} are not filled"
+            f"{ref}: the source has no offsets {at} to {base_offset - 1} (compaction): {base_offset - at} in a row, "
+            f"and hole_limit is {hole_limit}"
         )
         return False
     if base_offset > at:

@@ -35,6 +35,7 @@ class Tally:
         "heard_ms",
         "hole_offsets",
         "latency_ms",
+        "lost_offsets",
         "read_bytes",
         "record_bytes",
         "records",
@@ -47,6 +48,8 @@ class Tally:
         self.batches: Counter[Form] = Counter()
         self.read_bytes = 0
         self.hole_offsets = 0
+        self.lost_offsets = 0
+        """Stored on the target and gone from there; copied again."""
         self.retries: Counter[tuple[str, ...]] = Counter()
         """By what was asked and the cause."""
         self.age_ms = Recent()

@@ -15,7 +15,7 @@ from kmigrate.errors import UsageError
 from kmigrate.model.backtracking import slow_part
 from kmigrate.model.ids import is_internal
 
-__all__ = ["NamePattern", "check_expression", "chosen_groups", "chosen_topics", "excluded"]
+__all__ = ["NamePattern", "check_expression", "chosen_groups", "chosen_topics", "excluded", "offsets_asked"]
 
 _TOOL_GROUPS = ("console-consumer-.*", "kmigrate-.*", "__.*")
 """Groups of a person's tools and of kmigrate; they are mirrored when they are named."""
@@ -27,9 +27,12 @@ class NamePattern:
 
     include: str
     exclude: tuple[str, ...] = ()
+    offsets: str = "auto"
+    """Which offsets topics get that it chooses: auto, identical or mapped."""
 
     def __str__(self) -> str:
-        return self.include + (f" except {', '.join(self.exclude)}" if self.exclude else "")
+        left_out = f" except {', '.join(self.exclude)}" if self.exclude else ""
+        return self.include + left_out + (f" with {self.offsets} offsets" if self.offsets != "auto" else "")
 
     @property
     def slow(self) -> str:
@@ -75,6 +78,11 @@ def check_expression(text: str, where: str) -> str:
 def chosen_topics(patterns: Sequence[NamePattern], topics: Iterable[str]) -> list[str]:
     """Topics that an expression of the link chooses; internal ones never (MM-66)."""
     return sorted(t for t in topics if not is_internal(t) and any(p.matches(t) for p in patterns))
+
+
+def offsets_asked(patterns: Sequence[NamePattern], topic: str) -> str:
+    """The offsets mode that a chosen topic's newest expression was given with."""
+    return next(pattern.offsets for pattern in reversed(patterns) if pattern.matches(topic))
 
 
 def chosen_groups(patterns: Sequence[NamePattern], groups: Iterable[str]) -> list[str]:

@@ -24,6 +24,10 @@ class Remedy(StrEnum):
     """The target holds what it should not: delete the target topic, then `topic resume` copies it from its start."""
 
 
+_MENDED_BY = {"large-gap": "raise hole_limit of [mirror], start the mirror anew"}
+"""What helps where the cause is a setting of kmigrate's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionStop:
     """One stopped partition."""
@@ -49,7 +53,8 @@ class PartitionStop:
         """The command that helps, as a person types it."""
         match self.remedy:
             case Remedy.AGAIN:
-                return f"mend the cause, then: kmigrate topic resume {topic} --partition {partition}"
+                first = _MENDED_BY.get(self.ref, "mend the cause")
+                return f"{first}, then: kmigrate topic resume {topic} --partition {partition}"
             case Remedy.ACCEPT_LOSS:
                 return f"kmigrate topic resume {topic} --partition {partition} --accept-loss {self.lost}"
             case Remedy.ANEW:

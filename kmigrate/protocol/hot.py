@@ -50,6 +50,7 @@ _FETCHED = struct.Struct(">ihqqq")
 _PRODUCED = struct.Struct(">ihqqq")
 _NOTHING_MORE = b"\1\0\0"
 """What follows it where all is well: no record errors, no message, no tags."""
+_NO_RACK = write_compact_string("")
 _I32 = struct.Struct(">i")
 _ID_BYTES = 16
 
@@ -169,12 +170,12 @@ def encode_fetch(
     session_id: int = 0,
     session_epoch: int = -1,
     forgotten: Sequence[tuple[str, int]] = (),
-    rack: str = "",
     ids: Mapping[str, bytes] | None = None,
 ) -> list[Buffer]:
     """Body of a Fetch request; session epoch −1 asks for every partition's answer (a full fetch, AL-76).
 
-    With `ids`, which has every topic's, of version 13, else of version 12.
+    With `ids`, which has every topic's, of version 13, else of version 12. It names no rack, so that no broker leads us
+    to a follower (W8).
     """
     out = bytearray(
         _FETCH_HEAD.pack(-1, max_wait_ms, min_bytes, max_bytes, 1 if read_committed else 0, session_id, session_epoch)
@@ -198,7 +199,7 @@ def encode_fetch(
         for number in numbers:
             out += _I32.pack(number)
         out += b"\0"
-    out += write_compact_string(rack) + b"\0"
+    out += _NO_RACK + b"\0"
     return [bytes(out)]
 
 

@@ -139,7 +139,9 @@ def test_doctor_names_versions_and_capabilities_and_changes_nothing(kmigrate: Sh
     refs = {finding["ref"]: finding for finding in told["cluster target"]}
     assert "Kafka 4.3" in refs["cluster-answers"]["what"]
     assert "Kafka 3.9" in told["cluster source"][0]["what"]
-    for capability in ("describe-producers", "write-txn-markers", "delete-records", "kip-848", "authorizer"):
+    for capability in (
+        "describe-producers", "write-txn-markers", "delete-records", "producer-memory", "kip-848", "authorizer"
+    ):
         assert refs[capability]["level"] == "ok"
     assert "no state log" in refs["state-log"]["what"]
     assert kmigrate("link", "list", "--target", "target", code=3)["error"] == "no-state-log"

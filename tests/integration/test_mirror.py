@@ -83,6 +83,7 @@ def test_transactions_leave_the_same_offsets_with_markers_and_with_empty_transac
             assert [record[0] for record in found[2]] == committed[topic]
             assert len(committed[topic]) > 40
             assert found[3] == []
+            assert read_all(target.bootstrap, topic, committed=False) == found, "nobody is given aborted records there"
             assert bounds(target.bootstrap, topic)[3][1] > 15
 
     for filler, topic in topics.items():

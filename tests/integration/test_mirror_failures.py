@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -24,10 +24,10 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import PromoteTerms
+from kmigrate.model.records import MirrorPresence, PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.protocol.api import element_type, entity
-from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Plan
@@ -43,6 +43,7 @@ from tests.integration.mirror_world import (
     read_all,
     settings_of,
 )
+from tests.integration.test_mirror_batches import BUSY_CLEANER, COMPACTED, wait_until_cleaned, write_keyed
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -212,6 +213,46 @@ def test_what_was_deleted_between_the_stop_and_the_acceptance_belongs_to_the_ran
     asyncio.run(scene())
 
 
+def test_a_gap_that_a_cleaner_made_while_nobody_copied_is_filled_once_its_limit_is_raised(
+    own_cluster: OwnCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    source, topic = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER), unique_name("gap")
+    make_topic(source, topic, config=COMPACTED)
+    write_keyed(source.bootstrap, topic, 100)
+    strict = MirrorSettings(lease_s=1.5, presence_ms=200, hole_limit=200)
+
+    def write_over() -> None:
+        """Some 3,000 offsets of one key, which a cleaner removes all but for the last."""
+        producer = Producer({"bootstrap.servers": source.bootstrap, "batch.num.messages": 12})
+        for number in range(3_000):
+            producer.produce(topic, f"value-{number}-{'x' * 60}".encode(), b"one")
+        assert producer.flush(30) == 0
+        write_keyed(source.bootstrap, topic, 500, first=100)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            async with engine_running(world, settings=strict):
+                await world.mirror(topic)
+                await world.in_phase(topic, TopicPhase.MIRRORING)
+                await world.caught_up(topic)
+            await to(write_over)
+            await to(wait_until_cleaned, source.bootstrap, [topic], 700)
+            async with engine_running(world, "m2", strict):
+                stop = await stopped(world, topic, 0, "large-gap")
+                assert "hole_limit is 200" in stop.what
+                assert stop.way_on(topic, 0).startswith("raise hole_limit of [mirror]")
+            await resume(world, topic, 0)
+            async with engine_running(world, "m3"):
+                await world.caught_up(topic)
+                assert (await status_of(world, topic)).offsets == "identical"
+                found, wanted = read_all(target.bootstrap, topic)[0], read_all(source.bootstrap, topic)[0]
+                assert [record[0] for record in found[:100]] == list(range(100)), "copied before they were cleaned"
+                assert found[100:] == [record for record in wanted if record[0] >= 100]
+                assert len(found) > 200
+
+    asyncio.run(scene())
+
+
 def test_a_topic_made_anew_on_either_side_is_not_written_and_is_copied_from_its_start_once_the_target_is_gone(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
@@ -293,6 +334,45 @@ def test_a_source_cut_by_an_unclean_election_and_regrown_is_named_by_the_offsets
             assert found[:30] == wanted[:30]
             assert found[50:] == wanted[50:]
             assert [record[2] for record in found[30:50]] == [f"value-{n}".encode() for n in range(30, 50)]
+
+    asyncio.run(scene())
+
+
+def test_a_target_cut_by_an_unclean_election_is_filled_up_again_and_its_loss_is_told(
+    clusters3: Pair, make_topic: MakeTopic, set_topic_config: SetConfig, unique_name: Names
+) -> None:
+    source, target = clusters3.source, clusters3.target
+    topic = unique_name("cut-target")
+    make_topic(source, topic, replicas=2, config={"min.insync.replicas": "1"})
+
+    def replicas() -> list[int]:
+        listed = AdminClient({"bootstrap.servers": target.bootstrap}).list_topics(topic, timeout=10)
+        return list(listed.topics[topic].partitions[0].replicas)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.in_phase(topic, TopicPhase.MIRRORING)
+            await to(set_topic_config, target, topic, {"unclean.leader.election.enable": "true"})
+            await to(produce, source.bootstrap, topic, 30)
+            await copied(world, topic, 0, 30)
+            leader, follower = await asyncio.to_thread(replicas)
+            await to(target.terminate, follower)
+            await to(produce, source.bootstrap, topic, 20, first=30)
+            await copied(world, topic, 0, 50)
+            await to(target.terminate, leader)
+            await to(target.restart, follower)
+            await world.log.wait(
+                lambda _: any("offsets 30 to 49" in n for w in world.log.alive(MirrorPresence) for n in w.notes),
+                60,
+                "the loss to be told",
+            )
+            await to(produce, source.bootstrap, topic, 30, first=50)
+            await copied(world, topic, 0, 80)
+            assert_identical(world, topic, at_least=80)
+            async with estate_of(world) as estate:
+                (link,) = (each for each in (await snapshot(estate)).links if each.name == world.link)
+            assert f"target-truncated: {topic}-0: offsets 30 to 49 were on the target" in " ".join(link.notes)
 
     asyncio.run(scene())
 

@@ -306,7 +306,7 @@ def test_what_a_2_8_source_lacks_and_what_an_old_topic_means_is_said_beforehand(
 
     async def scene() -> None:
         lacks = {f.ref for f in await probe_cluster(known["source"]) if f.level == "warn"}
-        assert lacks == {"describe-transactions", "kip-848"}
+        assert lacks == {"describe-transactions", "kip-848", "short-memory"}
         link = unique_name("link")
         async with link_between(old_source, target, link), await Estate.open(known.__getitem__, "target") as estate:
             plan = await verbs.mirror_topics(estate, link, [old, new], "earliest", "auto", plan=True)

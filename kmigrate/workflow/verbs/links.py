@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
+from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
 from kmigrate.errors import AuthenticationFailed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import (
@@ -302,6 +303,7 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
         )
         found += await access_findings(estate, link)
         found += await state_findings(estate.target)
+        found += await _memory_findings(estate)
     except (Refused, Unreachable, AuthenticationFailed) as error:
         found.append(Finding("refuse", error.ref, error.what, error.next_step))
     if not mirror_runs(estate, link.name):
@@ -309,6 +311,15 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
     if not estate.log.alive(RouterPresence):
         found.append(Finding("warn", "no-router", "no router is running", "kmigrate run"))
     return Plan.of("link check", [], found)
+
+
+async def _memory_findings(estate: Estate) -> list[Finding]:
+    """A warning where the target forgets producers while old records are copied (W1)."""
+    why = await short_memory(estate.target, estate.target_admin)
+    if not why:
+        return []
+    what = f"target {estate.target.settings.name}: {why}; {ONE_AT_A_TIME}"
+    return [Finding("warn", "short-memory", what, "grant ALTER_CONFIGS on the target's cluster, where that can be had")]
 
 
 def mirror_runs(estate: Estate, link: str) -> bool:

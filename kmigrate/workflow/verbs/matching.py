@@ -44,7 +44,7 @@ async def mirror_matching_topics(
     All or nothing, as with names: a topic that cannot be mirrored must be left out by an expression of its own.
     """
     link = resolve_link(estate.log.state, link_name)
-    patterns = _patterns(expressions, exclude)
+    patterns = [replace(pattern, offsets=offsets) for pattern in _patterns(expressions, exclude)]
     source, _ = await estate.source(link)
     names = chosen_topics(patterns, (await source.refresh()).topics)
     looked = await mirror_topics(estate, link.name, names, start, offsets, plan=True)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from kmigrate.cli import engines
+from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.config.load import load
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog
 
@@ -35,6 +37,14 @@ class _Router:
     async def run(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+def test_the_mirror_is_given_every_limit_of_its_section(tmp_path: Path) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text("[mirror]\nhole_limit = 7\nalign_limit = 8\n", encoding="utf-8")
+    made = mirror_settings(load(config, {}))
+    assert (made.hole_limit, made.align_limit) == (7, 8)
+    assert mirror_settings(load(None, {})) == MirrorSettings()
 
 
 def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(

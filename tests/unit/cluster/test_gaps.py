@@ -6,6 +6,7 @@ import asyncio
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from kmigrate.cluster import gaps
 from kmigrate.cluster.gaps import has_wide_gap
+from kmigrate.errors import Unreachable
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchPartition
 from tests.unit.mirror.batches import batch, fetched
 
@@ -34,15 +37,21 @@ class Log:
     def __init__(self, batches: list[tuple[int, int]], made: Callable[[int, int], bytes] = batch) -> None:
         self.batches = batches
         self.made = made
+        self.start = 0
+        self.readable = 1 << 40
         self.asked = 0
+
+    async def refresh(self, topics: list[str]) -> None: ...
 
     def leader(self, topic: str, partition: int) -> int:
         return 1
 
     async def fetch_one(self, client: Any, node: int, part: FetchPartition, *, purpose: str) -> Any:
         self.asked += 1
+        if part.offset < self.start:
+            return replace(fetched(b""), error=Code.OFFSET_OUT_OF_RANGE)
         found = next(((base, count) for base, count in self.batches if base + count > part.offset), None)
-        return fetched(self.made(*found) if found is not None else b"")
+        return fetched(self.made(*found) if found is not None else b"", high_watermark=self.readable)
 
 
 def probe(
@@ -74,6 +83,28 @@ def test_a_long_log_is_probed_twice_a_limit_not_read(monkeypatch: pytest.MonkeyP
     told, _, log = probe(monkeypatch, [(0, 2)] * 5_000)
     assert not told
     assert log.asked <= 10_000 // (LIMIT // 2) + 1
+
+
+def test_a_log_too_short_for_a_gap_beyond_the_limit_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, _, log = probe(monkeypatch, [(0, 1)] * (LIMIT // 2))
+    assert (told, log.asked) == (False, 0)
+
+
+def test_what_was_deleted_since_the_start_was_asked_for_is_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention goes on while a long log is probed: its topic would be mapped for no reason."""
+    log = Log([(5 * LIMIT + number, 1) for number in range(LIMIT)])
+    log.start = 5 * LIMIT
+    monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
+    assert not asyncio.run(has_wide_gap(log, "t", 0, 0, 6 * LIMIT, LIMIT))  # type: ignore[arg-type]
+
+
+def test_what_a_new_leader_does_not_show_yet_is_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A high watermark may fall behind itself for a moment at an election."""
+    log = Log([(0, 1)])
+    log.readable = 3 * LIMIT
+    monkeypatch.setattr(gaps, "fetch_one", log.fetch_one)
+    with pytest.raises(Unreachable):
+        asyncio.run(has_wide_gap(log, "t", 0, 0, 6 * LIMIT, LIMIT))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("gap", "wide"), [(0, False), (LIMIT + 1, True)])

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.cluster import layout
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
@@ -56,6 +58,20 @@ class _Broker:
         await asyncio.sleep(0)
         return self.answers.pop(0)
 
+    async def call(self, request: Any, _: float = 30.0) -> Any:
+        """Its versions, which are asked for before the first layout."""
+        assert int(request.__api_key__) == 18
+        return versions()
+
+
+def versions(**newest: int) -> Any:
+    """What a broker of Kafka 2.8 says that it speaks, but for what is given."""
+    spoken = {"metadata": 10, "fetch": 12, "produce": 9, **newest}
+    keys = {"produce": 0, "fetch": 1, "metadata": 3}
+    return SimpleNamespace(
+        api_keys=[SimpleNamespace(api_key=keys[name], max_version=version) for name, version in spoken.items()]
+    )
+
 
 def _client(*answers: bytearray) -> ClusterClient:
     client = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
@@ -66,6 +82,32 @@ def _client(*answers: bytearray) -> ClusterClient:
 
     client.bootstrap = bootstrap  # type: ignore[method-assign]
     return client
+
+
+@pytest.mark.parametrize(
+    ("spoken", "missing"),
+    [
+        ({"metadata": 9, "fetch": 11, "produce": 8}, "metadata 10, fetch 12, produce 9"),
+        ({"fetch": 11}, "fetch 12"),
+    ],
+    ids=["kafka 2.6", "another server"],
+)
+def test_a_cluster_that_is_too_old_is_refused_by_name(
+    spoken: dict[str, int], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a broker closes the connection on each request that it does not know, and was tried for ever."""
+
+    async def call(_: Any, __: Any, ___: float = 30.0) -> Any:
+        return versions(**spoken)
+
+    async def scene() -> None:
+        with pytest.raises(Refused) as caught:
+            await _client().refresh(["t"])
+        assert caught.value.ref == "cluster-too-old"
+        assert f"does not speak {missing}, as Kafka does from 2.8 on" in caught.value.what
+
+    monkeypatch.setattr(_Broker, "call", call)
+    asyncio.run(scene())
 
 
 def test_the_same_answer_to_the_same_question_changes_nothing() -> None:

@@ -21,14 +21,15 @@ def batch(
     epoch: int = 3,
     sequence: int = -1,
     text: bytes = b"",
+    timestamp: int = 1_000,
 ) -> bytes:
     """One batch of `count` offsets from `base` on; `records` is the record count where it differs."""
     body = struct.pack(
         ">hiqqqhii",
         attributes,
         count - 1,
-        1_000,
-        1_000,
+        timestamp,
+        timestamp,
         producer,
         0,
         sequence,

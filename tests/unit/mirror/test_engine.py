@@ -123,6 +123,14 @@ def test_a_process_says_that_it_has_let_go_of_what_is_forgotten_once_nothing_of_
     assert it._presence().let_go == -1
 
 
+def test_status_is_told_why_nothing_is_pipelined() -> None:
+    it = engine(MemoryLog(LEASE, TOPIC, SHARED))
+    assert it._presence().notes == ()
+    it._forgets = "its brokers do not know producer.id.expiration.ms"
+    (note,) = it._presence().notes
+    assert note.startswith("short-memory: target nowhere: its brokers do not know producer.id.expiration.ms; each")
+
+
 def test_between_two_words_only_what_writers_wait_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of partitions, twenty times a second, while one topic is fenced."""
     log = MemoryLog(LEASE, TOPIC, SHARED)

@@ -101,6 +101,32 @@ def test_a_tail_beyond_all_that_was_read_makes_the_lane_read_on_there() -> None:
     assert it.send_next(CONNECTION, 5) is None, "an answer to an older fetch is ignored"
 
 
+def test_what_the_target_has_lost_is_told_with_its_range_and_copied_again() -> None:
+    """An unclean election there: the copy is whole again at once, but its readers may have seen what was gone."""
+    it = lane(0, 100, *(batch(n, 1) for n in range(7)))
+    for number in range(6):
+        it.answered(send(it).step, 0, number)
+    it.unanswered(send(it).step, "connection lost")
+    it.recovered(2, 102, 2)
+    assert it.target_loss == "target-truncated: t-0: offsets 2 to 5 were on the target and are gone: copied again"
+    assert (it.progress().trouble, it.tally.lost_offsets) == (it.target_loss, 4)
+    assert (it.position, it.read_at) == (2, 2)
+    it.take(2, fetched(b"".join(batch(n, 1) for n in range(2, 7))), 5)
+    it.answered(send(it).step, 0, 2)
+    assert it.progress().trouble == ""
+    assert it.target_loss, "it stays told when the copy is whole again"
+
+
+def test_a_target_that_holds_as_much_or_more_has_lost_nothing() -> None:
+    it = lane(5, 100, batch(5, 1))
+    assert not it.target_loss, "where it stood before this process is not known"
+    it.unanswered(send(it).step, "connection lost")
+    it.recovered(5, 100, 5)
+    it.unanswered(send(it).step, "connection lost")
+    it.recovered(6, 101, 6)
+    assert (it.target_loss, it.tally.lost_offsets) == ("", 0)
+
+
 def test_an_unknown_outcome_waits_for_every_answer_and_then_for_a_settled_tail() -> None:
     it = lane(0, 0, batch(0, 1), batch(1, 1), batch(2, 1))
     it.answered(send(it).step, 0, 0)

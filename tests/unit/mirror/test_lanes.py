@@ -5,7 +5,7 @@ from __future__ import annotations
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
 from kmigrate.mirror.lane import Lane
-from kmigrate.mirror.lanes import Lanes
+from kmigrate.mirror.lanes import Lanes, target_losses
 from kmigrate.model.settings import ClusterSettings
 
 
@@ -59,3 +59,16 @@ def test_every_lane_has_one_of_the_connections_and_keeps_it() -> None:
     assert all(len(share) in (2, 3) for share in shares)
     _lead(target, *[1] * 7)
     assert [lanes.led_by(target, 1, slot, 3) for slot in range(3)] == shares
+
+
+def test_of_very_many_partitions_that_a_target_has_cut_some_are_told_and_the_others_counted() -> None:
+    lanes = _filled(25)
+    for lane in lanes.values():
+        lane.recovered(9, 0, 9)
+    assert target_losses(lanes.values()) == ()
+    for lane in lanes.values():
+        lane.fill_failed("the leader moved", unknown=False)
+        lane.recovered(4, 0, 4)
+    told = target_losses(lanes.values())
+    assert told[3] == "target-truncated: t-3: offsets 4 to 8 were on the target and are gone: copied again"
+    assert (len(told), told[-1]) == (11, "target-truncated: and of 15 more partitions")

@@ -74,6 +74,22 @@ def test_no_batch_goes_before_its_run_is_stored() -> None:
     assert runs(it) == [Run(0, 50, 5)]
 
 
+def test_what_the_target_has_lost_is_told_in_the_sources_offsets_and_a_hole_that_is_passed_again_is_none() -> None:
+    it = lane(batch(0, 2), batch(2, 1, attributes=MARKER), batch(3, 2), batch(5, 1, attributes=MARKER))
+    store(it)
+    it.answered(send(it).step, 0, 50)
+    it.answered(send(it).step, 0, 52)
+    assert (it.position, it.target_position) == (6, 54)
+    it.fill_failed("the leader moved", unknown=False)
+    it.stands_at(54, NO_MAP)
+    it.recovered(54, 104, 54)
+    assert (it.position, it.target_loss) == (5, ""), "a hole leaves nothing on the target"
+    it.fill_failed("the leader moved", unknown=False)
+    it.stands_at(51, NO_MAP)
+    it.recovered(51, 101, 51)
+    assert it.target_loss == "target-truncated: t-0: offsets 1 to 4 were on the target and are gone: copied again"
+
+
 def test_holes_are_passed_and_each_begins_a_run_once_records_follow() -> None:
     it = lane(batch(0, 2), batch(2, 1, attributes=MARKER), batch(9, 4), batch(13, 1, attributes=MARKER))
     assert runs(it) == [Run(0, 50, 2), Run(9, 52, 4)]

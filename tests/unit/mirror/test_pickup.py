@@ -54,6 +54,15 @@ def test_a_name_that_an_expression_chooses_is_mirrored_from_its_beginning() -> N
     assert (group.group, group.phase) == ("orders-new", GroupPhase.MIRRORED)
 
 
+def test_a_topic_gets_the_offsets_that_its_newest_expression_was_given_with() -> None:
+    patterns = (NamePattern(".*", offsets="mapped"), NamePattern("orders-.*", offsets="identical"))
+    link = replace(LINK, topic_patterns=patterns, group_patterns=())
+    log = MemoryLog(link)
+    assert look(log, Cluster(log, "orders-new", "other", then=link), Cluster(log, then=link), link) == ()
+    found = {topic.topic: topic.offsets for topic in log.state.topics()}
+    assert found == {"orders-new": "identical", "other": "mapped"}
+
+
 @pytest.mark.parametrize(
     "then",
     [replace(LINK, finished_ms=99), replace(LINK, topic_patterns=(), group_patterns=()), None],

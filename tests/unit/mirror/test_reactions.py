@@ -58,6 +58,7 @@ EXPECTED: dict[tuple[Asked, int | Found], tuple[Action, str, Remedy]] = {
         ((PRODUCE, c) for c in (2, 10, 17, 18, 32, 40, 42, 43, 44, 47, 76, 87, 90)),
         (Action.STOP, "target-refused", AGAIN),
     ),
+    (PRODUCE, Found.CUT): (Action.READ_TAIL, "target-truncated", AGAIN),
     (PRODUCE, Found.OTHER_OFFSET): (Action.STOP, "diverged", ANEW),
     (PRODUCE, Found.OTHER_CONTENT): (Action.STOP, "diverged", ANEW),
     (PRODUCE, Found.OTHER_WRITER): (Action.STOP, "foreign-writer", ANEW),
@@ -211,6 +212,12 @@ def _bad_batch(world: World) -> None:
     world.lane.answered(sent.step, Code.CORRUPT_MESSAGE, -1)
 
 
+def _cut_on_target(world: World) -> None:
+    _sent(world, lambda lane, step: lane.answered(step, 0, 0))  # type: ignore[arg-type]
+    world.lane.fill_failed("the leader moved", unknown=False)
+    world.lane.recovered(0, 100, 0)
+
+
 def _sent(world: World, answered: Callable[[Lane, object], None]) -> None:
     world.lane.take(0, fetched(batch(0, 1)), 5)
     sent = world.lane.send_next(CONNECTION, 5)
@@ -265,6 +272,7 @@ SCENES: dict[tuple[Asked, Found], Callable[[World], None]] = {
     (PRODUCE, Found.LEADERLESS): lambda w: w.layout(w.here(0), w.here(1, led=False)),
     (PRODUCE, Found.RECREATED): lambda w: w.layout(w.here(0), w.here(0)),
     (PRODUCE, Found.THROTTLED): lambda w: w.lane.slow(PRODUCE, 1, 40),
+    (PRODUCE, Found.CUT): _cut_on_target,
     (PRODUCE, Found.OTHER_OFFSET): lambda w: _sent(w, lambda lane, step: lane.answered(step, 0, 9)),  # type: ignore[arg-type]
     (PRODUCE, Found.NO_ANSWER): lambda w: _sent(w, lambda lane, step: lane.unanswered(step, "lost")),  # type: ignore[arg-type]
     (PRODUCE, Found.OTHER_CONTENT): lambda w: _mended(

@@ -91,7 +91,9 @@ def test_a_small_gap_is_a_hole_and_a_large_one_stops_the_partition() -> None:
     ]
     reading = read(batch(0, 1) + batch(102, 1), read_at=0)
     assert shape(reading) == [("Append", 0, 1)]
-    assert reading.problem.startswith("large-gap: the source has no offsets 1 to 101")
+    assert reading.problem == (
+        "large-gap: the source has no offsets 1 to 101 (compaction): 101 in a row, and hole_limit is 100"
+    )
 
 
 @pytest.mark.parametrize(

@@ -235,12 +235,12 @@ def test_a_topic_is_called_worked_on_as_long_as_its_configs_are_on_their_way() -
             working.append(set(kept.working))
 
     kept = upkeep(MemoryLog(LINK, record), Slow(), Cluster())
-    asyncio.run(kept._look_after(record, _Seen(topic, topic, told, {}, "CreateTime")))
+    asyncio.run(kept._look_after(record, _Seen(topic, topic, told, {}, {})))
     assert (working, kept.working) == ([{record.key}], set())
 
 
 def test_how_long_a_topic_is_gone_is_counted_from_when_no_broker_of_the_source_knew_it() -> None:
-    record, lost = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1), _Seen(None, None, {}, {}, "CreateTime")
+    record, lost = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1), _Seen(None, None, {}, {}, {})
 
     class Source(Cluster):
         settings = SimpleNamespace(name="west")

@@ -1,4 +1,4 @@
-"""How long a broker of the target may owe an answer."""
+"""What goes to a broker of the target at once, and how long it may owe an answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,49 @@ from typing import cast
 
 import pytest
 
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror import writing as module
+from kmigrate.mirror.copier import Copier, MirroredTopic
+from kmigrate.mirror.holes import HoleMaker
+from kmigrate.mirror.lane import Sent
+from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.writing import _Unanswered
+from kmigrate.model.records import CopyIdentity
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
+from kmigrate.net.clock import now_ms
+from tests.unit.mirror.batches import batch, fetched
+
+
+def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_alone() -> None:
+    client = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
+    holes, warrants = cast("HoleMaker", None), [0]
+    copier = Copier(
+        client,
+        client,
+        CopyIdentity(77, 0, 78, 0),
+        holes,
+        MirrorSettings(),
+        warrant=lambda _: warrants[0],
+        pipelining=False,
+    )
+    copier.assign([MirroredTopic("t", "", "", {0: 0})])
+    lane = copier.lanes[("t", 0)]
+    lane.recovered(0, 0, 0)
+    now = now_ms()
+    lane.take(0, fetched(b"".join(batch(n, 1, timestamp=now) for n in range(4))), now)
+    connection = cast("BrokerConnection", object())
+
+    def sent() -> list[Sent]:
+        return copier._writer._gather([lane], connection)
+
+    assert sent() == [], "another may own it by now"
+    warrants[0] = 1
+    for number in range(4):
+        (one,) = sent()
+        assert one.step.start == number
+        assert sent() == [], "the one before is not acknowledged"
+        lane.answered(one.step, 0, number)
 
 
 class _Connection:

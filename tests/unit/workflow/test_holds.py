@@ -203,6 +203,13 @@ def test_what_changed_while_it_was_looked_at_is_not_written_over() -> None:
     assert it.record.stops == {1: LOST, 3: WRONG}
 
 
+def test_who_stopped_at_a_gap_is_told_which_limit_to_raise() -> None:
+    gap = PartitionStop("large-gap", "the source has no offsets 1 to 101 (compaction)", Remedy.AGAIN)
+    again = "kmigrate topic resume t --partition 3"
+    assert gap.way_on("t", 3) == f"raise hole_limit of [mirror], start the mirror anew, then: {again}"
+    assert REFUSED.way_on("t", 3) == f"mend the cause, then: {again}"
+
+
 def test_a_limit_is_written_once() -> None:
     it = world(topic())
     assert asyncio.run(throttle_link(cast("Estate", it), None, 5_000)).changes

@@ -162,6 +162,28 @@ def test_the_targets_setting_is_put_back_when_nothing_else_of_the_link_is_left(
     assert put_back == [(PRODUCER_EXPIRATION, "86400000")]
 
 
+@pytest.mark.parametrize("why", ["", "it does not let producer.id.expiration.ms be raised"])
+def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else only who wonders why the copy is slow would learn of it."""
+    estate: Any = Estate(LINK)
+    estate.target.settings.name, estate.target_admin = "target", None
+
+    async def source(_: Any) -> Any:
+        return estate.target, None
+
+    async def none(*_: Any) -> list[Finding]:
+        return []
+
+    async def short_memory(*_: Any) -> str:
+        return why
+
+    estate.source = source
+    for name, stand_in in (("access_findings", none), ("state_findings", none), ("short_memory", short_memory)):
+        monkeypatch.setattr(links, name, stand_in)
+    found = [each for each in run(verbs.check_link(estate, "l")).findings if each.ref == "short-memory"]
+    assert [(each.level, why in each.what) for each in found] == ([("warn", True)] if why else [])
+
+
 def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -> None:
     estate, anew = Estate(LINK, TOPIC), replace(LINK, uuid="v")
 

@@ -1,0 +1,46 @@
+"""How long a cluster's brokers remember producers, which the append rule leans on where old records are copied (W1)."""
+
+from __future__ import annotations
+
+from kmigrate.cluster.admin import Admin, ConfigValue
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
+from kmigrate.errors import Failed
+from kmigrate.protocol.codes import row
+
+__all__ = ["ONE_AT_A_TIME", "RAISED_EXPIRATION", "lengthen_memory", "producer_memory", "short_memory"]
+
+RAISED_EXPIRATION = str((1 << 31) - 1)
+"""24.8 days, the most that the setting takes."""
+ONE_AT_A_TIME = "each partition has one batch on its way at a time, from one owner (slower)"
+"""What a short memory costs."""
+
+
+async def producer_memory(client: ClusterClient, admin: Admin) -> ConfigValue | None:
+    """`producer.id.expiration.ms` as a broker obeys it; None where it does not know the key (Kafka before 3.4).
+
+    Such a broker takes the key all the same, answers that all is well, and then shows it without a value.
+    """
+    told = await admin.broker_config(next(iter(client.metadata.brokers)), PRODUCER_EXPIRATION)
+    return told if told is not None and told.value.isdigit() else None
+
+
+async def lengthen_memory(client: ClusterClient, now: ConfigValue | None, *, only_ask: bool = False) -> str:
+    """Make brokers remember producers for as long as they can, or ask whether they may be made to; '', or why not."""
+    if now is None:
+        return f"its brokers do not know {PRODUCER_EXPIRATION} (Kafka before 3.4)"
+    if now.value == RAISED_EXPIRATION:
+        return ""
+    try:
+        code = await client.set_broker_default(PRODUCER_EXPIRATION, RAISED_EXPIRATION, only_ask=only_ask)
+    except Failed as error:
+        return f"{PRODUCER_EXPIRATION} could not be raised: {error.what}"
+    return f"it does not let {PRODUCER_EXPIRATION} be raised: {row(code).name} ({code})" if code else ""
+
+
+async def short_memory(client: ClusterClient, admin: Admin) -> str:
+    """Why brokers forget producers early and cannot be made to remember them; '' where they can. Changes nothing."""
+    try:
+        now = await producer_memory(client, admin)
+    except Failed as error:
+        return f"{PRODUCER_EXPIRATION} cannot be read: {error.what}"
+    return await lengthen_memory(client, now, only_ask=True)
