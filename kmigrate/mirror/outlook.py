@@ -23,8 +23,8 @@ __all__ = ["Sample", "filling_s", "sample", "why_mapped"]
 _STRETCH = 1 << 20
 _ANY_GAP = 1 << 62
 _HOLE_S = 0.002
-"""What broker and mirror take for a run of holes and the batch before it, beside two round trips (docs/mirror.md)."""
-_HOLES_RATE = 1_500
+"""What broker and mirror take for a run of holes, beside two round trips (`make bench-holes`)."""
+_HOLES_RATE = 2_000
 """Runs of holes a second that one broker and one mirror process make, of many partitions together."""
 
 
