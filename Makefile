@@ -37,6 +37,10 @@ unit: $(READY) ## the tests that need no broker
 bench-mirror: $(READY) ## the mirror against MirrorMaker 2 on the same data -> build/bench/mirror.json [ARGS="--pairs 2 --cases 1kB"]
 	$(BIN)/python -m tests.bench.mirror $(ARGS)
 
+.PHONY: bench-holes
+bench-holes: $(READY) ## transactions mirrored a second, by the distance to the target -> build/bench/holes.json [ARGS="--seconds 3"]
+	$(BIN)/python -m tests.bench.holes $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(READY) ## the parity check against a bare count() of the same topics -> build/bench/spark.json [ARGS="--rounds 2"]
 	$(BIN)/python -m tests.bench.spark $(ARGS)

@@ -23,6 +23,7 @@ from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.ids import is_internal
+from kmigrate.net.clock import monotonic
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 
@@ -34,6 +35,8 @@ _PADDING_RATE = 5e6
 """Filler offsets a second and partition: 8.5 M were measured (M4)."""
 _STRETCHES = 1_000
 """Stretches of 1 MiB that one call reads at most, or one of each partition: a plan is to take seconds."""
+_LONG_S = 60.0
+"""Holes that take less are not worth a word."""
 _STYLES = {"identical": "green", "mapped": "cyan"}
 
 
@@ -55,7 +58,7 @@ class TopicOutlook:
     bytes: int
     """As the source stores them; an estimate on a long topic."""
     seconds: float
-    """What padding and copying take, at the rate that was given."""
+    """What padding, copying at the rate that was given, and filling holes take."""
     offsets: str
     """identical, mapped, or what stands against both."""
     state: str
@@ -95,7 +98,7 @@ async def plan(
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
-        asked = _Asked(start, offsets, rate, stretches, settings)
+        asked = _Asked(start, offsets, rate, stretches, settings, await _round_trip_s(estate.target))
         for name in dict.fromkeys(names):
             notes = _notes({key: value.value for key, value in configs.get(name, {}).items()})
             if name in readers:
@@ -127,12 +130,25 @@ class _Asked:
     rate: float
     stretches: int
     settings: MirrorSettings
+    round_trip_s: float
+    """To the target and back."""
+
+
+async def _round_trip_s(target: ClusterClient) -> float:
+    """The shortest of a few, for the first may open a connection."""
+    found: list[float] = []
+    for _ in range(3):
+        began = monotonic()
+        await target.refresh([])
+        found.append(monotonic() - began)
+    return min(found)
 
 
 async def _outlook(
     estate: Estate, link: str, source: ClusterClient, info: TopicInfo | None, name: str, asked: _Asked, notes: list[str]
 ) -> TopicOutlook:
-    from kmigrate.mirror.outlook import sample, why_mapped  # it reads batches, with what no other command loads
+    # It reads batches, with what no other command loads.
+    from kmigrate.mirror.outlook import filling_s, sample, why_mapped
 
     against = ""
     try:
@@ -159,6 +175,10 @@ async def _outlook(
     replicas = max((len(p.replicas) for p in info.partitions.values()), default=0)
     padding = 0 if mapped else sum(max(0, offset) for offset in begin.values())
     size = sum(each.bytes for each in seen)
+    copying = size / (asked.rate * 1e6)
+    filling = 0.0 if mapped else filling_s(seen, asked.round_trip_s)
+    if filling > max(copying, _LONG_S):
+        notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it; --offsets mapped leaves them out")
     return TopicOutlook(
         name,
         len(info.partitions),
@@ -169,7 +189,7 @@ async def _outlook(
         sum(each.holes for each in seen),
         all(each.exact for each in seen),
         size,
-        round(size / (asked.rate * 1e6) + padding / _PADDING_RATE, 1),
+        round(copying + filling + padding / _PADDING_RATE, 1),
         against or ("mapped" if mapped else "identical"),
         state,
         tuple(notes),

@@ -187,6 +187,11 @@ class ClusterClient:
             raise Unreachable("unknown-broker", f"cluster {self.settings.name} has no broker {node} now")
         return await self._open(node, *address, purpose)
 
+    def is_open(self, node: int, purpose: str) -> bool:
+        """Whether a request for this purpose would go at once."""
+        known = self._connections.get((node, purpose))
+        return known is not None and not known.lost
+
     async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
         key = (node, purpose)
         async with self._opening.setdefault(key, asyncio.Lock()):
@@ -387,8 +392,12 @@ class ClusterClient:
         epoch: int,
         coordinator_epoch: int,
         commit: bool = True,
+        purpose: str = "markers",
     ) -> int:
-        """Append `count` control markers to one partition, one offset each; the broker's error code (M2, W5)."""
+        """Append `count` control markers to one partition, one offset each; the broker's error code (M2, W5).
+
+        The code does not say how many of them were written: only the log's end does.
+        """
         request = entity(27, 1, "request")
         marker_type = element_type(request, "markers")
         topic_type = element_type(marker_type, "topics")
@@ -399,7 +408,7 @@ class ClusterClient:
             topics=(topic_type(name=topic, partition_indexes=(partition,)),),
             coordinator_epoch=coordinator_epoch,
         )
-        answer = await self.call(request(markers=(marker,) * count), node, purpose="markers")
+        answer = await self.call(request(markers=(marker,) * count), node, purpose=purpose)
         for result in answer.markers:
             for named in result.topics:
                 for part in named.partitions:

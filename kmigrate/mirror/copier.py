@@ -140,7 +140,7 @@ class Copier:
             request_limit=request_limit,
             warrant=warrant,
             attend=self._attend,
-            answered=self._got_on,
+            answered=self._heard,
         )
         self._readers: set[int] = set()
         self._writers: set[int] = set()
@@ -328,8 +328,11 @@ class Copier:
         if topic is not None:
             self._check_topic(topic)
 
-    def _attend(self, lane: Lane) -> None:
-        """Start what a lane needs beside being read and written: its recovery, or a hole."""
+    def _attend(self, lane: Lane, *, told: bool = False) -> None:
+        """Start what a lane needs beside being read and written: its recovery, or a hole.
+
+        `told`: the answer that has just come told where the target's log ends.
+        """
         if self._closed:
             return
         if lane.must_recover:
@@ -344,15 +347,19 @@ class Copier:
             if hole is not None:
                 lane.busy = True
                 lane.fill()
-                self._tasks.start(self._mend(lane, self._mender.fill(lane, hole)), f"fill-{lane.key}")
+                self._tasks.start(self._mend(lane, self._mender.fill(lane, hole, told=told)), f"fill-{lane.key}")
 
     async def _mend(self, lane: Lane, work: Coroutine[Any, Any, None]) -> None:
         await work
-        self._got_on(lane)
+        self._heard(lane)
         self._signals.wake()
 
-    def _got_on(self, lane: Lane) -> None:
-        self._attend(lane)
+    def _heard(self, lane: Lane) -> None:
+        """The target has answered a lane's append, or filled its hole."""
+        self._got_on(lane, told=True)
+
+    def _got_on(self, lane: Lane, *, told: bool = False) -> None:
+        self._attend(lane, told=told)
         if lane.retired:
             self._drop_released(lane)
         self._on_move(lane)

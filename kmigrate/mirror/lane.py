@@ -7,8 +7,12 @@
 Invariants:
 A  `position` is only what the target has acknowledged or what its own tail said; nothing is counted from the source.
 B  Position and sequence come together, from the tail or from acks in a row (W2).
-C  The first batch after LOST, and on a new connection, goes alone (W3).
-D  A hole is filled with nothing in flight; data waits until it is (W5).
+C  The first batch after LOST, and on a new connection, goes alone (W3). A hole in between changes nothing of what the
+   broker knows of our id: behind it the batches go on as before.
+D  A hole is filled with nothing in flight; data waits until the log's end is known to be the hole's (W5). Where the log
+   ends before it is looked up, too, but where an answer that has just come told it (an unclean election takes longer)
+   and a marker of this very term stands on the log (`marked_under`): no older owner's can come then, a newer one's has
+   ours refused (52, V3), and appends of other copiers stop before the hole as ours do.
 E  An acknowledged base offset other than the expected one ends the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
 G  Where a log cleaner works, two reads of the source may disagree on what is a hole. A copier that was stopped for
@@ -119,6 +123,8 @@ class Lane:
         """The target's last batch must be compared with the source where `compacted`: another may have written it."""
         self.busy = False
         """A task is recovering this lane or filling its hole."""
+        self.marked_under = 0
+        """The term under which the last hole was filled since the tail was read; 0 where none was (D)."""
         self.queued_bytes = 0
         self.tally = Tally()
         self._producer_id = producer_id
@@ -130,6 +136,8 @@ class Lane:
         self._sent: deque[Append] = deque()
         self._failed: list[Append] = []
         self._connection: object = None
+        self._behind_hole = LaneState.PRIMING
+        """What the lane goes on with once the hole is filled (C)."""
         self._live_from = -1
         self._direct = (-2, -1, 0)
         self._said: tuple[dict[str, Any], PartitionProgress] | None = None
@@ -309,6 +317,7 @@ class Lane:
             if self._sent:
                 return None
             self._connection = connection
+            self._behind_hole = LaneState.PRIMING
             if self.state is LaneState.PIPING:
                 self.state = LaneState.PRIMING
         state, queue, sent = self.state, self._queue, self._sent
@@ -413,6 +422,7 @@ class Lane:
             return
         self.state = LaneState.LOST
         self.doubtful = True
+        self.marked_under = 0
         self.trouble = why
 
     # recovery
@@ -501,10 +511,11 @@ class Lane:
         return Hole(self.position, end) if end > self.position else None
 
     def fill(self) -> None:
+        self._behind_hole = self.state
         self.state = LaneState.FILLING
 
-    def filled(self, end: int) -> None:
-        """The target's log end after filling is `end`: the whole hole or a first part of it."""
+    def filled(self, end: int, term: int) -> None:
+        """The target's log end after filling under `term` is `end`: the whole hole or a first part of it."""
         step = self._queue[0]
         assert isinstance(step, Hole)
         if end >= step.end:
@@ -513,7 +524,8 @@ class Lane:
             self._queue[0] = Hole(end, step.end)
         self.tally.hole_offsets += end - self.position
         self.position = self._next = end
-        self.state = LaneState.PRIMING
+        self.state = self._behind_hole
+        self.marked_under = term
         self.trouble = ""
         self.failures = 0
         self._end_if_done()

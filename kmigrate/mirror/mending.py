@@ -21,7 +21,7 @@ from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.steps import Hole
 from kmigrate.model.mapledger import MapLedger
 from kmigrate.model.records import CopyIdentity
-from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.clock import sleep
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchPartition
 from kmigrate.records.batch import Batch
@@ -220,10 +220,13 @@ class Mender:
             at = batches[-1].next_offset
         return found
 
-    async def fill(self, lane: Lane, hole: Hole) -> None:
-        """Fill one hole: nothing in flight, the true end before and after (W5, design of holes)."""
+    async def fill(self, lane: Lane, hole: Hole, *, told: bool) -> None:
+        """Fill one hole, or the first part of a long one (D); `told`: the answer that has just come told the log's end.
+
+        Nothing is awaited between the last look at the warrant and the markers, as long as their connection stands.
+        """
         try:
-            await self._fill_checked(lane, hole)
+            await self._fill_checked(lane, hole, told=told)
         except Failed as error:
             if lane.state is LaneState.FILLING:
                 unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
@@ -231,40 +234,30 @@ class Mender:
         finally:
             lane.busy = False
 
-    async def _fill_checked(self, lane: Lane, hole: Hole) -> None:
+    async def _fill_checked(self, lane: Lane, hole: Hole, *, told: bool) -> None:
         term = self._warrant(lane.key)
         if not term:
             await sleep(0.05)
             lane.fill_failed("whether this process still owns the partition is not confirmed", unknown=False)
             return
-        await self._holes.prepare(*lane.key, term)
-        end = await settled_end(self._target, *lane.key)
-        if end != hole.start or self._warrant(lane.key) != term:
-            lane.fill_failed("the target's log moved", unknown=False)
-            return
-        hole = Hole(hole.start, min(hole.end, hole.start + self._holes.portion))
-        code = await self._holes.make(*lane.key, hole.end - hole.start, term)
-        if not code:
-            await self._confirm_hole(lane, hole)
-            return
-        if reaction_to(Asked.MARKERS, code).action is Action.READ_TAIL:
-            await sleep(0.1)  # a newer owner writes; we shall read of it
-        self._look_again()
-        lane.fill_refused(hole, code)
-
-    async def _confirm_hole(self, lane: Lane, hole: Hole) -> None:
-        deadline = monotonic() + self._target.settings.request_timeout_s
-        while True:
+        if not (told and lane.marked_under == term and self._holes.ready(*lane.key, term)):
+            await self._holes.prepare(*lane.key, term)
             end = await settled_end(self._target, *lane.key)
-            if end >= hole.end or monotonic() > deadline:
-                break
-            await sleep(0.002)  # EndTxn answers before its marker is written
-        if lane.state is not LaneState.FILLING:
-            return
-        if end == hole.end:
-            lane.filled(end)
-        else:
-            lane.fill_failed("the target's log moved", unknown=True)
+            if end != hole.start or self._warrant(lane.key) != term:
+                lane.fill_failed("the target's log moved", unknown=False)
+                return
+        hole = Hole(hole.start, min(hole.end, hole.start + self._holes.portion))
+        made = await self._holes.make(*lane.key, hole, term)
+        if made.error:
+            if reaction_to(Asked.MARKERS, made.error).action is Action.READ_TAIL:
+                await sleep(0.1)  # a newer owner writes; we shall read of it
+            self._look_again()
+            lane.fill_refused(hole, made.error)
+        elif lane.state is LaneState.FILLING:
+            if made.end == hole.end:
+                lane.filled(made.end, term)
+            else:
+                lane.fill_failed("the target's log moved", unknown=True)
 
 
 def _contents(batch: Batch | OldMessages) -> dict[int, tuple[int, bytes]]:

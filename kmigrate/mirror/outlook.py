@@ -7,7 +7,7 @@ read: its holes are then "at least" what was seen, its bytes are estimated from 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.client import LATEST, ClusterClient
@@ -15,17 +15,21 @@ from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.cluster.gaps import has_wide_gap
 from kmigrate.errors import Unreachable
 from kmigrate.mirror.settings import MirrorSettings
-from kmigrate.mirror.steps import Append, read_steps
+from kmigrate.mirror.steps import Append, Hole, read_steps
 from kmigrate.net.tasks import together
 from kmigrate.protocol.codes import row
 from kmigrate.protocol.hot import FetchPartition
 
-__all__ = ["Sample", "sample", "why_mapped"]
+__all__ = ["Sample", "filling_s", "sample", "why_mapped"]
 
 _STRETCH = 1 << 20
 _ANY_GAP = 1 << 62
 _AT_ONCE = 16
 """Partitions that are probed for gaps at the same time."""
+_HOLE_S = 0.002
+"""What broker and mirror take for a run of holes, beside two round trips (`make bench-holes`)."""
+_HOLES_RATE = 2_000
+"""Runs of holes a second that one broker and one mirror process make, of many partitions together."""
 
 
 async def why_mapped(source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int]) -> str:
@@ -62,13 +66,24 @@ class Sample:
     exact: bool
     bytes: int
     """Of the whole range; an estimate where `exact` is false."""
+    runs: int
+    """Of holes in a row, each of which is filled at once; an estimate as the bytes are."""
+
+
+def filling_s(samples: Collection[Sample], round_trip_s: float) -> float:
+    """How long a topic's holes take, with so long a way to the target and back.
+
+    A partition's runs are filled one after another, those of different partitions side by side.
+    """
+    longest = max((each.runs for each in samples), default=0)
+    return max(longest * (_HOLE_S + 2 * round_trip_s), sum(each.runs for each in samples) / _HOLES_RATE)
 
 
 async def sample(
     source: ClusterClient, topic: str, partition: int, start: int, end: int, *, stretches: int = 10
 ) -> Sample:
     """Look at offsets start … end − 1 of one partition: half of the stretches from the start on, the others spread."""
-    holes = weight = seen = 0
+    holes = weight = runs = seen = 0
     at = start
     near = (stretches + 1) // 2
     for number in range(1, stretches + 1):
@@ -76,13 +91,16 @@ async def sample(
             break
         found = await _stretch(source, topic, partition, at, end)
         holes, weight, seen = holes + found.holes, weight + found.bytes, seen + found.next_offset - at
+        runs += found.runs
         if found.next_offset <= at:
             break
         at = found.next_offset
         if number >= near:
             at = max(at, start + (end - start) * (number - near + 1) // (stretches - near + 1))
     exact = seen >= end - start
-    return Sample(holes, exact, weight if exact or not seen else weight * (end - start) // seen)
+    if not exact and seen:
+        weight, runs = (each * (end - start) // seen for each in (weight, runs))
+    return Sample(holes, exact, weight, runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,7 @@ class _Stretch:
     next_offset: int
     holes: int
     bytes: int
+    runs: int
 
 
 async def _stretch(source: ClusterClient, topic: str, partition: int, at: int, end: int) -> _Stretch:
@@ -103,4 +122,5 @@ async def _stretch(source: ClusterClient, topic: str, partition: int, at: int, e
     appends = [step for step in reading.steps if isinstance(step, Append) and step.start < end]
     reached = min(reading.next_offset, end)
     records = sum(min(step.end, end) - step.start for step in appends)
-    return _Stretch(reached, reached - at - records, sum(len(step.view) for step in appends))
+    runs = sum(isinstance(step, Hole) and step.start < end for step in reading.steps)
+    return _Stretch(reached, reached - at - records, sum(len(step.view) for step in appends), runs)

@@ -1,10 +1,15 @@
-"""Puts a benchmark's records on the source: real librdkafka batches of a stated size, spread over all partitions."""
+"""Puts a benchmark's records on the source: real librdkafka batches of a stated size, spread over all partitions.
+
+Or real transactions of so many records, of several producers for each partition.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException, Producer
@@ -22,17 +27,27 @@ class Case:
     record_bytes: int
     producer: dict[str, object] = field(default_factory=dict)
     compression: str = "none"
+    transaction: int = 0
+    """Records of one transaction, all of one partition; 0 is without transactions."""
+
+    @property
+    def offsets(self) -> int:
+        """What the records take on a log that has their offsets: each transaction's marker is one more."""
+        return self.records + (self.records // self.transaction if self.transaction else 0)
 
     @property
     def gigabytes(self) -> float:
         return self.records * self.record_bytes / 1e9
 
 
+_EACH = 4
+"""Transactional producers of each partition."""
 _BATCH_64K: dict[str, object] = {"batch.size": 64 << 10, "linger.ms": 100, "batch.num.messages": 100_000}
 
 CASES = {
     "1kB": Case("1kB", 2_000_000, 1000, _BATCH_64K),
     "small": Case("small", 3_000_000, 100, {"batch.num.messages": 8, "linger.ms": 5}),
+    "txn": Case("txn", 240_000, 1000, {"linger.ms": 0}, transaction=10),
     "lz4": Case("lz4", 2_000_000, 1000, {**_BATCH_64K, "compression.type": "lz4"}, "lz4"),
 }
 
@@ -64,6 +79,9 @@ def load(bootstrap: str, topic: str, partitions: int, case: Case, *, records: in
     # Half noise, half text: what compresses to a half, as business records do.
     values = [words.randbytes(half) + b"account=settled;" * (half // 16 + 1) for _ in range(512)]
     values = [value[: case.record_bytes] for value in values]
+    if case.transaction:
+        _load_transactions(bootstrap, topic, partitions, case, values)
+        return
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -86,3 +104,21 @@ def load(bootstrap: str, topic: str, partitions: int, case: Case, *, records: in
     left = producer.flush(300)
     if left:
         raise RuntimeError(f"{left} records were not stored")
+
+
+def _load_transactions(bootstrap: str, topic: str, partitions: int, case: Case, values: Sequence[bytes]) -> None:
+    """Write the case's records in transactions, by producers that all commit at the same time."""
+    producers = partitions * _EACH
+
+    def write(number: int) -> None:
+        config = {"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{number}", "log_level": 0}
+        producer = Producer({**config, **case.producer})
+        producer.init_transactions(60)
+        for _ in range(number, case.records // case.transaction, producers):
+            producer.begin_transaction()
+            for index in range(case.transaction):
+                producer.produce(topic, values[index], partition=number % partitions)
+            producer.commit_transaction(60)
+
+    with ThreadPoolExecutor(producers) as threads:
+        list(threads.map(write, range(producers)))

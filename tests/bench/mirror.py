@@ -2,6 +2,8 @@
 
     python -m tests.bench.mirror [--pairs 5] [--cases 1kB,small,lz4] [--records N] [--skip latency,idle,align,floors]
 
+One more case is run where it is asked for: txn, transactions of ten records.
+
 Each pair is one copy by each, alternating who goes first, into a topic that is new to the target. Both clocks run from
 the first record on the target to the last; CPU is the copying process's own in that time. Writes
 build/bench/mirror.json, and says every figure as it is measured.
@@ -38,7 +40,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import FetchSession
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
-from kmigrate.records.batch import stamp, walk
+from kmigrate.records.batch import TRANSACTIONAL, stamp, walk
 from kmigrate.records.build import filler_batch
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.pauses import percentiles
@@ -92,13 +94,15 @@ Work = Callable[[int, Callable[[], bool]], Any]
 """What is done while a copier runs; it is given the copier's process id and whether it is alive."""
 
 
-def by_kmigrate(source: KafkaCluster, target: KafkaCluster, topics: list[str], work: Work, tag: str) -> Any:
+def by_kmigrate(
+    source: KafkaCluster, target: KafkaCluster, topics: list[str], work: Work, tag: str, offsets: str = "auto"
+) -> Any:
     """Do `work` while kmigrate's mirror copies the topics."""
 
     async def scene() -> Any:
         async with link_between(source, target, f"bench-{tag}") as world:
             for topic in topics:
-                await world.mirror(topic)
+                await world.mirror(topic, offsets=offsets)
             with mirror_process(world, "m") as process:
                 return await asyncio.to_thread(work, process.pid, lambda: process.poll() is None)
 
@@ -150,9 +154,11 @@ class Bench:
         self._runs += 1
         self.touch_memory(case)
         ends = EndReader(target.bootstrap, topic, PARTITIONS)
+        offsets = case.offsets if who == "kmigrate" else case.records
 
         def work(pid: int, alive: Callable[[], bool]) -> CopyRun:
-            return measure_copy(ends, case.records, pid, alive, patience_s=_PATIENCE_S)
+            run = measure_copy(ends, offsets, pid, alive, patience_s=_PATIENCE_S)
+            return replace(run, records=run.records * case.records // offsets)
 
         try:
             if who == "kmigrate":
@@ -213,7 +219,8 @@ class Bench:
         if topic not in self._samples:
             _, self._samples[topic] = asyncio.run(_fetch_all(self.source, topic, 20_000))
         make_topic(target.bootstrap, "warm-up", PARTITIONS)
-        load(target.bootstrap, "warm-up", PARTITIONS, case, records=PARTITIONS)  # it waits until all have leaders
+        plain = replace(case, transaction=0)
+        load(target.bootstrap, "warm-up", PARTITIONS, plain, records=PARTITIONS)  # it waits until all have leaders
         asyncio.run(_produce_all(target, "warm-up", self._samples[topic], _WARM_RECORDS))
 
     def touch_memory(self, case: Case) -> None:
@@ -334,7 +341,7 @@ async def _fetch_all(source: KafkaCluster, topic: str, records: int) -> tuple[fl
             for part in answer.partitions:
                 for batch in walk(part.records):
                     at[part.partition] = batch.next_offset
-                    if len(sample) < 64:
+                    if len(sample) < 64 and not batch.is_control:
                         sample.append(bytearray(batch.view))
         return records / (time.monotonic() - began), sample
 
@@ -355,7 +362,13 @@ async def _produce_all(target: KafkaCluster, topic: str, sample: list[bytearray]
                 count = counts[number % len(sample)]
                 batch = bytearray(sample[number % len(sample)])
                 number += 1
-                stamp(memoryview(batch), producer_id=producer, epoch=epoch, sequence=sequences[partition])
+                stamp(
+                    memoryview(batch),
+                    producer_id=producer,
+                    epoch=epoch,
+                    sequence=sequences[partition],
+                    clear=TRANSACTIONAL,
+                )
                 sequences[partition] += count
                 done += count
                 parts.append((topic, partition, batch))

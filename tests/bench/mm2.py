@@ -3,8 +3,8 @@
 What is set, and why it is fair: two tasks for two cores, large fetches and polls, 512 kB producer batches with 5 ms
 of linger (1 ms where latency is measured), acks=all, 2 GB of heap (in one, these fetches ended a task for want of
 memory), checkpoints, heartbeats and config sync off, so that it does nothing but copy. Its producer compresses where
-the source's batches are compressed, as a copy must that does not grow. Its clock starts at its first record on the
-target: starting Java and Connect costs it nothing.
+the source's batches are compressed, as a copy must that does not grow. It reads what is committed, as we do. Its clock
+starts at its first record on the target: starting Java and Connect costs it nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ SETTINGS = {
     "offset.storage.replication.factor": "1",
     "status.storage.replication.factor": "1",
     "config.storage.replication.factor": "1",
+    "source.consumer.isolation.level": "read_committed",
     "source.consumer.max.poll.records": "20000",
     "source.consumer.fetch.max.bytes": str(64 << 20),
     "source.consumer.max.partition.fetch.bytes": str(8 << 20),

@@ -31,7 +31,7 @@ class Scene:
         self.copier.assign([MirroredTopic("t", "", "", {0: 0})])
         self.lane: Lane = self.copier.lanes[KEY]
         self.lane.recovered(10, 0, 10)
-        monkeypatch.setattr(self.copier, "_attend", lambda lane: None)  # recovery is the lane's own affair
+        monkeypatch.setattr(self.copier, "_attend", lambda lane, told: None)  # recovery is the lane's own affair
 
     def answer(self, part: FetchedPartition, after_s: float = 0.0) -> None:
         self.now += after_s

@@ -61,7 +61,7 @@ def test_a_retired_lane_ends_the_hole_that_it_is_filling_and_begins_no_other() -
     it.fill()
     it.retire()
     assert not it.released
-    it.filled(1)
+    it.filled(1, 1)
     it.busy = False
     it.take(1, fetched(batch(1, 1, attributes=CONTROL | TRANSACTIONAL)), 5)
     assert it.hole_due() is None

@@ -1,15 +1,18 @@
-"""Holes by transactions: an identity that the coordinator knows no more is given up, and none is used unlooked."""
+"""Holes by markers are told with where the log ends behind them; by transactions, an identity is given up in time."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.holes import HoleMaker
+from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
+from kmigrate.mirror.holes import HoleMaker, Made
 from kmigrate.mirror.settings import HoleFiller
+from kmigrate.mirror.steps import Hole
 from kmigrate.model.records import CopyIdentity
 from kmigrate.protocol.codes import Code
 
@@ -17,12 +20,16 @@ IDENTITY = CopyIdentity(77, 0, 78, 0)
 
 
 class Target:
-    """A coordinator: the newest epoch of each transactional id is the only one that may write."""
+    """A leader, and a coordinator: the newest epoch of each transactional id is the only one that may write."""
+
+    settings = SimpleNamespace(request_timeout_s=5.0)
 
     def __init__(self, *, markers: int = 0) -> None:
         self.epochs: dict[str, int] = {}
         self.made = 0
         self.markers = markers
+        self.asked: list[tuple[str, str]] = []
+        """What was asked for, and on which connection."""
 
     def leader(self, topic: str, partition: int) -> int:
         return 1
@@ -41,8 +48,26 @@ class Target:
         self.made += count
         return 0
 
-    async def write_markers(self, *_: Any, **__: Any) -> int:
+    async def write_markers(
+        self, node: int, topic: str, partition: int, count: int, *, purpose: str, **_: Any
+    ) -> int:
+        self.asked.append(("markers", purpose))
+        if not self.markers:
+            self.made += count
         return self.markers
+
+    async def list_offsets(
+        self, wanted: Mapping[tuple[str, int], int], *, replica_id: int, purpose: str
+    ) -> dict[tuple[str, int], LogOffset]:
+        assert (*wanted.values(), replica_id) == (LATEST, LOG_END)
+        self.asked.append(("end", purpose))
+        return dict.fromkeys(wanted, LogOffset(0, self.made, 0))
+
+    async def log_end(self, key: tuple[str, int]) -> LogOffset:
+        return LogOffset(0, self.made, 0)
+
+    async def connection(self, node: int, purpose: str) -> None:
+        self.asked.append(("connection", purpose))
 
 
 def maker(target: Target, filler: HoleFiller = HoleFiller.TRANSACTIONS) -> HoleMaker:
@@ -50,9 +75,38 @@ def maker(target: Target, filler: HoleFiller = HoleFiller.TRANSACTIONS) -> HoleM
 
 
 async def hole(of: HoleMaker, count: int, term: int = 1) -> int:
-    """As it is made: the identity first, then a look at the log's end, then the hole."""
+    """As it is made: the identity first, then a look at the log's end, then the hole; the error code."""
     await of.prepare("t", 0, term)
-    return await of.make("t", 0, count, term)
+    start = cast("Target", of._target).made
+    made = await of.make("t", 0, Hole(start, start + count), term)
+    assert made.error or made.end == start + count
+    return made.error
+
+
+def test_the_logs_end_is_asked_for_right_behind_the_markers_on_their_connection() -> None:
+    target = Target()
+    it = maker(target, HoleFiller.MARKERS)
+
+    async def scene() -> None:
+        await it.prepare("t", 0, 1)
+        assert await it.make("t", 0, Hole(0, 3), 1) == Made(0, 3)
+
+    asyncio.run(scene())
+    what, connections = zip(*target.asked, strict=True)
+    assert what == ("connection", "markers", "end")
+    assert len(set(connections)) == 1
+
+
+def test_partitions_whose_markers_wait_for_replicas_go_over_different_connections() -> None:
+    target = Target()
+    it = maker(target, HoleFiller.MARKERS)
+
+    async def scene() -> None:
+        for partition in range(8):
+            await it.make("t", partition, Hole(partition, partition + 1), 1)
+
+    asyncio.run(scene())
+    assert len(dict(target.asked)) == 2 and len(set(target.asked)) == 16
 
 
 def test_one_identity_serves_a_term_and_another_one_the_next() -> None:
@@ -80,7 +134,8 @@ def test_an_identity_that_is_refused_is_given_up_and_the_next_try_has_another(go
             del target.epochs[name]
         else:
             target.epochs[name] += 1
-        assert await it.make("t", 0, 4, 1) in (Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_PRODUCER_EPOCH)
+        made = await it.make("t", 0, Hole(3, 7), 1)
+        assert made.error in (Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_PRODUCER_EPOCH)
         assert await hole(it, 4) == 0
 
     asyncio.run(scene())
@@ -95,7 +150,7 @@ def test_where_markers_are_not_allowed_the_hole_is_begun_anew_with_an_identity()
     async def scene() -> None:
         assert await hole(it, 3) == Code.CONCURRENT_TRANSACTIONS
         assert (target.made, target.epochs) == (0, {})
-        assert await it.make("t", 0, 3, 1) == Code.CONCURRENT_TRANSACTIONS
+        assert await it.make("t", 0, Hole(0, 3), 1) == Made(Code.CONCURRENT_TRANSACTIONS)
         assert await hole(it, 3) == 0
 
     asyncio.run(scene())

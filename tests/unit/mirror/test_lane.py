@@ -71,6 +71,44 @@ def test_a_new_connection_means_priming_again() -> None:
     assert it.send_next(other, 5) is None
 
 
+def marker(offset: int) -> bytes:
+    return batch(offset, 1, producer=7, attributes=MARKER)
+
+
+def test_behind_a_hole_the_batches_go_on_as_they_went_before_it() -> None:
+    it = lane(0, 0, marker(0), *(batch(n, 1) for n in (1, 2)), marker(3), *(batch(n, 1) for n in (4, 5)))
+    it.fill()
+    it.filled(1, 1)
+    first = send(it)
+    assert it.send_next(CONNECTION, 5) is None, "nothing of ours was acknowledged yet"
+    it.answered(first.step, 0, 1)
+    it.answered(send(it).step, 0, 2)
+    it.fill()
+    it.filled(4, 1)
+    assert [send(it).step.start, send(it).step.start] == [4, 5]
+
+
+def test_behind_a_hole_the_first_batch_on_a_new_connection_goes_alone() -> None:
+    it = lane(0, 0, batch(0, 1), marker(1), *(batch(n, 1) for n in (2, 3)))
+    it.answered(send(it).step, 0, 0)
+    it.fill()
+    other = object()
+    assert it.send_next(other, 5) is None
+    it.filled(2, 1)
+    send(it, other)
+    assert it.send_next(other, 5) is None
+
+
+def test_whose_marker_stands_on_the_log_is_forgotten_with_the_place() -> None:
+    it = lane(0, 0, marker(0), batch(1, 1))
+    it.fill()
+    it.filled(1, 4)
+    assert it.marked_under == 4
+    it.unanswered(send(it).step, "lost")
+    it.recovered(1, 0, 0)
+    assert it.marked_under == 0
+
+
 def test_an_ack_at_another_offset_ends_the_lane_as_diverged() -> None:
     it = lane(0, 0, batch(0, 2), batch(2, 2))
     it.answered(send(it).step, 0, 7)
@@ -154,7 +192,7 @@ def test_a_hole_waits_for_all_acks_and_data_behind_it_waits_for_the_hole() -> No
     assert it.hole_due() == Hole(1, 2)
     it.fill()
     assert it.send_next(CONNECTION, 5) is None
-    it.filled(2)
+    it.filled(2, 1)
     assert it.position == 2
     assert producer_fields(send(it))[3] == 1, "holes take no sequence"
 
@@ -209,7 +247,7 @@ def test_a_hole_across_the_barrier_is_filled_up_to_it() -> None:
     it.barrier = 3
     assert it.hole_due() == Hole(0, 3)
     it.fill()
-    it.filled(3)
+    it.filled(3, 1)
     assert (it.hole_due(), it.at_barrier) == (None, 3)
 
 
@@ -279,10 +317,10 @@ def test_an_accepted_loss_becomes_a_hole_however_large_and_what_was_lost_since_i
     assert hole == Hole(5, 1_000_005)
     assert it.read_at == 1_000_005
     it.fill()
-    it.filled(25_005)
+    it.filled(25_005, 1)
     assert it.hole_due() == Hole(25_005, 1_000_005), "a long hole is made part by part"
     it.fill()
-    it.filled(1_000_005)
+    it.filled(1_000_005, 1)
     it.deleted(1_000_005, 1_000_020)
     assert it.lost_range == (1_000_005, 1_000_019)
 
@@ -460,7 +498,7 @@ class World:
                 it.fill_failed("moved", unknown=False)
             else:
                 self.broker.mark(hole.end - hole.start)
-                it.filled(hole.end)
+                it.filled(hole.end, 1)
 
 
 @settings(max_examples=150, deadline=None)

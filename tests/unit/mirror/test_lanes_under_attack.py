@@ -2,8 +2,9 @@
 
 Requests are lost before or after they are stored, refused though others are behind them (W3), stored on a leader that
 dies before any other has them, or still on their way when their copier is killed; a barrier comes when batches across
-it were merged already. The log comes out once, in order and with every record at its offset. Batches are built and
-read by another project's codec.
+it were merged already. Holes are one copier's under a term, and the other's under the next, with markers of the first
+still on their way. The log comes out once, in order and with every record at its offset. Batches are built and read by
+another project's codec.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Broker:
     stored: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
     replicated: int = 0
     """What a new leader is sure to have: all that was acknowledged, or read."""
+    marked_under: int = 0
+    """The newest term of which it holds a marker: those of older ones are refused (V3)."""
 
     def produce(self, request: Request) -> tuple[int, int]:
         values = request.values
@@ -80,6 +83,14 @@ class Broker:
         self.data_end = len(self.log)
         return 0, base
 
+    def mark(self, count: int, term: int) -> int:
+        if term < self.marked_under:
+            return Code.TRANSACTION_COORDINATOR_FENCED
+        self.marked_under = term
+        self.log += [HOLE] * count
+        self.replicated = len(self.log)
+        return 0
+
     def fail_over(self) -> None:
         """A new leader, with nothing but what is replicated."""
         del self.log[self.replicated :]
@@ -92,7 +103,7 @@ class Broker:
 
 @dataclass
 class Scene:
-    """A source log, the target and two copiers of which the first one fills the holes."""
+    """A source log, the target and two copiers of which one fills the holes."""
 
     source: list[bytes]
     ends: list[int]
@@ -102,6 +113,11 @@ class Scene:
     wire: list[list[Request]] = field(default_factory=lambda: [[], []])
     orphans: list[Request] = field(default_factory=list)
     barrier: int | None = None
+    owner: int = 0
+    """Who fills the holes."""
+    term: int = 1
+    late: list[tuple[int, int]] = field(default_factory=list)
+    """Markers that an owner before has sent, by number and term, which come behind the next owner's first."""
 
     def start(self, who: int) -> None:
         """A new process in the place of a killed one, whose requests may still arrive."""
@@ -135,6 +151,7 @@ class Scene:
             request = self.wire[who].pop(0)
             lane.answered(request.step, *self.target.produce(request))
             self.target.replicated = len(self.target.log)
+            self.fill(who, lane, much, told=True)
 
     def refuse(self, who: int, lane: Lane, much: int) -> None:
         if self.wire[who]:
@@ -155,17 +172,41 @@ class Scene:
         if self.orphans:
             self.target.produce(self.orphans.pop(0))
 
-    def fill(self, who: int, lane: Lane, much: int) -> None:
-        hole = lane.hole_due() if who == 0 else None
+    def fill(self, who: int, lane: Lane, much: int, *, told: bool = False) -> None:
+        """As `Mender.fill`: the log's end is looked at before, but where it was told (D), and always after."""
+        hole = lane.hole_due() if who == self.owner else None
         if hole is None:
             return
         lane.fill()
-        if len(self.target.log) == hole.start:
-            self.target.log += [HOLE] * (hole.end - hole.start)
-            self.target.replicated = len(self.target.log)
-            lane.filled(hole.end)
-        else:
+        if not (told and lane.marked_under == self.term) and len(self.target.log) != hole.start:
             lane.fill_failed("moved", unknown=False)
+            return
+        if much == 9:
+            lane.fill_failed("no answer", unknown=True)  # it has not arrived
+            return
+        assert self.target.mark(hole.end - hole.start, self.term) == 0
+        assert len(self.target.log) == hole.end, "a marker in another place"
+        if much == 8:
+            lane.fill_failed("no answer", unknown=True)  # it has
+        else:
+            lane.filled(hole.end, self.term)
+
+    def take_over(self, who: int, lane: Lane, much: int) -> None:
+        """The other one owns the holes from now on; what its forerunner is just sending comes in time, or too late."""
+        before = self.lanes[self.owner]
+        hole = before.hole_due()
+        if hole is not None and hole.start == len(self.target.log):
+            before.fill()
+            if much % 2:
+                assert self.target.mark(hole.end - hole.start, self.term) == 0
+            else:
+                self.late.append((hole.end - hole.start, self.term))
+            before.fill_failed("no answer", unknown=True)
+        self.owner, self.term = 1 - self.owner, self.term + 1
+
+    def come_late(self, who: int, lane: Lane, much: int) -> None:
+        while self.late and self.late[0][1] < self.target.marked_under:
+            assert self.target.mark(*self.late.pop(0)) == Code.TRANSACTION_COORDINATOR_FENCED
 
     def elect(self, who: int, lane: Lane, much: int) -> None:
         """A leader dies with what it alone held; nobody hears of what was on its way to it."""
@@ -191,6 +232,7 @@ class Scene:
         """Nothing is lost from here on: the first copier alone comes to the end."""
         while self.orphans:
             self.target.produce(self.orphans.pop(0))
+        self.owner, self.term = 0, self.term + 1
         end = self.ends[-1] if self.barrier is None else self.barrier
         for _ in range(100):
             for what in ("read", "send", "answer", "fill"):
@@ -201,7 +243,7 @@ class Scene:
 
 ACTIONS = {
     "read": 6, "send": 8, "answer": 6, "fill": 3, "refuse": 1, "disconnect": 1, "kill": 1, "arrive": 2, "elect": 1,
-    "fence": 0.3,
+    "fence": 0.3, "take_over": 0.7, "come_late": 1,
 }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def test_holes_and_retries_are_counted_where_they_happen() -> None:
     it.unanswered(sent.step, "connection lost")
     it.recovered(1, 101, 1)
     it.fill()
-    it.filled(4)
+    it.filled(4, 1)
     assert it.tally.hole_offsets == 3
     assert it.tally.retries == {
         (Asked.PRODUCE, "NOT_LEADER_OR_FOLLOWER"): 1,

@@ -1,0 +1,110 @@
+"""How many transactions a second are mirrored, by the distance to the target.
+
+    python -m tests.bench.holes [--seconds 6] [--round-trips 0,2,10]
+
+Behind each transaction of ten records is a marker. With identical offsets it becomes a hole on the target
+(`kmigrate/mirror/lane.py`, D), with mapped ones it is left out.
+A relay in front of the target hands on what it gets after half of the round trip. Writes build/bench/holes.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.relay import Relay
+from tests.bench.load import Case, load, make_topic, remove_topics
+from tests.bench.meter import EndReader
+from tests.bench.mirror import by_kmigrate, cluster, say
+from tests.figures import save
+
+_CASES = {
+    partitions: Case(f"holes-{partitions}", records, 1000, {"linger.ms": 0}, transaction=10)
+    for partitions, records in ((1, 80_000), (6, 120_000))
+}
+_PATIENCE_S = 60.0
+
+
+@contextmanager
+def far_target(root: Path) -> Iterator[tuple[KafkaCluster, Relay]]:
+    """A target whose clients reach it through a relay, once they have asked it where it is."""
+    with Relay() as relay:
+        listener = {"advertised.listeners": f"PLAINTEXT://{relay.address}"}
+        target = KafkaCluster.create(ClusterSpec("target", TARGET_VERSION, config=listener), root)
+        relay.forward_to(f"127.0.0.1:{target.brokers[1].port}")
+        try:
+            target.start()
+            target.wait_ready()
+            yield target, relay
+        finally:
+            target.stop()
+
+
+def transactions_per_s(
+    source: KafkaCluster, target: KafkaCluster, case: Case, partitions: int, offsets: str, tag: str, seconds: float
+) -> float:
+    """While the topic is copied anew, from the first sight of its records on."""
+    end = case.offsets if offsets == "identical" else case.records
+    ends = EndReader(target.bootstrap, case.name, partitions)
+
+    def work(pid: int, alive: Callable[[], bool]) -> float:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not (first := ends.read()):
+            if time.monotonic() > deadline or not alive():
+                raise RuntimeError("nothing arrives on the target")
+            time.sleep(0.02)
+        began = time.monotonic()
+        while (seen := ends.read()) < end and time.monotonic() < began + seconds:
+            time.sleep(0.02)
+        return (seen - first) / end * (case.records / case.transaction) / (time.monotonic() - began)
+
+    try:
+        found = by_kmigrate(source, target, [case.name], work, tag, offsets)
+    finally:
+        ends.close()
+        remove_topics(target.bootstrap, case.name)
+    assert isinstance(found, float)
+    return found
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--seconds", type=float, default=6)
+    arguments.add_argument("--round-trips", default="0,2,10", help="milliseconds that are added")
+    chosen = arguments.parse_args()
+    began = time.monotonic()
+    found: dict[str, Any] = {
+        "cores": os.cpu_count(),
+        "source": SOURCE_VERSION,
+        "target": TARGET_VERSION,
+        "transactions_per_s": {},
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="kmigrate-bench-") as folder,
+        cluster("source", SOURCE_VERSION, Path(folder)) as source,
+        far_target(Path(folder)) as (target, relay),
+    ):
+        for partitions, case in _CASES.items():
+            make_topic(source.bootstrap, case.name, partitions)
+            load(source.bootstrap, case.name, partitions, case)
+            for offsets, added in product(("identical", "mapped"), chosen.round_trips.split(",")):
+                relay.delay(float(added) / 2000)
+                tag = f"{partitions}-{offsets}-{added}"
+                speed = transactions_per_s(source, target, case, partitions, offsets, tag, chosen.seconds)
+                relay.heal()
+                say(f"{partitions} partitions, {offsets}, {added} ms added: {speed:.0f} transactions/s")
+                found["transactions_per_s"][tag] = round(speed)
+    found["seconds"] = round(time.monotonic() - began)
+    say(f"{save('bench/holes', found)}: {found['seconds']} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""When a hole is filled without a look at the log's end before it, and what becomes of one that ends elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.mirror.holes import HoleMaker, Made
+from kmigrate.mirror.lane import Lane, LaneState
+from kmigrate.mirror.mending import Mender
+from kmigrate.mirror.steps import Hole
+from kmigrate.model.records import CopyIdentity
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+
+TERM = 4
+
+
+class Target:
+    """One partition's leader, and the markers' connection to it."""
+
+    portion = 5_000
+
+    def __init__(self, end: int, *, is_ready: bool = True) -> None:
+        self.end = end
+        self.is_ready = is_ready
+        self.more = 0
+        """Markers of somebody else that come with ours."""
+        self.asked: list[str] = []
+
+    async def log_end(self, key: tuple[str, int]) -> LogOffset:
+        self.asked.append("end")
+        return LogOffset(0, self.end, 0)
+
+    def ready(self, *_: Any) -> bool:
+        return self.is_ready
+
+    async def prepare(self, *_: Any) -> None:
+        self.asked.append("prepare")
+
+    async def make(self, topic: str, partition: int, hole: Hole, term: int) -> Made:
+        self.asked.append("make")
+        self.end += hole.end - hole.start + self.more
+        return Made(0, self.end)
+
+
+def before_hole(marked_under: int) -> Lane:
+    """A lane at offset 5, where the source holds a marker."""
+    lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
+    lane.recovered(5, 100, 5)
+    lane.marked_under = marked_under
+    lane.take(5, fetched(batch(5, 1, attributes=CONTROL | TRANSACTIONAL)), 5)
+    return lane
+
+
+def fill(lane: Lane, target: Target, *, told: bool) -> None:
+    async def check(*_: Any) -> None: ...
+
+    client, holes = cast("ClusterClient", target), cast("HoleMaker", target)
+    mender = Mender(client, client, CopyIdentity(77, 0, 78, 0), holes, lambda _: TERM, lambda: None, check)
+    hole = lane.hole_due()
+    assert hole is not None
+    lane.fill()
+    asyncio.run(mender.fill(lane, hole, told=told))
+
+
+def test_a_hole_is_made_at_once_where_its_start_was_just_told_and_a_marker_of_this_term_stands() -> None:
+    lane, target = before_hole(TERM), Target(5)
+    fill(lane, target, told=True)
+    assert target.asked == ["make"]
+    assert (lane.position, lane.marked_under) == (6, TERM)
+
+
+@pytest.mark.parametrize(
+    ("told", "marked_under", "is_ready"),
+    [(False, TERM, True), (True, TERM - 1, True), (True, 0, True), (True, TERM, False)],
+    ids=["told long ago", "another term's", "none", "to be connected"],
+)
+def test_else_the_logs_end_is_looked_at_before_a_hole(told: bool, marked_under: int, is_ready: bool) -> None:
+    lane, target = before_hole(marked_under), Target(5, is_ready=is_ready)
+    fill(lane, target, told=told)
+    assert target.asked == ["prepare", "end", "make"]
+    assert lane.position == 6
+
+
+def test_a_log_that_ends_elsewhere_before_a_hole_gets_no_marker() -> None:
+    lane, target = before_hole(0), Target(4)
+    fill(lane, target, told=True)
+    assert target.asked == ["prepare", "end"]
+    assert (lane.state, lane.unknown) == (LaneState.LOST, False)
+
+
+def test_a_log_that_ends_elsewhere_behind_a_hole_gets_no_data_until_its_tail_is_read() -> None:
+    lane, target = before_hole(TERM), Target(5)
+    target.more = 1
+    fill(lane, target, told=True)
+    assert (lane.state, lane.unknown, lane.marked_under) == (LaneState.LOST, True, 0)
