@@ -1,7 +1,8 @@
 """Builds and runs the engines of one process: mirrors, router and controller, until it is told to stop.
 
 Engines meet only in the state log, so any set of them may share a process. A mirror or controller that fails for
-a reason that may pass (a cluster that does not answer) is started again; a router that cannot listen is fatal.
+a reason that may pass (a cluster that does not answer) is started again; a router that cannot listen is fatal, and so
+is a state log that cannot be acted on any more.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class _Process:
         async with AsyncExitStack() as stack:
             await serve_metrics(self._call, self._registry, stack)
             stack.push_async_callback(self._tasks.close)
+            self._tasks.start(self._heed_log(), "state log")
             if Engine.ROUTER in engines:
                 await self._start_router(stack, shared=workers > 1 or self._worker > 0)
             if Engine.CONTROLLER in engines:
@@ -98,6 +100,11 @@ class _Process:
             await self._stop.wait()
         if self._fatal is not None:
             raise self._fatal
+
+    async def _heed_log(self) -> None:
+        """End the process with the state log: one that is broken, or of newer processes for their like, never heals."""
+        while True:
+            await self._estate.log.changed(_LOOK_SECONDS)
 
     async def _start_router(self, stack: AsyncExitStack, *, shared: bool) -> None:
         def source_client(link: LinkRecord) -> ClusterClient:

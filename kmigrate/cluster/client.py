@@ -192,6 +192,15 @@ class ClusterClient:
         known = self._connections.get((node, purpose))
         return known is not None and not known.lost
 
+    def any_broker(self) -> int:
+        """Node id of a broker that we are connected to, of any other where there is none; −1 while none is known.
+
+        One that has just died is named by its cluster for seconds yet.
+        """
+        connected = {each.address for each in self._connections.values() if not each.lost}
+        brokers = self.metadata.brokers
+        return min(brokers, key=lambda node: "{}:{}".format(*brokers[node]) not in connected, default=-1)
+
     async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
         key = (node, purpose)
         async with self._opening.setdefault(key, asyncio.Lock()):

@@ -171,7 +171,7 @@ class Clusters:
             return -1
         if source.produce_version < 0:  # nothing of it is mirrored any more, so nobody has asked yet
             self._refresh(source)
-        return next(iter(source.client.metadata.brokers), -1)
+        return source.client.any_broker()
 
     def tells_transactions(self, link: str) -> bool:
         if link == TARGET:

@@ -116,7 +116,7 @@ class Outside(Protocol):
         """The same one for as long as no leader of a source is known to have moved."""
 
     def source_node(self, link: str) -> int:
-        """Node id of any broker of a source, −1 while none is known."""
+        """Node id of any broker of a source, of one that answers where that is known; −1 while none is known."""
 
     def tells_transactions(self, link: str) -> bool:
         """Whether a link's source, or TARGET, answers DescribeTransactions (Kafka ≥ 3.0)."""

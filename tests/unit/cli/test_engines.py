@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from kmigrate.cli import engines
+from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.config.load import load
+from kmigrate.errors import StateLogBroken
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog
@@ -103,3 +105,27 @@ def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypa
         assert process._fatal is None
 
     asyncio.run(scenario())
+
+
+def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller alone was started again and again, and a supervisor took it for well."""
+    newer = StateLogBroken("newer-state-log", "the state log was written by a newer kmigrate")
+
+    async def broken(*_: object) -> None:
+        raise newer
+
+    async def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(engines, "serve_metrics", nothing)
+    monkeypatch.setattr(engines._Process, "_control", broken)
+    call = SimpleNamespace(out=SimpleNamespace(line=lambda *_: None))
+    log = SimpleNamespace(changed=broken)
+
+    async def ended(kinds: Engine) -> None:
+        process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
+        async with asyncio.timeout(5):
+            await process.run(kinds, None, 1)
+
+    for kinds in (Engine.CONTROLLER, Engine.MIRROR):
+        with pytest.raises(StateLogBroken, match="newer kmigrate"):
+            asyncio.run(ended(kinds))

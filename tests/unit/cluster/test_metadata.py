@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from kmigrate.cluster import layout
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import Metadata
 from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -206,3 +207,15 @@ def test_those_who_wait_for_their_turn_share_what_was_asked_for_after_they_came(
         assert client.leader("t", 0) == 3
 
     asyncio.run(scene())
+
+
+def test_any_broker_is_one_that_we_are_connected_to_not_one_that_has_just_died() -> None:
+    """A coordinator was asked for at the first that is named, and could not be found for as long as that was dead."""
+    client = _client()
+    assert client.any_broker() == -1
+    client.layout.known = Metadata("c", {node: ("127.0.0.1", 9090 + node) for node in (1, 2, 3)})
+    assert client.any_broker() in {1, 2, 3}
+    for node, lost in ((1, True), (2, False)):
+        connection = SimpleNamespace(address=f"127.0.0.1:{9090 + node}", lost=lost)
+        client._connections[node, "control"] = cast("BrokerConnection", connection)
+    assert client.any_broker() == 2
