@@ -98,12 +98,15 @@ async def plan(
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
-        asked = _Asked(start, offsets, rate, stretches, settings, await _round_trip_s(estate.target))
+        round_trip_s = await _round_trip_s(estate.target)
         for name in dict.fromkeys(names):
-            notes = _notes({key: value.value for key, value in configs.get(name, {}).items()})
+            told = {key: value.value for key, value in configs.get(name, {}).items()}
+            notes = _notes(told)
             if name in readers:
                 groups = ", ".join(readers[name])
                 notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
+            compacted = "compact" in told.get("cleanup.policy", "")
+            asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s)
             rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
@@ -123,11 +126,12 @@ def _notes(configs: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What decides about each topic, beside its logs."""
+    """What decides about one topic, beside its logs."""
 
     start: str
     offsets: str
     rate: float
+    compacted: bool
     stretches: int
     settings: MirrorSettings
     round_trip_s: float
@@ -165,7 +169,7 @@ async def _outlook(
     ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
     begin = {p: first[name, p].offset if first[name, p].offset >= 0 else ends[name, p].offset for _, p in keys}
     mapped = known.mapped if known is not None and known.starts else asked.offsets == "mapped"
-    why = await why_mapped(source, asked.settings, name, begin)
+    why = await why_mapped(source, asked.settings, name, begin, compacted=asked.compacted)
     if why and asked.offsets == "identical":
         against = against or f"identical offsets can not be had: {why}"
     elif why and not mapped:

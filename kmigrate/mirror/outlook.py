@@ -26,16 +26,20 @@ _STRETCH = 1 << 20
 _ANY_GAP = 1 << 62
 _AT_ONCE = 16
 """Partitions that are probed for gaps at the same time."""
+_MOST_PROBES = 2_000
+"""Of a topic that is not compacted now: each probe has the source read a batch from its disks, perhaps of last year."""
 _HOLE_S = 0.002
 """What broker and mirror take for a run of holes, beside two round trips (`make bench-holes`)."""
 _HOLES_RATE = 2_000
 """Runs of holes a second that one broker and one mirror process make, of many partitions together."""
 
 
-async def why_mapped(source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int]) -> str:
+async def why_mapped(
+    source: ClusterClient, settings: MirrorSettings, topic: str, starts: Mapping[int, int], *, compacted: bool
+) -> str:
     """Why `auto` cannot give a topic identical offsets; '' where it can.
 
-    Gaps are looked for whatever the topic's policy says now: they stay when a topic is no longer compacted.
+    Gaps stay when a topic is no longer compacted, so they are looked for there, too, unless its logs are long.
     """
     for partition, start in starts.items():
         if start > settings.align_limit:
@@ -45,6 +49,9 @@ async def why_mapped(source: ClusterClient, settings: MirrorSettings, topic: str
         if end.error:
             await source.refresh([topic])
             raise Unreachable("no-offsets", f"{topic}-{partition}: {row(end.error).name}")
+    probes = sum(end.offset - starts[partition] for (_, partition), end in ends.items()) * 2 // settings.hole_limit
+    if not compacted and probes > _MOST_PROBES:
+        return ""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def is_wide(partition: int, end: int) -> bool:

@@ -86,7 +86,7 @@ class TopicMaker:
         else:
             defaults = await broker_defaults(self._target, self._target_admin)
             configs = self.configs(told, defaults, replicas, standing, kept, record.seal)
-        mapped = await self._is_mapped(record, starts)
+        mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
             await ensure_map_topic(self._target, self._target_admin)
         if existing is not None:
@@ -137,11 +137,11 @@ class TopicMaker:
         """Configs of a topic that stands on the target: also the list of keys that this target knows at all."""
         return (await self._target_admin.topic_configs([topic]))[topic]
 
-    async def _is_mapped(self, record: TopicRecord, starts: Mapping[int, int]) -> bool:
+    async def _is_mapped(self, record: TopicRecord, starts: Mapping[int, int], compacted: bool) -> bool:
         """Whether the target's offsets will be its own: asked for, or because identity cannot be had."""
         if record.offsets != "auto":
             return record.offsets == "mapped"
-        return bool(await why_mapped(self._source, self._settings, record.topic, starts))
+        return bool(await why_mapped(self._source, self._settings, record.topic, starts, compacted=compacted))
 
     async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
         deadline = monotonic() + 30

@@ -1,4 +1,4 @@
-"""What is told of a topic before anything is written: whether identical offsets can be had, holes, how long they take."""
+"""What is told of a topic before anything is written: whether identical offsets can be had, and what holes take."""
 
 from __future__ import annotations
 
@@ -31,10 +31,16 @@ class _Source:
         return self.gaps[partition] > limit
 
 
-def why(monkeypatch: pytest.MonkeyPatch, gaps: dict[int, int], starts: dict[int, int] | None = None) -> str:
-    source = _Source(gaps)
+def why(
+    monkeypatch: pytest.MonkeyPatch,
+    gaps: dict[int, int],
+    starts: dict[int, int] | None = None,
+    *,
+    compacted: bool = True,
+) -> str:
+    source: Any = _Source(gaps)
     monkeypatch.setattr(module, "has_wide_gap", source.has_wide_gap)
-    return asyncio.run(why_mapped(source, SETTINGS, "t", starts or {p: p for p in gaps}))  # type: ignore[arg-type]
+    return asyncio.run(why_mapped(source, SETTINGS, "t", starts or {p: p for p in gaps}, compacted=compacted))
 
 
 def test_every_partition_of_every_topic_is_probed_for_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +48,12 @@ def test_every_partition_of_every_topic_is_probed_for_gaps(monkeypatch: pytest.M
     assert why(monkeypatch, dict.fromkeys(range(40), 100)) == ""
     told = why(monkeypatch, {**dict.fromkeys(range(40), 0), 33: 101})
     assert told == "compaction left gaps in partition 33 that are too wide to be filled"
+
+
+def test_logs_that_are_not_compacted_are_probed_where_they_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe reads from the source's disks; what is not found stops its partition, and the stop says the way on."""
+    assert "partition 7" in why(monkeypatch, {**dict.fromkeys(range(20), 0), 7: 101}, compacted=False)
+    assert why(monkeypatch, {**dict.fromkeys(range(21), 0), 7: 101}, compacted=False) == ""
 
 
 def test_a_log_that_begins_beyond_the_limit_is_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
