@@ -20,11 +20,13 @@ class Limit:
     lowest: bool
     """Whether the bound is the least that is good, or the most."""
 
-    def missed(self, found: Mapping[str, Any]) -> str | None:
-        """How the figure misses its bound, in words; None where it does not, or was not measured."""
+    def missed(self, found: Mapping[str, Any], *, whole: bool) -> str | None:
+        """How the figure misses its bound, in words; None where it does not. A `whole` run has every figure."""
         value = _at(found, self.figure)
         bound = _at(found, self.bound) if isinstance(self.bound, str) else self.bound
-        if value is None or bound is None or (value >= bound if self.lowest else value <= bound):
+        if value is None or bound is None:
+            return f"{self.figure} was not measured" if whole else None
+        if value >= bound if self.lowest else value <= bound:
             return None
         of = f" ({self.bound})" if isinstance(self.bound, str) else ""
         return f"{self.figure} is {value:g}, and {'at least' if self.lowest else 'at most'} {bound:g}{of} is asked"
@@ -38,8 +40,8 @@ def at_most(figure: str, bound: float | str) -> Limit:
     return Limit(figure, bound, lowest=False)
 
 
-def missed(found: Mapping[str, Any], limits: Iterable[Limit]) -> list[str]:
-    return [words for limit in limits if (words := limit.missed(found)) is not None]
+def missed(found: Mapping[str, Any], limits: Iterable[Limit], *, whole: bool) -> list[str]:
+    return [words for limit in limits if (words := limit.missed(found, whole=whole)) is not None]
 
 
 def _at(found: Mapping[str, Any], place: str) -> float | None:
@@ -58,7 +60,7 @@ def conclude(
 
     A part of a benchmark does not replace what a whole one has left.
     """
-    misses = missed(found, limits)
+    misses = missed(found, limits, whole=whole)
     path = save(f"bench/{name}" if whole else f"bench/{name}-part", {**found, "missed": misses})
     for words in misses:
         say(f"  missed: {words}")
