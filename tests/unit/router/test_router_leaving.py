@@ -173,6 +173,18 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
     assert b"router" in _shown(stage.session, stage.edge), "it may have heard of the undo only"
 
 
+def test_who_has_just_started_tells_nobody_before_it_has_heard_who_else_is_there() -> None:
+    """Clients come back at once to a router that is started again after the finish."""
+    stage = _stage()
+    stage.core.farewell = Farewell(guests={stage.session})
+    stage.core.farewell.follow(stage.core.table)
+    assert b"router" in _shown(stage.session, stage.edge)
+    assert stage.core.farewell.next(now=9.0) is None
+    stage.core.farewell.heard = ()
+    assert b"real" in _shown(stage.session, stage.edge)
+    assert stage.core.farewell.next(now=9.0) is stage.session
+
+
 def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
     stage = _stage()
     asks, asking = _another(stage)
