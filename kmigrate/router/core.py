@@ -234,7 +234,7 @@ class Core:
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
                 self.ended(link, name)  # another router has asked for the next epoch, which ended it
-        self.farewell.follow(table)
+        self.farewell.follow(table, closing=self.closing)
 
     def wake(self) -> None:
         """Let every held session look again, first held first."""

@@ -78,9 +78,12 @@ class Farewell:
     _finished: int = -1
     """The epoch of the first table that says that the links are finished; −1 while they are not."""
 
-    def follow(self, table: RoutingTable) -> None:
-        """Take a newer table; when the finish is taken back nobody counts as told any more."""
+    def follow(self, table: RoutingTable, *, closing: bool = False) -> None:
+        """Take a newer table; when the finish is taken back nobody counts as told any more, nor has his turn."""
         if not table.finished:
+            if self._finished >= 0 and not closing:
+                for guest in self.guests:
+                    guest.leaving = False
             self.told.clear()
             self._finished = -1
         elif self._finished < 0:
