@@ -268,7 +268,7 @@ class Clusters:
                 there |= topics if layout is None else topics & layout.topics.keys()
             then(there)
 
-        if self._unfinished:
+        if topics and self._unfinished:
             self._tasks.start(ask())
         else:
             then(frozenset())

@@ -74,6 +74,27 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
     ]
 
 
+def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
+    """It may be gone by then, and applications create what they miss at each start."""
+    link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+    source = _Source()
+
+    async def scenario() -> None:
+        made = Clusters(
+            cast("ClusterClient", _Source()),
+            lambda _: cast("ClusterClient", source),
+            TaskOwner(lambda _: None),
+            lambda: None,
+            lambda: None,
+        )
+        made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
+        told: list[frozenset[str]] = []
+        made.at_sources(frozenset(), told.append)
+        assert told == [frozenset()]
+
+    asyncio.run(scenario())
+
+
 class _Target:
     """A cluster whose leaders are away at first; its logs hold records of producer 5, and of 7 a marker alone."""
 
