@@ -35,6 +35,10 @@ class _Source:
             raise Unreachable("broker-unreachable", self.trouble)
         return self.metadata
 
+    async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
+        await self.refresh(topics)
+        return frozenset()
+
     async def call(self, _: Any) -> Any:
         return SimpleNamespace(api_keys=[SimpleNamespace(api_key=0, max_version=9)])
 
