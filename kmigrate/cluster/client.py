@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.cluster.gathered import Gathered
-from kmigrate.cluster.layout import METADATA, METADATA_VERSION, Layout, Metadata, TopicInfo, Topics, ask_about
+from kmigrate.cluster.layout import (
+    METADATA,
+    METADATA_VERSION,
+    Layout,
+    Metadata,
+    TopicInfo,
+    Topics,
+    ask_about,
+    names_told,
+)
 from kmigrate.cluster.versions import refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -142,15 +151,24 @@ class ClusterClient:
             self._refreshes[asked] = began
             return metadata
 
+    async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of these names of which a broker does not say that there is no such topic; nothing of them is kept.
+
+        They may be of a client's choosing, and of what is no name, or not for us to see, there is no end.
+        """
+        return names_told(await self._told(await self.bootstrap(), tuple(topics)))
+
     async def _ask(self, connection: BrokerConnection, asked: Topics) -> Metadata:
-        answer = await connection.call_raw(
+        return self.layout.hear(asked, await self._told(connection, asked))
+
+    async def _told(self, connection: BrokerConnection, asked: Topics) -> bytearray:
+        return await connection.call_raw(
             METADATA,
             METADATA_VERSION,
             [ask_about(asked)],
             flexible=True,
             timeout=self.settings.request_timeout_s,
         )
-        return self.layout.hear(asked, answer)
 
     async def topic(self, name: str) -> TopicInfo | None:
         """One topic, read now; None where the cluster does not have it."""

@@ -15,7 +15,17 @@ from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import response_body_offset
 
-__all__ = ["METADATA", "METADATA_VERSION", "Layout", "Metadata", "PartitionInfo", "TopicInfo", "Topics", "ask_about"]
+__all__ = [
+    "METADATA",
+    "METADATA_VERSION",
+    "Layout",
+    "Metadata",
+    "PartitionInfo",
+    "TopicInfo",
+    "Topics",
+    "ask_about",
+    "names_told",
+]
 
 METADATA, METADATA_VERSION = 3, 10
 _MOST_ANSWERS = 256
@@ -65,6 +75,15 @@ def ask_about(topics: Topics) -> bytes:
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
+    )
+
+
+def names_told(frame: bytearray) -> frozenset[str]:
+    """The names in a response of which it does not say that there is no such topic."""
+    at = response_body_offset(frame, flexible=True)
+    answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
+    return frozenset(
+        str(topic.name) for topic in answer.topics if code_of(topic.error_code) != Code.UNKNOWN_TOPIC_OR_PARTITION
     )
 
 

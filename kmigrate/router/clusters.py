@@ -258,17 +258,17 @@ class Clusters:
         async def ask() -> None:
             there: frozenset[str] = frozenset()
             for link in self._unfinished:
-                source, layout = self._sources.get(link), None
+                source, taken = self._sources.get(link), topics
                 if source is not None:
                     try:
-                        layout = await source.client.refresh(topics)
+                        taken = await source.client.names_taken(topics)
                         source.answered()
                     except KmigrateError as error:
                         source.failed(error)
-                there |= topics if layout is None else topics & layout.topics.keys()
+                there |= taken
             then(there)
 
-        if self._unfinished:
+        if topics and self._unfinished:
             self._tasks.start(ask())
         else:
             then(frozenset())

@@ -16,7 +16,7 @@ from kmigrate.model.door import Identity
 from kmigrate.model.records import GroupWord, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.protocol.frames import TakePiece
-from kmigrate.router.begun import AtTarget, Begun
+from kmigrate.router.begun import AtTarget, Begun, Entry
 from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
@@ -234,7 +234,7 @@ class Core:
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
                 self.ended(link, name)  # another router has asked for the next epoch, which ended it
-        self.farewell.follow(table)
+        self.farewell.follow(table, closing=self.closing)
 
     def wake(self) -> None:
         """Let every held session look again, first held first."""
@@ -248,8 +248,10 @@ class Core:
         """Topics that are mirrored and not promoted, with their ids at the target."""
         return {t: route.target_id for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL}
 
-    def ended(self, link: str, name: str) -> None:
-        """A transaction at a source is over."""
+    def ended(self, link: str, name: str, entry: Entry | None = None) -> None:
+        """A transaction at a source is over; `entry`: this one, where an answer may be about one before."""
+        if entry is not None and self.begun.entries.get((link, name)) is not entry:
+            return
         for key in self.begun.end(link, name):
             self.resolved(key)
         if any(route.frozen for route in self.table.followed.values()):

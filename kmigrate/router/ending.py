@@ -9,7 +9,7 @@ from typing import Any
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code, code_of, row
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.core import TARGET, Core
 from kmigrate.router.errand import Errand
 from kmigrate.router.holders import Holders
@@ -81,8 +81,8 @@ class Ending:
                 entry.answered(self._places, begun=True)
             if answer is not None:
                 code = self._holders.talk.elsewhere(link, errand.name, code_of(answer.error_code))
-                if not row(code).retriable:
-                    self._core.ended(link, errand.name)
+                if entry is not None and code in _OVER:
+                    self._core.ended(link, errand.name, entry)
             then(code)
 
         self._holders.talk.ask(link, errand.name, errand.head.client_id, message, told)

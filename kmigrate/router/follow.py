@@ -40,7 +40,7 @@ from kmigrate.router.apis.followed import (
     without_epochs,
 )
 from kmigrate.router.apis.groups import (
-    DELETE_GROUPS,
+    DELETES,
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
@@ -65,8 +65,7 @@ _HEARTBEAT = entity(HEARTBEAT, 0, "request")
 _ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
 _TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
 """What a coordinator says to members alone: others are told that they are none, or may do nothing there."""
-_DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
-_COMMITS = _DELETES | {OFFSET_COMMIT}
+_COMMITS = DELETES | {OFFSET_COMMIT}
 _WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
 Told = Callable[[Any], None]
 
@@ -232,7 +231,7 @@ class FollowDesk:
 
     def _commit(self, word: _Word) -> None:
         followers = self._core.followers
-        if word.head.api_key not in _DELETES:
+        if word.head.api_key not in DELETES:
             word.request = without_epochs(word.request)
         followers.leave(word.group)
 

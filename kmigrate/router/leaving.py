@@ -73,14 +73,17 @@ class Farewell:
 
     guests: set[Guest] = field(default_factory=set)
     told: dict[tuple[str, str], None] = field(default_factory=dict)
-    heard: tuple[RouterPresence, ...] = ()
-    """The newest words of the other routers."""
+    heard: tuple[RouterPresence, ...] | None = None
+    """The newest words of the other routers; None until it is known who is there, and until then all stay."""
     _finished: int = -1
     """The epoch of the first table that says that the links are finished; −1 while they are not."""
 
-    def follow(self, table: RoutingTable) -> None:
-        """Take a newer table; when the finish is taken back nobody counts as told any more."""
+    def follow(self, table: RoutingTable, *, closing: bool = False) -> None:
+        """Take a newer table; when the finish is taken back nobody counts as told any more, nor has his turn."""
         if not table.finished:
+            if self._finished >= 0 and not closing:
+                for guest in self.guests:
+                    guest.leaving = False
             self.told.clear()
             self._finished = -1
         elif self._finished < 0:
@@ -102,10 +105,10 @@ class Farewell:
 
     def _elsewhere(self) -> frozenset[int]:
         """The clients that the others keep."""
-        return frozenset().union(*(each.staying for each in self.heard))
+        return frozenset().union(*(each.staying for each in self.heard or ()))
 
     def _all_know(self) -> bool:
-        return all(each.applied >= self._finished for each in self.heard)
+        return self.heard is not None and all(each.applied >= self._finished for each in self.heard)
 
     def may_tell(self, guest: Guest) -> bool:
         """Whether it may be told now (b); from the first time it is asked for, (a) holds."""

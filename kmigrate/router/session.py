@@ -17,7 +17,7 @@ from kmigrate.router.admin_desk import ADMINISTRATIVE, AdminDesk
 from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, rewrite_answer
 from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS
-from kmigrate.router.apis.groups import HELD_APIS, JOIN_GROUP, groups_of, wait_answer
+from kmigrate.router.apis.groups import DELETES, HELD_APIS, JOIN_GROUP, groups_of, wait_answer
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -368,6 +368,9 @@ class Session:
                 self._follow.take(head, request, lambda answer: self._fill(slot, answer))
             else:
                 self._pass(head, frame)
+            return True
+        if head.api_key in DELETES:
+            self._answer(frame, wait_answer(head, request, held))
             return True
         now = self._edge.now()
         self._core.held.asked(held.intersection(groups), now)

@@ -299,7 +299,7 @@ class TransactionDesk:
                 key: self._talk.elsewhere(link, errand.name, each) for key, each in partition_codes(answer).items()
             }
             if entry.answered(self._places, begun=not all(codes.values())):
-                self._core.ended(link, errand.name)
+                self._core.ended(link, errand.name, entry)
             if known == wanted.keys() or any(codes.values()):
                 errand.reply(partitions_answer(errand.head, errand.request, codes))
             elif self._waits(errand, link, wanted):
@@ -360,7 +360,7 @@ class TransactionDesk:
             if answer is not None:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
             if entry.answered(self._places, begun=answer is None or not code):
-                self._core.ended(link, errand.name)
+                self._core.ended(link, errand.name, entry)
             route = self._core.table.followed.get(group)
             if code or group in record.groups:
                 errand.fail(code)

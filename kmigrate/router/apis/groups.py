@@ -3,8 +3,9 @@
 A consumer that already moved must wait without noticing: each of its coordination requests is held for a
 moment and then answered COORDINATOR_LOAD_IN_PROGRESS (14), which clients retry in silence, in the shape of the
 request's own version. LeaveGroup passes: there is no member at the target to remove, and a client that closes
-should not wait. To delete the group or its positions waits like the rest: at the target it would take those that a
-promote has just carried over, and the members would begin somewhere.
+should not wait. Who deletes the group or its positions is told so at once, and is not held: it would be at the target
+the moment the group opens, before its members are, take what the promote has just carried over, and they would begin
+somewhere.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
 
 __all__ = [
+    "DELETES",
     "DELETE_GROUPS",
     "DESCRIBE_GROUPS",
     "HEARTBEAT",
@@ -42,6 +44,8 @@ HELD_APIS = frozenset(
         CONSUMER_GROUP_HEARTBEAT,
     }
 )  # fmt: skip
+DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
+"""Of them those that take positions away."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
 _FETCH_TOP_ERROR, _FETCH_BATCHED = 2, 8
 

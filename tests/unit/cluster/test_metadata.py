@@ -111,6 +111,26 @@ def test_a_cluster_that_is_too_old_is_refused_by_name(
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(
+    ("error", "taken"),
+    [
+        (ErrorCode.unknown_topic_or_partition, set()),
+        (ErrorCode.topic_authorization_failed, {"t"}),
+        (ErrorCode.invalid_topic_exception, {"t"}),
+        (ErrorCode.none, {"t"}),
+    ],
+)
+def test_of_names_of_a_clients_choosing_nothing_is_kept(error: ErrorCode, taken: set[str]) -> None:
+    """A client that asks for ever new ones would have them all remembered."""
+
+    async def scene() -> None:
+        client = _client(_answer(error=error))
+        assert await client.names_taken(["t"]) == taken
+        assert client.metadata.topics == {}
+
+    asyncio.run(scene())
+
+
 def test_the_same_answer_to_the_same_question_changes_nothing() -> None:
     async def scene() -> None:
         client = _client(_answer(1), _answer(1), _answer(2))

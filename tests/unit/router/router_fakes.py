@@ -248,6 +248,7 @@ class Stage:
         self.asked: list[tuple[str, Callable[[bool], None]]] = []
         stand_ins = StandIns(book, lambda home, then: self.asked.append((home, then)))
         self.core = Core(RouterSettings(door=door), table(held=held), book, self.outside, self.memory, stand_ins)
+        self.core.farewell.heard = ()  # it is alone
         self._routes, self._held = routes, held
         self._followed: dict[str, GroupRoute] = {}
         self.core.swap(table(*routes, held=held))

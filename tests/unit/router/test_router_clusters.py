@@ -35,6 +35,10 @@ class _Source:
             raise Unreachable("broker-unreachable", self.trouble)
         return self.metadata
 
+    async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
+        await self.refresh(topics)
+        return frozenset()
+
     async def call(self, _: Any) -> Any:
         return SimpleNamespace(api_keys=[SimpleNamespace(api_key=0, max_version=9)])
 
@@ -72,6 +76,27 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
         "source of link l: a:1 timed out",
         "source of link l: it answers again",
     ]
+
+
+def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
+    """It may be gone by then, and applications create what they miss at each start."""
+    link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+    source = _Source()
+
+    async def scenario() -> None:
+        made = Clusters(
+            cast("ClusterClient", _Source()),
+            lambda _: cast("ClusterClient", source),
+            TaskOwner(lambda _: None),
+            lambda: None,
+            lambda: None,
+        )
+        made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
+        told: list[frozenset[str]] = []
+        made.at_sources(frozenset(), told.append)
+        assert told == [frozenset()]
+
+    asyncio.run(scenario())
 
 
 class _Target:

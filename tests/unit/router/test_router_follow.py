@@ -260,9 +260,11 @@ def test_nothing_is_deleted_while_positions_are_carried_over(key: int, version: 
     member = Member()
     member.turns(g=FROZEN)
     member.versions[key] = version
-    assert member.says(key, groups_names=("g", "other"), group_id="g") is None
+    answer = member.says(key, groups_names=("g", "other"), group_id="g")
+    assert {code_of(each.error_code) for each in getattr(answer, "results", (answer,))} == {14}
     member.turns()
-    assert member.asked(key) == [("target", key)], "it has come to its end"
+    assert member.asked(key) == [], "it would be there before the members, who keep the positions"
+    assert member.stage.core.held.waiting({"g"}, 0.0) == (), "who deletes a group is no member that waits"
 
 
 def test_a_coordinator_that_has_moved_is_looked_for_again_also_where_one_word_is_about_several_groups() -> None:

@@ -173,6 +173,37 @@ def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_fi
     assert b"router" in _shown(stage.session, stage.edge), "it may have heard of the undo only"
 
 
+def test_who_has_just_started_tells_nobody_before_it_has_heard_who_else_is_there() -> None:
+    """Clients come back at once to a router that is started again after the finish."""
+    stage = _stage()
+    stage.core.farewell = Farewell(guests={stage.session})
+    stage.core.farewell.follow(stage.core.table)
+    assert b"router" in _shown(stage.session, stage.edge)
+    assert stage.core.farewell.next(now=9.0) is None
+    stage.core.farewell.heard = ()
+    assert b"real" in _shown(stage.session, stage.edge)
+    assert stage.core.farewell.next(now=9.0) is stage.session
+
+
+def test_whose_turn_had_come_before_an_undo_waits_for_another_one() -> None:
+    """It may have been told since what is so only through its router."""
+    stage = _stage()
+    stage.produce(("free", 0, batch()))
+    stage.session.leave()
+    _finish(stage, finished=False)
+    stage.edge.sent[0].answer()
+    stage.core.late.owe("till", stage.session._transactions._entrance, [("t", 0)])
+    _finish(stage)
+    assert b"router" in _shown(stage.session, stage.edge)
+    assert stage.edge.parted == 0
+    stage.produce(("free", 0, batch(sequence=1)))
+    assert stage.edge.sent[-1].where == "target", "its writes go on"
+    stage.edge.sent[-1].answer()
+    stage.core.late.over("till")
+    assert stage.edge.parted == 0
+    assert stage.core.farewell.next(now=9.0) is stage.session
+
+
 def test_a_client_whose_writing_connection_is_lost_need_not_wait() -> None:
     stage = _stage()
     asks, asking = _another(stage)

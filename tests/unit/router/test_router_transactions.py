@@ -512,6 +512,67 @@ def test_a_newer_holder_does_not_go_on_with_what_an_older_one_has_begun_at_the_s
     assert desk.add("t", epoch=NEXT[1]) == {"t": 90}
 
 
+def _held_back(desk: Desk, where: str, key: int) -> list[Any]:
+    """Keep the first such request at its cluster until it is popped and answered."""
+    kept: list[Any] = []
+    usual = desk._answer
+
+    def answer(sent: Any) -> None:
+        if not kept and sent.where.split()[0] == where and peek_request(sent.frame).api_key == key:
+            kept.append(sent)
+            return
+        usual(sent)
+
+    desk._answer = answer  # type: ignore[method-assign]
+    return kept
+
+
+
+def _renewed_while(desk: Desk, key: int, *, code: int) -> None:
+    """An older holder's request is refused by the source once the newer one has a transaction open there."""
+    kept = _held_back(desk, "source", key)
+    if key == ADD:
+        assert desk.add("t") is None
+    elif key == OFFSETS:
+        assert desk.offsets("g") is None
+    else:
+        assert desk.add("t") == {"t": 0}
+        with pytest.raises(AttributeError):
+            desk.end()  # no answer yet
+    desk.stage.session = Session(desk.stage.core, desk.stage.edge)
+    desk.holders |= {"target": NEXT, "source": (S[0], S[1] + 1)}
+    assert desk.init() == 0
+    assert desk.add("t", epoch=NEXT[1]) == {"t": 0}
+    assert in_flight(desk) == 1
+    desk.codes["source", key] = code
+    Desk._answer(desk, kept.pop())
+    del desk.codes["source", key]
+
+
+@pytest.mark.parametrize("key", [ADD, OFFSETS, END])
+def test_a_late_refusal_of_an_older_holder_ends_nothing_that_the_newer_has_open(key: int) -> None:
+    """Else its next partition would be let in at the target, and its commit would go there alone."""
+    desk = forwarded(tells=True)
+    follows(desk)
+    assert desk.init() == 0
+    _renewed_while(desk, key, code=90)
+    assert in_flight(desk) == 1, "a fence waits for it"
+    assert desk.add("free", epoch=NEXT[1]) == {"free": 29}
+
+
+@pytest.mark.parametrize("code", [47, 49, 53, 90])
+def test_an_end_that_the_source_takes_for_no_holders_leaves_open_what_the_holder_has_begun(code: int) -> None:
+    desk = forwarded(tells=True)
+    assert desk.add("t") == {"t": 0}
+    desk.stage.session, holder = Session(desk.stage.core, desk.stage.edge), desk.stage.session
+    desk.codes["source", END] = code
+    assert desk.end() == code
+    del desk.codes["source", END]
+    desk.stage.session = holder
+    assert in_flight(desk) == 1
+    assert desk.add("free") == {"free": 29}
+
+
 # one cluster at a time
 
 
