@@ -146,6 +146,7 @@ class Copier:
         self._writers: set[int] = set()
         self._failure: BaseException | None = None
         self._closed = False
+        self._leaving: list[Lane] = []
 
     # what to copy
 
@@ -171,6 +172,12 @@ class Copier:
     def _drop(self, lane: Lane) -> None:
         lane.stop("no longer mirrored by this process")
         del self.lanes[lane.key]
+        self._leaving = [each for each in (*self._leaving, lane) if not each.at_rest]
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Topics that are copied no longer, and of which something is still on its way."""
+        return frozenset(lane.topic for lane in self._leaving if not lane.at_rest)
 
     def _drop_released(self, lane: Lane) -> None:
         if lane.released and self.lanes.get(lane.key) is lane:

@@ -383,7 +383,8 @@ class MirrorEngine:
         state, leader, upkeep = self._log.state, self._leader, self._upkeep
         forgotten = {topic.key for topic in state.topics(self._link, forgotten=True) if topic.forgotten_ms}
         forgotten |= {group.key for group in state.groups(self._link, forgotten=True) if group.forgotten_ms}
-        under_way = {topic_key(self._link, topic) for topic in copied}
+        leaving = self._copier.leaving if self._copier is not None else ()
+        under_way = {topic_key(self._link, topic) for topic in (*copied, *leaving)}
         for each in (leader, upkeep):
             under_way |= each.working if each is not None else set()
         return state.epoch if forgotten.isdisjoint(under_way) else -1

@@ -87,6 +87,21 @@ def test_a_copier_keeps_the_lane_of_another_process_partition_until_it_is_releas
     assert set(made.lanes) == {("t", 1)}
 
 
+def test_a_copier_tells_of_a_topic_that_is_forgotten_until_its_last_answer() -> None:
+    """Its lanes end at once; what is on its way to the target, or into an offset map, comes there all the same."""
+    made = copier(topic(0, 1))
+    writing, filling = made.lanes.values()
+    writing.take(0, fetched(batch(0, 1)), 5)
+    sent = send(writing)
+    filling.busy = True
+    made.assign([])
+    assert (dict(made.lanes), made.leaving) == ({}, {"t"})
+    writing.answered(sent.step, 0, 0)
+    assert made.leaving == {"t"}
+    filling.busy = False
+    assert made.leaving == frozenset()
+
+
 def test_a_lane_with_nothing_under_way_goes_at_once_and_one_that_is_given_back_goes_on() -> None:
     made = copier(topic(0, 1))
     made.assign([topic()])
