@@ -132,6 +132,8 @@ async def _end(
     record = estate.log.state.topic(link.name, topic, forgotten=True)
     if record is None:
         return []  # somebody else has forgotten it meanwhile
+    if not record.forgotten_ms:
+        raise changed_meanwhile(f"topic {topic}")  # and mirrored it anew: no mirror has let go of that
     standing = await _standing(estate, link, record, delivery_timeout_s)
     _refuse("topic forget", _against_topic(record, estate.log.state, standing))
     await _leave_target(estate, link, record, standing)
@@ -342,6 +344,8 @@ async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[st
     record = estate.log.state.group(link.name, group, forgotten=True)
     if record is None:
         return  # somebody else has forgotten it meanwhile
+    if not record.forgotten_ms:
+        raise changed_meanwhile(f"group {group}")  # and mirrored it anew
     words, against = await _judged(estate, link, record)
     _refuse("group forget", against)
     try:

@@ -332,6 +332,34 @@ def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None
     assert (heard, len(estate.done), estate.left) == ([0, 0], 2, set())
 
 
+@pytest.mark.parametrize(
+    ("verb", "record"),
+    [
+        (lambda estate: verbs.forget_topics(estate, "l", ["t"], 120.0), TOPIC),
+        (lambda estate: verbs.forget_groups(estate, "l", ["g"]), GROUP),
+    ],
+)
+def test_what_is_mirrored_anew_while_a_second_verb_waits_is_not_what_it_has_taken_out(verb: Any, record: Any) -> None:
+    """Another call came to the end first, and a mirror is at work for the new record: nobody has asked it to let go."""
+    estate, anew = Estate(record), replace(record, since_ms=2)
+    word = MirrorPresence("m", "l", 1, True, 500)
+    estate.log.say(word)
+
+    async def both() -> None:
+        waiting = asyncio.ensure_future(verb(estate))
+        await asyncio.sleep(0.01)
+        await estate.log.append(lambda _: (record.key, None))
+        await estate.log.append(lambda _: anew)
+        estate.log.say(replace(word, let_go=estate.log.state.epoch))
+        await waiting
+
+    with pytest.raises(Refused) as caught:
+        run(both())
+    assert caught.value.ref == "changed-meanwhile"
+    assert estate.log.state.records.get(record.key) == anew
+    assert not estate.done, "what the mirror has put there for it stays"
+
+
 def test_a_mirror_that_does_not_say_that_it_has_let_go_is_named_until_it_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
