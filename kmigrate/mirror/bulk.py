@@ -229,7 +229,7 @@ class BulkTry:
             await sleep(interval)
 
     def _presence(self) -> MirrorPresence:
-        topics: dict[str, dict[int, PartitionProgress]] = {}
+        topics: dict[str, dict[int, PartitionProgress]] = {topic: {} for topic in self.copier.leaving}
         for lane in self.copier.lanes.values():
             topics.setdefault(lane.topic, {})[lane.partition] = lane.progress()
         return MirrorPresence(

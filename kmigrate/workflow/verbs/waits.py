@@ -89,11 +89,16 @@ async def wait_groups(
 
 async def wait_let_go(estate: Estate, link: str) -> None:
     """Wait until no mirror of the link does anything more for what is forgotten by now; of one that is silent nothing
-    is known, nor waited for."""
+    is known, nor waited for. A Spark task copies, and that is all: it names the topics."""
     forgotten, deadline = estate.log.state.epoch, monotonic() + _LET_GO_S
+    topics = {record.topic for record in estate.log.state.topics(link, forgotten=True) if record.forgotten_ms}
+
+    def busy_with(word: MirrorPresence) -> bool:
+        return word.let_go < forgotten if word.engine is CopyEngine.DAEMON else not topics.isdisjoint(word.topics)
+
     while True:
         words = [word for word in estate.log.alive(MirrorPresence) if word.link == link]
-        busy = [w.instance for w in words if w.engine is CopyEngine.DAEMON and w.let_go < forgotten]
+        busy = [word.instance for word in words if busy_with(word)]
         if not busy:
             return
         if monotonic() > deadline:

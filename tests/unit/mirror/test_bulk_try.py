@@ -67,6 +67,16 @@ def test_a_partition_ends_at_its_end_or_beyond_it_whoever_wrote_the_last_batch()
     assert stage.ended == [Copied("t", 0, 10, 0), Copied("t", 1, 12, 0)]
 
 
+def test_a_topic_that_is_forgotten_is_named_until_nothing_of_it_is_on_its_way() -> None:
+    stage = Stage({0: 10})
+    lane = stage.it.copier.lanes[("t", 0)]
+    lane.busy = True
+    stage.change(replace(TOPIC, forgotten_ms=7))
+    assert stage.it._presence().topics == {"t": {}}
+    lane.busy = False
+    assert stage.it._presence().topics == {}
+
+
 def test_nothing_beyond_the_end_is_sent() -> None:
     stage = Stage({0: 10})
     assert stage.it.copier.lanes[("t", 0)].barrier == 10

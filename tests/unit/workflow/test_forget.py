@@ -332,6 +332,24 @@ def test_nothing_is_put_back_before_every_mirror_that_lives_has_let_go() -> None
     assert (heard, len(estate.done), estate.left) == ([0, 0], 2, set())
 
 
+def test_a_task_of_spark_that_still_copies_a_topic_is_waited_for_and_no_other() -> None:
+    """What it has on its way would come behind what clients write to the copy, once the record is gone."""
+    estate = Estate(TOPIC, ROUTER, on_source=False)
+    word = MirrorPresence("task", "l", 1, False, 500, {"t": {}}, engine=CopyEngine.SPARK)
+    estate.log.say(word)
+    estate.log.say(replace(word, instance="another", topics={"u": {}}))
+
+    async def both() -> None:
+        waiting = asyncio.ensure_future(verbs.forget_topics(estate, "l", ["t"], 120.0))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        assert (estate.done, estate.left) == ([], {TOPIC.key})
+        estate.log.say(replace(word, topics={}))
+        await waiting
+
+    run(both())
+    assert (len(estate.done), estate.left) == (2, set())
+
+
 @pytest.mark.parametrize(
     ("verb", "record"),
     [
