@@ -43,7 +43,7 @@ async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Co
             f"{record.link}): copied back, its records would go round in circles",
             "promote it there first, or leave it to that link",
         )
-        for record in state.topics()
+        for record in state.topics(forgotten=True)
         if record.link in back and record.topic in topics and record.phase is not TopicPhase.PROMOTED
     ]
 

@@ -1,0 +1,43 @@
+"""No topic is copied back to where it comes from, as long as a mirror may still copy it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
+from kmigrate.workflow.verbs import loops
+from tests.fakes.state_log import MemoryLog
+
+THERE = LinkRecord("there", "u", ClusterRef("east", "h:1", "east-id"), ClusterRef("west", "h:2", "west-id"), 1)
+COPIED = TopicRecord("there", "t", TopicPhase.MIRRORING, 1)
+
+
+def cluster(name: str) -> Any:
+    settings = SimpleNamespace(name=name, bootstrap_servers=f"{name}:9")
+    return SimpleNamespace(settings=settings, metadata=SimpleNamespace(cluster_id=f"{name}-id"))
+
+
+@pytest.mark.parametrize(
+    ("record", "refused"),
+    [
+        (COPIED, ["mirror-loop"]),
+        (replace(COPIED, forgotten_ms=7), ["mirror-loop"]),
+        (replace(COPIED, phase=TopicPhase.PROMOTED), []),
+    ],
+    ids=["copied", "being-forgotten", "promoted"],
+)
+def test_what_comes_from_the_target_is_not_copied_back_before_its_mirror_has_let_go(
+    record: TopicRecord, refused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def state(_: object) -> Any:
+        return MemoryLog(THERE, record).state
+
+    monkeypatch.setattr(loops, "read_state", state)
+    found = asyncio.run(loops.loop_findings(cluster("west"), cluster("east"), ["t"]))
+    assert [each.ref for each in found] == refused
