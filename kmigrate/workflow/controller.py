@@ -162,7 +162,10 @@ class Controller:
     async def _promote(self, record: TopicRecord) -> None:
         if no_way_back(self._log.state, record):
             await go_forward(record, self._log, self._estate.target_admin)
-            return  # what is left to be done is taken up by the next look
+            now = self._log.state.topic(record.link, record.topic)
+            if now is None or not record.unsettled or not may_come_off(self._log, now):
+                return  # what is left to be done is taken up by the next look
+            # Whatever the target has said to it, the source need not wait for that.
         link = self._log.state.link(record.link)
         if link is None:
             return

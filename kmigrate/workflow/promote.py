@@ -108,11 +108,11 @@ class TopicPromotion:
         try:
             while (record := self._record()) is not None:
                 self._hold_turn(record)
-                if no_way_back(self.log.state, record):
-                    await go_forward(record, self.log, self.target_admin)
-                    continue
                 if may_come_off(self.log, record):
                     await self.sealer.take_off(record)
+                    continue
+                if no_way_back(self.log.state, record):
+                    await go_forward(record, self.log, self.target_admin)
                     continue
                 match record.phase:
                     case TopicPhase.PROMOTE_PENDING:

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.errors import Unreachable
+from kmigrate.cluster.refusal import Takes
+from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import (
     ControllerPresence,
@@ -21,6 +22,7 @@ from kmigrate.model.records import (
     TopicRecord,
     TransactionRecord,
 )
+from kmigrate.workflow import sealing, settling
 from kmigrate.workflow.controller import Controller
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.outcome import given_up
@@ -151,5 +153,35 @@ def test_what_is_not_asked_for_any_more_leaves_its_turn_and_its_unit_at_once(aft
             await acted(controller)
         assert (controller._turns._line, controller._rendezvous.pending, controller._waits) == ([], set(), {})
         assert controller._busy == {}
+
+    asyncio.run(scene())
+
+
+def test_a_seal_comes_off_also_while_the_target_refuses_what_settles_the_topic(monkeypatch: Any) -> None:
+    async def scene() -> None:
+        stage = Stage()
+        seal = Seal("", {"gone": "r"})
+        flipped = replace(PENDING, phase=TopicPhase.PROMOTED, unsettled=True, seal=seal, restore_configs={"a": "b"})
+        await stage.log.append(lambda _: flipped)
+
+        async def refuses(*_: Any, **__: Any) -> None:
+            raise Failed("broker-refused", "POLICY_VIOLATION")
+
+        async def soon(_: float) -> None:
+            await asyncio.sleep(0)
+
+        async def takes_writes(_: Any, __: str, partitions: list[int]) -> dict[int, Takes]:
+            return dict.fromkeys(partitions, Takes.WRITES)
+
+        monkeypatch.setattr(sealing, "asked_to_append", takes_writes)
+        monkeypatch.setattr(stage.admin, "alter_topic_configs", refuses, raising=False)
+        monkeypatch.setattr(settling, "sleep", soon)
+        controller = Controller(cast("Any", Lit(stage)), "c")
+        async with asyncio.timeout(3):
+            while (record := stage.log.state.topic("l", "t")) is None or record.seal is not None:
+                controller._act()
+                await asyncio.sleep(0.01)
+        await controller._tasks.close()
+        assert (record.seal, record.reason) == (None, "not-settled: POLICY_VIOLATION")
 
     asyncio.run(scene())
