@@ -78,7 +78,11 @@ class Call:
     @property
     def who(self) -> str:
         """Whoever calls, for what the state log keeps of a person's word."""
-        return f"{getpass.getuser()}@{platform.node()}"
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):  # a container may run under a number that has no name
+            name = f"uid {os.getuid()}"
+        return f"{name}@{platform.node()}"
 
     @property
     def interactive(self) -> bool:

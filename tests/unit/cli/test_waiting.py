@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -97,3 +98,13 @@ def test_a_promote_that_waits_is_taken_back_without_a_question_and_said_again_it
     record = log.state.topic("l", "t")
     assert record is not None
     assert record.phase is TopicPhase.MIRRORING
+
+
+def test_whoever_has_no_name_on_this_host_is_told_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number that its image does not know."""
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000700000")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    assert Call().who.startswith(f"uid {os.getuid()}@")
