@@ -106,13 +106,13 @@ async def forget_topics(
     if plan:
         return made
     done: list[str] = []
-    taken = [(f"take topic {each[0].topic} from the mirror", partial(_take, *each)) for each in going]
+    taken = [(_taking(each[0]), partial(_take, *each)) for each in going]
     await write_each(estate.log, [*left_out, *taken], done)
     with telling(done):
         if going:
             await wait_let_go(estate, link.name)
         for record, _ in going:
-            found += await _end(estate, link, record.topic, delivery_timeout_s, done)
+            found += await _end(estate, link, record, delivery_timeout_s, done)
     return replace(made, findings=tuple(dict.fromkeys(found))).done()
 
 
@@ -125,17 +125,35 @@ def _take(record: TopicRecord, standing: _Standing, state: State) -> TopicRecord
     return replace(now, forgotten_ms=now_ms())
 
 
+def _give_back(record: TopicRecord, state: State) -> TopicRecord | None:
+    now = state.topic(record.link, record.topic, forgotten=True)
+    return replace(record, forgotten_ms=0) if now == record else None
+
+
+def _taking(record: TopicRecord) -> str:
+    return f"take topic {record.topic} from the mirror"
+
+
 async def _end(
-    estate: Estate, link: LinkRecord, topic: str, delivery_timeout_s: float, done: list[str]
+    estate: Estate, link: LinkRecord, taken: TopicRecord, delivery_timeout_s: float, done: list[str]
 ) -> list[Finding]:
-    """Put back what was for the mirror, and drop what is kept of a topic; what is to be said of the target by then."""
-    record = estate.log.state.topic(link.name, topic, forgotten=True)
+    """Put back what was for the mirror, and drop what is kept of a topic; what is to be said of the target by then.
+
+    Where clients would be led astray by now, the mirror has the topic again; not where a call before this one has taken
+    it, and may have put some of it back.
+    """
+    record = estate.log.state.topic(link.name, taken.topic, forgotten=True)
     if record is None:
         return []  # somebody else has forgotten it meanwhile
     if not record.forgotten_ms:
-        raise changed_meanwhile(f"topic {topic}")  # and mirrored it anew: no mirror has let go of that
+        raise changed_meanwhile(f"topic {taken.topic}")  # and mirrored it anew: no mirror has let go of that
     standing = await _standing(estate, link, record, delivery_timeout_s)
-    _refuse("topic forget", _against_topic(record, estate.log.state, standing))
+    as_before = record if taken.forgotten_ms else replace(record, forgotten_ms=0)
+    against = _against_topic(as_before, estate.log.state, standing)
+    if against is not None and as_before != record:
+        await estate.log.append(partial(_give_back, record))
+        done.remove(_taking(taken))
+    _refuse("topic forget", against)
     await _leave_target(estate, link, record, standing)
     await write_each(estate.log, _topic_records(record, standing, estate.log.state), done)
     return _copy_stays(link, record, standing)

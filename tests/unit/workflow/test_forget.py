@@ -410,13 +410,30 @@ def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_rout
         with pytest.raises(Refused) as caught:
             forget(estate)
         assert caught.value.ref == "copy-would-serve"
-        assert caught.value.next_step.startswith("lead its clients back"), "nobody promotes it any more"
-        assert caught.value.still_true == "done before that, and not taken back: take topic t from the mirror"
+        assert caught.value.next_step.startswith("promote it: kmigrate promote t; or ")
+        assert "take topic" not in caught.value.still_true
+        assert estate.log.state.topic("l", "t") is not None, "it is mirrored as before"
         assert routing_table(estate.log.state).topics["t"].serve is Serve.HIDDEN
         assert (estate.left, estate.done) == ({TOPIC.key}, [])
         estate.target_id, estate.log.on_append = None, lambda _: None
         assert forget(estate).applied, "the copy is deleted"
         assert not estate.left
+
+
+def test_a_topic_that_another_call_has_taken_stays_so_where_it_may_not_be_forgotten_by_now() -> None:
+    """That call may have dropped its offset map."""
+    estate = Estate(replace(TOPIC, forgotten_ms=7))
+    standing = estate.target_id
+    estate.log.say(MirrorPresence("m", "l", 1, True, 500, let_go=99))
+
+    async def find_topic(name: str) -> Any:
+        estate.log._put(ROUTER.key, ROUTER)
+        return SimpleNamespace(name=name, topic_id=standing, partitions=(0, 1))
+
+    estate.find_topic = find_topic  # type: ignore[method-assign]
+    with pytest.raises(Refused):
+        forget(estate)
+    assert estate.log.state.topic("l", "t") is None
 
 
 def test_another_topic_that_took_the_name_on_the_target_keeps_its_configs() -> None:

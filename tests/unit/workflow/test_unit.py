@@ -332,7 +332,7 @@ def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100
                 stage.obey()
             if all(work.done() for work in works):
                 return
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(10):  # a rest is as long as what was before it, on a machine that is busy
             await turns.take(("l", "after"), 1)
         for work in works:
             work.cancel()
