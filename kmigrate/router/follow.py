@@ -14,11 +14,14 @@ E  Once it is frozen nothing reaches the source. A join that is held then goes t
    opens, and its member learns its new id from the answer: who gives nothing back in a rebalance keeps what it reads.
    Its member at the source is taken out of the group there.
 F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: clients find it anew, and come again.
+   But a commit is tried again for a while, and what comes behind it waits: librdkafka keeps commits back while its
+   coordinator is away and tells nobody, but one that a coordinator is there to refuse it tells its application of.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +60,9 @@ __all__ = ["FollowDesk"]
 
 _BEAT_S = 1.0
 """Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
+_COMMITTED_S = 20.0
+"""For so long a commit is tried: a cluster may take 18 s to find a broker dead, and clients wait 30 s for an answer."""
+_AGAIN_S = 0.25
 _MOST_MEMBERS = 16
 """Of whom a connection remembers the generation: a member has connections of its own."""
 _FIND_COORDINATOR = entity(10, 3, "request")
@@ -81,6 +87,8 @@ class _Word:
     answer: Any = None
     """Of a join that was sent before its group was promoted: what the source has answered since."""
     sent: bool = False
+    until: float = 0.0
+    """Of a commit: when it is tried no more."""
 
     @property
     def member_id(self) -> str:
@@ -103,6 +111,11 @@ class FollowDesk:
         self._generations: dict[tuple[str, str], int] = {}
         """The newest generation that the source has taken each member of a group for."""
         self._beat_at = float("inf")
+        self._late: deque[_Word] = deque()
+        """Commits that no coordinator could take yet, in the order in which they came."""
+        self._trying: _Word | None = None
+        """The first of them while it is tried again."""
+        self._again_at = 0.0
         self._gone = False
 
     def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
@@ -129,6 +142,7 @@ class FollowDesk:
     def advance(self) -> None:
         """The table is a newer one: what is held may go on."""
         self._core.waiting.pop(self, None)
+        self._try_late()
         if not self._syncs and not self._joins:
             return
         for sync in list(self._syncs):
@@ -148,6 +162,8 @@ class FollowDesk:
             self._core.followers.joined(join.group, join.member_id)
         self._joins.clear()
         self._syncs.clear()
+        while self._late:
+            self._give_up(self._late.popleft())
 
     def _watch(self) -> None:
         if self._joins or self._syncs:
@@ -229,18 +245,47 @@ class FollowDesk:
         word.told(answer)
 
     def _commit(self, word: _Word) -> None:
-        followers = self._core.followers
         if word.head.api_key != OFFSET_DELETE:
             word.request = without_epochs(word.request)
-        followers.leave(word.group)
+        self._core.followers.leave(word.group)
+        if word.head.api_key == OFFSET_COMMIT:
+            word.until = self._edge.now() + _COMMITTED_S
+        if self._late or self._trying is not None:
+            self._late.append(word)
+        else:
+            self._send(word, lambda answer: self._resolved(word, answer))
 
-        def resolved(answer: Any) -> None:
+    def _resolved(self, word: _Word, answer: Any) -> None:
+        followers, route = self._core.followers, self._route(word)
+        if followers.resolved(word.group) and route is not None and route.frozen:
+            self._core.outside.drained()
+        word.told(answer)
+        if word is self._trying:
+            self._trying = None
+            self._try_late()
+
+    def _try_late(self) -> None:
+        """Rule F: one at a time, so that no position goes back; and none once the group is frozen (rule E)."""
+        while self._late and self._trying is None and self._edge.now() >= self._again_at:
+            word = self._late.popleft()
             route = self._route(word)
-            if followers.resolved(word.group) and route is not None and route.frozen:
-                self._core.outside.drained()
-            word.told(answer)
+            if route is None or route.frozen:
+                self._give_up(word)
+            else:
+                self._trying = word
+                self._send(word, lambda answer, word=word: self._resolved(word, answer))  # type: ignore[misc]
 
-        self._send(word, resolved)
+    def _put_off(self, word: _Word) -> None:
+        if word is self._trying:
+            self._trying = None
+            self._late.appendleft(word)
+        else:
+            self._late.append(word)
+        self._again_at = self._edge.now() + _AGAIN_S
+        self._edge.wake_at(self._again_at)
+
+    def _give_up(self, word: _Word) -> None:
+        self._resolved(word, group_error(word.head, word.request, Code.NOT_COORDINATOR))
 
     def _fetched(self, word: _Word, answer: Any) -> None:
         """Rules A, B and C."""
@@ -433,4 +478,7 @@ class FollowDesk:
 
     def _unreached(self, word: _Word, told: Told, code: int) -> None:
         self._coordinators.pop((word.link, word.group), None)
-        told(group_error(word.head, word.request, code))
+        if code in _ELSEWHERE and self._edge.now() < word.until and not self._gone:
+            self._put_off(word)
+        else:
+            told(group_error(word.head, word.request, code))
