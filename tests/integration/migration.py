@@ -10,13 +10,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from kmigrate.sandbox.checker import Verdict, check
@@ -181,8 +181,15 @@ class Migration:
     def make_group(self, name: str, *topics: str) -> None:
         """A group on the source that begins where the topics do; one that never committed has nothing to carry over."""
         consumer = Consumer({**self.source.client(), "group.id": name})
+
+        def begun() -> bool:
+            with suppress(KafkaException):  # the group is the cluster's first, or the topic is not known everywhere
+                consumer.commit(offsets=[TopicPartition(topic, 0, 0) for topic in topics], asynchronous=False)
+                return True
+            return False
+
         try:
-            consumer.commit(offsets=[TopicPartition(topic, 0, 0) for topic in topics], asynchronous=False)
+            wait_until(begun, 30, f"group {name} to begin")
         finally:
             consumer.close()
 
