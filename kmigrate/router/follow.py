@@ -14,13 +14,15 @@ E  Once it is frozen nothing reaches the source. A join that is held then goes t
    opens, and its member learns its new id from the answer: who gives nothing back in a rebalance keeps what it reads.
    Its member at the source is taken out of the group there.
 F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: clients find it anew, and come again.
+   But a commit is tried again for a while, and what comes behind it waits: librdkafka keeps commits back while its
+   coordinator is away and tells nobody, but one that a coordinator is there to refuse it tells its application of.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.model.routes import GroupRoute, Serve
@@ -29,12 +31,10 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.followed import (
-    codes_in,
     leave_request,
     merged,
     of_groups,
     positions_of,
-    source_request,
     topics_of,
     unsettled,
     without_epochs,
@@ -52,43 +52,21 @@ from kmigrate.router.apis.groups import (
     groups_of,
 )
 from kmigrate.router.apis.transactions import frame_request, read_answer
-from kmigrate.router.core import Buffer, Core, Edge, Outcome
+from kmigrate.router.core import Buffer, Core, Edge
+from kmigrate.router.group_talk import ELSEWHERE, GroupTalk, Told, Word
 
 __all__ = ["FollowDesk"]
 
 _BEAT_S = 1.0
 """Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
+_COMMITTED_S = 20.0
+"""For so long a commit is tried: a cluster may take 18 s to find a broker dead, and clients wait 30 s for an answer."""
+_AGAIN_S = 0.25
 _MOST_MEMBERS = 16
 """Of whom a connection remembers the generation: a member has connections of its own."""
-_FIND_COORDINATOR = entity(10, 3, "request")
 _HEARTBEAT = entity(HEARTBEAT, 0, "request")
-_ELSEWHERE = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR})
-_TO_MEMBERS = frozenset({Code.NONE, Code.REBALANCE_IN_PROGRESS})
-"""What a coordinator says to members alone: others are told that they are none, or may do nothing there."""
 _COMMITS = DELETES | {OFFSET_COMMIT}
 _WITH_POSITIONS = frozenset({OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE})
-Told = Callable[[Any], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Word:
-    """One request about one group, and who is told its answer (a message in the client's version)."""
-
-    head: RequestHead
-    request: Any
-    group: str
-    link: str
-    told: Told
-    answer: Any = None
-    """Of a join that was sent before its group was promoted: what the source has answered since."""
-    sent: bool = False
-
-    @property
-    def member_id(self) -> str:
-        return str(getattr(self.request, "member_id", ""))
-
-    def fail(self, code: int) -> None:
-        self.told(group_error(self.head, self.request, code))
 
 
 class FollowDesk:
@@ -97,14 +75,18 @@ class FollowDesk:
     def __init__(self, core: Core, edge: Edge) -> None:
         self._core = core
         self._edge = edge
-        self._coordinators: dict[tuple[str, str], int] = {}
-        self._joins: list[_Word] = []
+        self._talk = GroupTalk(core, edge, self._unreached, self._heard)
+        self._joins: list[Word] = []
         """Joins that are not answered to the client."""
-        self._syncs: list[_Word] = []
+        self._syncs: list[Word] = []
         self._generations: dict[tuple[str, str], int] = {}
         """The newest generation that the source has taken each member of a group for."""
         self._beat_at = float("inf")
-        self._gone = False
+        self._late: deque[Word] = deque()
+        """Commits that no coordinator could take yet, in the order in which they came."""
+        self._trying: Word | None = None
+        """The first of them while it is tried again."""
+        self._again_at = 0.0
 
     def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
         """A request of which at least one group follows; `reply` is called with its answer."""
@@ -115,13 +97,13 @@ class FollowDesk:
         groups = groups_of(request)
         route = self._core.table.followed.get(groups[0])
         if len(groups) == 1 and route is not None:
-            self._take(_Word(head, request, groups[0], route.link, told))
+            self._take(Word(head, request, groups[0], route.link, told))
         else:
             self._split(head, request, groups, told)
 
     def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
         """Positions that a transaction at the source commits, in its holder's name there (TxnOffsetCommit)."""
-        word = _Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
+        word = Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
         if self._differs(topics_of(request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
         else:
@@ -130,6 +112,7 @@ class FollowDesk:
     def advance(self) -> None:
         """The table is a newer one: what is held may go on."""
         self._core.waiting.pop(self, None)
+        self._try_late()
         if not self._syncs and not self._joins:
             return
         for sync in list(self._syncs):
@@ -143,18 +126,20 @@ class FollowDesk:
         self._watch()
 
     def closed(self) -> None:
-        self._gone = True
+        self._talk.gone = True
         self._core.waiting.pop(self, None)
         for join in self._joins:
             self._core.followers.joined(join.group, join.member_id)
         self._joins.clear()
         self._syncs.clear()
+        while self._late:
+            self._give_up(self._late.popleft())
 
     def _watch(self) -> None:
         if self._joins or self._syncs:
             self._core.waiting.setdefault(self)
 
-    def _route(self, word: _Word) -> GroupRoute | None:
+    def _route(self, word: Word) -> GroupRoute | None:
         return self._core.table.followed.get(word.group)
 
     # several groups in one request
@@ -174,7 +159,7 @@ class FollowDesk:
         for group in groups:
             route = followed.get(group)
             if route is not None:
-                self._take(_Word(head, of_groups(request, (group,)), group, route.link, one))
+                self._take(Word(head, of_groups(request, (group,)), group, route.link, one))
         if local:
             kind = type(request)
             frame = frame_request(of_groups(request, local), head.correlation_id, head.client_id)
@@ -182,7 +167,7 @@ class FollowDesk:
 
     # one group
 
-    def _take(self, word: _Word) -> None:
+    def _take(self, word: Word) -> None:
         key = word.head.api_key
         if key in _WITH_POSITIONS and self._differs(topics_of(word.request)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
@@ -191,22 +176,22 @@ class FollowDesk:
         elif key == SYNC_GROUP:
             self._sync(word)
         elif key == HEARTBEAT:
-            self._send(word, lambda answer: self._beaten(word, answer))
+            self._talk.ask(word, lambda answer: self._beaten(word, answer))
         elif key in _COMMITS:
             self._commit(word)
         elif key == OFFSET_FETCH:
-            self._send(word, lambda answer: self._fetched(word, answer))
+            self._talk.ask(word, lambda answer: self._fetched(word, answer))
         elif key == LEAVE_GROUP:
-            self._send(word, lambda answer: self._left(word, answer))
+            self._talk.ask(word, lambda answer: self._left(word, answer))
         else:
-            self._send(word, word.told)
+            self._talk.ask(word, word.told)
 
     def _differs(self, topics: set[str]) -> bool:
         """Rule C."""
         routes = self._core.table.topics
         return any(routes[topic].mapped for topic in topics if topic in routes)
 
-    def _beaten(self, word: _Word, answer: Any) -> None:
+    def _beaten(self, word: Word, answer: Any) -> None:
         route = self._route(word)
         if not code_of(answer.error_code) and (route is None or route.gathering):
             word.fail(Code.REBALANCE_IN_PROGRESS)
@@ -223,27 +208,63 @@ class FollowDesk:
             if len(known) > _MOST_MEMBERS:
                 del known[next(iter(known))]
 
-    def _left(self, word: _Word, answer: Any) -> None:
+    def _left(self, word: Word, answer: Any) -> None:
         if not code_of(answer.error_code):
             for member in (word.request, *getattr(word.request, "members", ())):
                 self._core.followers.gone(word.group, str(getattr(member, "member_id", "")))
         word.told(answer)
 
-    def _commit(self, word: _Word) -> None:
-        followers = self._core.followers
+    def _commit(self, word: Word) -> None:
         if word.head.api_key not in DELETES:
             word.request = without_epochs(word.request)
-        followers.leave(word.group)
+        self._core.followers.leave(word.group)
+        if word.head.api_key == OFFSET_COMMIT:
+            word.until = self._edge.now() + _COMMITTED_S
+        if self._late or self._trying is not None:
+            self._late.append(word)
+        else:
+            self._talk.ask(word, lambda answer: self._resolved(word, answer))
 
-        def resolved(answer: Any) -> None:
+    def _resolved(self, word: Word, answer: Any) -> None:
+        followers, route = self._core.followers, self._route(word)
+        if followers.resolved(word.group) and route is not None and route.frozen:
+            self._core.outside.drained()
+        word.told(answer)
+        if word is self._trying:
+            self._trying = None
+            self._try_late()
+
+    def _try_late(self) -> None:
+        """Rule F: one at a time, so that no position goes back; and none once the group is frozen (rule E)."""
+        while self._late and self._trying is None and self._edge.now() >= self._again_at:
+            word = self._late.popleft()
             route = self._route(word)
-            if followers.resolved(word.group) and route is not None and route.frozen:
-                self._core.outside.drained()
-            word.told(answer)
+            if route is None or route.frozen:
+                self._give_up(word)
+            else:
+                self._trying = word
+                self._talk.ask(word, lambda answer, word=word: self._resolved(word, answer))  # type: ignore[misc]
 
-        self._send(word, resolved)
+    def _unreached(self, word: Word, told: Told, code: int) -> None:
+        """Rule F."""
+        if code in ELSEWHERE and self._edge.now() < word.until and not self._talk.gone:
+            self._put_off(word)
+        else:
+            told(group_error(word.head, word.request, code))
 
-    def _fetched(self, word: _Word, answer: Any) -> None:
+    def _put_off(self, word: Word) -> None:
+        if word is self._trying:
+            self._trying = None
+            self._late.appendleft(word)
+        else:
+            self._late.append(word)
+        self._again_at = self._edge.now() + _AGAIN_S
+        self._edge.wake_at(self._again_at)
+
+    def _give_up(self, word: Word) -> None:
+        self._resolved(word, group_error(word.head, word.request, Code.NOT_COORDINATOR))
+
+    def _fetched(self, word: Word, answer: Any) -> None:
         """Rules A, B and C."""
         routes = self._core.table.topics
         if self._differs(topics_of(answer)):
@@ -270,14 +291,14 @@ class FollowDesk:
 
     # rebalances (rules D and E)
 
-    def _join(self, word: _Word) -> None:
+    def _join(self, word: Word) -> None:
         self._joins.append(word)
         self._core.followers.join(word.group, word.member_id)
         self._go_on(word)
         self._beat()
         self._watch()
 
-    def _go_on(self, word: _Word) -> None:
+    def _go_on(self, word: Word) -> None:
         """What becomes of a join under the present table."""
         route = self._route(word)
         if route is None:
@@ -287,9 +308,9 @@ class FollowDesk:
             self._answer_join(word)
         elif not word.sent and not route.gathering:
             word.sent = True
-            self._send(word, lambda answer: self._join_answered(word, answer))
+            self._talk.ask(word, lambda answer: self._join_answered(word, answer))
 
-    def _join_answered(self, word: _Word, answer: Any) -> None:
+    def _join_answered(self, word: Word, answer: Any) -> None:
         if word not in self._joins:
             return
         failed = code_of(answer.error_code)
@@ -300,12 +321,12 @@ class FollowDesk:
         if failed or (route is not None and not route.gathering):
             self._answer_join(word)
 
-    def _answer_join(self, word: _Word) -> None:
+    def _answer_join(self, word: Word) -> None:
         self._joins.remove(word)
         self._core.followers.joined(word.group, word.member_id)
         word.told(word.answer)
 
-    def _join_anew(self, word: _Word) -> None:
+    def _join_anew(self, word: Word) -> None:
         """Rule E: a new member of the target's group, whom nobody has to tell that it is one."""
         self._core.followers.joined(word.group, word.member_id)
         old = str(word.answer.member_id) if word.answer is not None else word.member_id
@@ -328,11 +349,11 @@ class FollowDesk:
         first = frame_request(request, head.correlation_id, head.client_id)
         self._edge.to_target([first], head.correlation_id, answered)
 
-    def _leave(self, word: _Word, member_id: str) -> None:
+    def _leave(self, word: Word, member_id: str) -> None:
         self._generations.pop((word.group, member_id), None)
         newest = self._core.outside.source_version(word.link, LEAVE_GROUP)
         if newest >= 0:
-            self._tell(word, leave_request(word.group, member_id, newest))
+            self._talk.tell(word, leave_request(word.group, member_id, newest))
 
     def _beat(self) -> None:
         """Rule D: keep who is held a member at the source, in case that the promote is given up."""
@@ -343,20 +364,13 @@ class FollowDesk:
         for join in held:
             generation = self._generations.get((join.group, join.member_id))
             if generation is not None:
-                self._tell(
+                self._talk.tell(
                     join, _HEARTBEAT(group_id=join.group, generation_id=generation, member_id=join.member_id)
                 )
         self._beat_at = now + _BEAT_S
         self._edge.wake_at(self._beat_at)
 
-    def _tell(self, word: _Word, message: Any) -> None:
-        """A word to the coordinator that nobody waits for the answer of."""
-        node = self._coordinators.get((word.link, word.group), -1)
-        if node >= 0:
-            frame = frame_request(message, 0, word.head.client_id)
-            self._edge.to_coordinator(word.link, node, [frame], 0, lambda _: None)
-
-    def _sync(self, word: _Word) -> None:
+    def _sync(self, word: Word) -> None:
         route = self._route(word)
         if route is None or route.gathering:
             word.fail(Code.REBALANCE_IN_PROGRESS)
@@ -368,70 +382,5 @@ class FollowDesk:
                 self._syncs.remove(word)
                 word.told(answer)
 
-        self._send(word, answered)
+        self._talk.ask(word, answered)
         self._watch()
-
-    # the source's coordinator (rule F)
-
-    def _send(self, word: _Word, told: Told) -> None:
-        newest = self._core.outside.source_version(word.link, word.head.api_key)
-        if newest < 0:
-            self._core.outside.refresh_source(word.link)
-            self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
-            return
-        key = (word.link, word.group)
-        asked = source_request(word.head, word.request, newest)
-
-        def done(outcome: Outcome) -> None:
-            if self._gone:
-                told(group_error(word.head, word.request, Code.NOT_COORDINATOR))
-            elif outcome.frame is not None:
-                answer = read_answer(type(asked.message), outcome.frame)
-                codes = codes_in(answer)
-                if not codes.isdisjoint(_ELSEWHERE):
-                    self._coordinators.pop(key, None)
-                if not codes.isdisjoint(_TO_MEMBERS):
-                    self._heard(word.group, word.member_id, getattr(word.request, "generation_id", None))
-                told(asked.told(answer))
-            elif outcome.refused:
-                self._unreached(word, told, Code.GROUP_AUTHORIZATION_FAILED)
-            else:
-                self._core.outside.refresh_source(word.link)
-                self._unreached(word, told, Code.NOT_COORDINATOR)
-
-        def to(node: int) -> None:
-            frame = frame_request(asked.message, word.head.correlation_id, word.head.client_id)
-            self._edge.to_coordinator(word.link, node, [frame], word.head.correlation_id, done)
-
-        known = self._coordinators.get(key)
-        if known is not None:
-            to(known)
-        else:
-            self._find(word, told, to)
-
-    def _find(self, word: _Word, told: Told, then: Callable[[int], None]) -> None:
-        node = self._core.outside.source_node(word.link)
-        if node < 0:
-            self._unreached(word, told, Code.COORDINATOR_NOT_AVAILABLE)
-            return
-
-        def done(outcome: Outcome) -> None:
-            if outcome.frame is None:
-                self._core.outside.refresh_source(word.link)
-                refused = Code.GROUP_AUTHORIZATION_FAILED if outcome.refused else Code.COORDINATOR_NOT_AVAILABLE
-                self._unreached(word, told, refused)
-                return
-            answer = read_answer(_FIND_COORDINATOR, outcome.frame)
-            code = code_of(answer.error_code)
-            if code:
-                self._unreached(word, told, code)
-                return
-            self._coordinators[(word.link, word.group)] = int(answer.node_id)
-            then(int(answer.node_id))
-
-        frame = frame_request(_FIND_COORDINATOR(key=word.group, key_type=0), 0, word.head.client_id)
-        self._edge.to_coordinator(word.link, node, [frame], 0, done)
-
-    def _unreached(self, word: _Word, told: Told, code: int) -> None:
-        self._coordinators.pop((word.link, word.group), None)
-        told(group_error(word.head, word.request, code))

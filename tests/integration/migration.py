@@ -10,12 +10,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from kmigrate.sandbox.checker import Verdict, check
@@ -65,11 +66,11 @@ class Migration:
 
     # processes
 
-    def start(self, *names: str) -> None:
+    def start(self, *names: str, by: Sequence[str] = ("kmigrate",)) -> None:
         """Start engines: mirror, controller, router or router-NAME; waits for what they listen on."""
         for name in names:
             kind, _, label = name.partition("-")
-            command = program("kmigrate", kind, "run", "--config", str(self.config), "--json")
+            command = program(*by, kind, "run", "--config", str(self.config), "--json")
             if kind == "router":
                 if name not in self.ports:
                     self.ports[name] = free_ports(1)[0]
@@ -177,19 +178,50 @@ class Migration:
         create_topics(self.source.client(), [NewTopic(name, partitions, replicas, config=config or {})])
         time.sleep(0.3)
 
-    def run_clients(self, specs: Iterable[ClientSpec]) -> Traffic:
+    def make_group(self, name: str, *topics: str) -> None:
+        """A group on the source that begins where the topics do; one that never committed has nothing to carry over."""
+        consumer = Consumer({**self.source.client(), "group.id": name})
+
+        def begun() -> bool:
+            with suppress(KafkaException):  # the group is the cluster's first, or the topic is not known everywhere
+                consumer.commit(offsets=[TopicPartition(topic, 0, 0) for topic in topics], asynchronous=False)
+                return True
+            return False
+
+        try:
+            wait_until(begun, 30, f"group {name} to begin")
+        finally:
+            consumer.close()
+
+    def run_clients(self, specs: Iterable[ClientSpec], at: str = "") -> Traffic:
+        """Start live clients: at the source, where nothing else is said."""
         self.traffic = Traffic.create(self.folder / "traffic", specs, tied=True)
-        self.traffic.start(self.source.bootstrap)
+        self.traffic.start(at or self.source.bootstrap)
         return self.traffic
 
+    def writers_go_on(self, records: int) -> None:
+        """Wait until each writer among the clients has had so many records more acknowledged."""
+        before = self._acknowledged()
+        wait_until(
+            lambda: all(count >= before[name] + records for name, count in self._acknowledged().items()),
+            30,
+            lambda: f"every writer to go on: {before}, {self._acknowledged()}\n{self.logs()}",
+        )
+
+    def _acknowledged(self) -> dict[str, int]:
+        assert self.traffic is not None
+        names = [client.name for client in self.traffic.clients() if not isinstance(client.spec, ConsumerSpec)]
+        told = {name: [path.read_bytes() for path in self.traffic.folder.glob(f"{name}.*.jsonl")] for name in names}
+        return {name: sum(each.count(b'"type":"ok","f":"send"') for each in told[name]) for name in names}
+
     def judge(self, *topics: str) -> Verdict:
-        """Stop the clients cleanly, merge what they wrote down, and compare with what the target holds."""
+        """Stop the clients cleanly, merge what they say of topics, and compare with what the target holds of them."""
         assert self.traffic is not None
         self.traffic.stop()
         history = self.folder / "history.jsonl"
         self.traffic.write_history(history)
         final = (record for topic in topics for record in read_topic(self.target.bootstrap, topic))
-        return check(read_history(history), final)
+        return check(read_history(history), final, topics=topics)
 
 
 @contextmanager

@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import SCHEMA
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
 from tests.integration.command_line import program
-from tests.integration.migration import wait_until
+from tests.integration.migration import fresh_migration, wait_until
 from tests.integration.router_world import Writer, link_between, quietly, router, start_router, values
 
 pytestmark = pytest.mark.timeout(120)
@@ -84,6 +86,77 @@ def test_routers_are_restarted_one_by_one_and_no_client_has_an_error(
         assert all(found == sorted(found) for found in stored.values())
 
     asyncio.run(scenario())
+
+
+def test_routers_are_restarted_one_by_one_and_no_group_and_no_transaction_is_disturbed(tmp_path: Path) -> None:
+    """Of a topic and a group that are promoted, and of others that still live at the source."""
+    with fresh_migration(tmp_path) as run:
+        topics = ("kept", "moved")
+        for topic in topics:
+            run.make_topic(topic, 3)
+            run.make_group(f"{topic}-group", topic)
+        run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        run.start("mirror", "router-a", "router-b", "controller")
+        run.does("topic", "mirror", *topics)
+        run.does("group", "mirror", *(f"{topic}-group" for topic in topics))
+        clients: list[ClientSpec] = []
+        for topic in topics:
+            clients += [
+                TransactionalSpec(f"{topic}-till", topic, 100.0),
+                ProducerSpec(f"{topic}-shop", "aiokafka", topic, 50.0),
+                ConsumerSpec(f"c-{topic}-rd", "librdkafka", f"{topic}-group", (topic,)),
+                ConsumerSpec(f"c-{topic}-aio", "aiokafka", f"{topic}-group", (topic,), {"metadata_max_age_ms": 3000}),
+            ]
+        run.run_clients(clients, at=run.routers)
+        run.does("group", "promote", "moved-group", "--yes")
+        run.does("promote", "moved", "--yes")
+        for name in ("router-a", "router-b"):
+            run.kill(name, signal.SIGTERM)
+            assert run.engines[name].wait(15) == 0, run.logs()
+            run.start(name)
+            run.writers_go_on(100)
+        verdict = run.judge(*topics)
+        assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def newer(least_reader: int) -> list[str]:
+    """The program of the version after this one, of whose records that one and later ones may act on all."""
+    return [str(Path(__file__).with_name("newer_version.py")), str(SCHEMA + 1), str(least_reader)]
+
+
+def test_a_topic_is_promoted_while_one_of_two_routers_is_newer_and_lets_the_other_act(tmp_path: Path) -> None:
+    with fresh_migration(tmp_path) as run:
+        run.make_topic("orders", 3)
+        run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        run.start("mirror", "router-a", "controller")
+        run.start("router-b", by=newer(SCHEMA))
+        run.does("topic", "mirror", "orders")
+        run.run_clients(
+            [ProducerSpec("shop", "librdkafka", "orders", 100.0), TransactionalSpec("till", "orders", 100.0)],
+            at=run.routers,
+        )
+        run.does("promote", "orders", "--yes")
+        run.writers_go_on(100)
+        status = run.does("status")
+        assert [(each["name"], each["alive"]) for each in status["routers"]] == [("a", True), ("b", True)]
+        verdict = run.judge("orders")
+        assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def test_beside_a_newer_router_that_lets_no_other_act_everyone_stops_and_names_it(tmp_path: Path) -> None:
+    with fresh_migration(tmp_path) as run:
+        run.make_topic("orders", 3)
+        run.does("link", "create", "blue", "--source", "source", "--target", "target")
+        older = ("mirror", "router-a", "controller")
+        run.start(*older)
+        run.does("topic", "mirror", "orders")
+        run.start("router-b", by=newer(SCHEMA + 1))
+        for name in older:
+            assert run.engines[name].wait(15) == 1, run.logs()
+            assert "newer-state-log" in (run.folder / f"{name}.log").read_text(encoding="utf-8")
+        refused = run.cli("promote", "orders", "--yes")
+        assert (refused.code, refused.told["error"]) == (1, "newer-state-log"), refused
+        assert run.engines["router-b"].poll() is None
 
 
 def test_clients_of_a_router_that_is_gone_for_good_go_on_at_another_of_which_they_were_never_told(

@@ -118,9 +118,10 @@ class Member:
         asked = tuple(blank(kind, group_id=group) for group in groups or ("g",))
         return self.says(FETCH, groups=asked, require_stable=require_stable)
 
-    def commit(self, topic: str = "t") -> int | None:
+    def commit(self, topic: str = "t", position: int = 7) -> int | None:
         kind = element(entity(COMMIT, 9, "request"), "topics")
-        part = blank(element(kind, "partitions"), partition_index=0, committed_offset=7, committed_leader_epoch=4)
+        part_type = element(kind, "partitions")
+        part = blank(part_type, partition_index=0, committed_offset=position, committed_leader_epoch=4)
         answer = self.says(
             COMMIT,
             group_id="g",
@@ -188,6 +189,83 @@ def test_a_coordinator_that_cannot_be_asked_is_answered_as_one_that_has_moved() 
     assert sent.done is not None
     sent.done(Outcome(None))
     assert code_of(member.read(BEAT).error_code) == 16
+
+
+def lose(member: Member, *keys: int) -> None:
+    """The broker is dead that was to answer these."""
+    sent, member.stage.edge.sent = member.stage.edge.sent, []
+    assert [peek_request(each.frame).api_key for each in sent] == list(keys)
+    for each in sent:
+        assert each.done is not None
+        each.done(Outcome(None, sent=False))
+
+
+def later(member: Member, seconds: float) -> None:
+    member.stage.edge.clock += seconds
+    member.stage.session.advance()
+
+
+def committing(*positions: int) -> Member:
+    """A member whose commits of these positions nobody answers."""
+    member = Member()
+    member.beat()
+    member.silent = {COMMIT}
+    for position in positions:
+        assert member.commit(position=position) is None
+    return member
+
+
+def positions_at_the_source(member: Member) -> list[int]:
+    asked = [request for where, key, request in member.heard if (where, key) == ("coordinator", COMMIT)]
+    return [int(each.topics[0].partitions[0].committed_offset) for each in asked]
+
+
+def test_commits_wait_for_a_coordinator_that_died_and_reach_the_next_one_in_their_order() -> None:
+    """librdkafka told its application of each, which it never does while a coordinator is merely away."""
+    member = committing(7, 8)
+    lose(member, COMMIT, COMMIT)
+    assert member.commit(position=9) is None
+    member.silent = {FIND}
+    later(member, 0.3)
+    lose(member, FIND)
+    member.silent.clear()
+    later(member, 0.1)
+    assert positions_at_the_source(member) == [], "it is not asked all the time"
+    later(member, 0.3)
+    member.hears()
+    assert positions_at_the_source(member) == [7, 8, 9]
+    assert code_of(member.read(COMMIT).topics[0].partitions[0].error_code) == 0
+    assert (len(member.stage.edge.replies), member.word.in_flight) == (4, 0)
+    assert member.commit() == 0
+
+
+def test_a_commit_that_no_coordinator_takes_is_given_up_in_the_end_or_when_the_group_is_frozen() -> None:
+    member = committing(7)
+    lose(member, COMMIT)
+    member.silent = {FIND}
+    later(member, 30)
+    lose(member, FIND)
+    assert code_of(member.read(COMMIT).topics[0].partitions[0].error_code) == 15
+    member.silent = {COMMIT}
+    assert member.commit() is None
+    lose(member, COMMIT)
+    assert member.word.in_flight == 1
+    member.turns(g=FROZEN)
+    later(member, 1)
+    assert code_of(member.read(COMMIT).topics[0].partitions[0].error_code) == 16
+    assert (member.word.in_flight, positions_at_the_source(member)) == (0, [])
+
+
+def test_a_commit_of_a_client_that_is_gone_is_waited_for_no_more() -> None:
+    for ends_first in (True, False):
+        member = committing(7)
+        if ends_first:
+            member.stage.session.closed()
+        lose(member, COMMIT)
+        if not ends_first:
+            assert member.word.in_flight == 1
+            member.stage.session.closed()
+        assert "g" not in member.stage.core.group_words() or member.word.in_flight == 0
 
 
 def test_a_client_that_the_source_refuses_is_told_so() -> None:

@@ -1,0 +1,147 @@
+"""A router lives for weeks, the brokers behind it do not: leaders move, and brokers of both sides die and come back.
+
+Of topics whose writes are forwarded to the source, and of promoted ones, whose writes the router passes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+import pytest
+
+from kmigrate.sandbox.checker import Verdict
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+from tests.conftest import Pair
+from tests.integration.migration import Migration
+from tests.integration.router_world import quietly
+from tests.soak.chaos import move_leaders, wait_in_sync
+
+pytestmark = pytest.mark.timeout(240)
+
+Names = Callable[[str], str]
+
+_OF_BROKERS = ["__consumer_offsets", "__transaction_state"]
+_OF_RETRIES = {"duplicated", "reordered", "misplaced", "group_rereads"}
+"""What a producer without idempotence does to its own records when it sends them again, with brokers alone too."""
+_LOADING = "commit COORDINATOR_LOAD_IN_PROGRESS"
+"""Said by the broker that has just taken a group over; librdkafka asks again a few times and then tells."""
+_RATE = 60.0
+_GAP_S = (0.2, 0.8)
+_MOVES_S = 4.0
+_DEAD_S = 7.0
+
+
+@dataclass(frozen=True)
+class Estate:
+    """Topics of one route with their writers and readers: one for those that store once, one for those that may not."""
+
+    once: str
+    again: str
+
+    @property
+    def topics(self) -> tuple[str, str]:
+        return self.once, self.again
+
+    @property
+    def group(self) -> str:
+        return f"{self.once}-group"
+
+    def clients(self) -> list[ClientSpec]:
+        return [
+            ProducerSpec(f"{self.once}-idempotent", "librdkafka", self.once, _RATE),
+            TransactionalSpec(f"{self.once}-till", self.once, _RATE),
+            ProducerSpec(f"{self.again}-bare", "librdkafka", self.again, _RATE, idempotent=False),
+            *(ConsumerSpec(f"{self.once}-reader-{n}", "librdkafka", self.group, self.topics) for n in (1, 2)),
+        ]
+
+
+@pytest.fixture
+def migration(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
+    run = Migration(clusters3.source, clusters3.target, tmp_path / "run")
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+@pytest.mark.parametrize(
+    "stops",
+    [
+        pytest.param([(1, SIGKILL)], id="one-of-each-side"),
+        pytest.param(
+            [(node, how) for how in (SIGTERM, SIGKILL) for node in (1, 2, 3)],
+            id="all-in-turn",
+            marks=[pytest.mark.soak, pytest.mark.timeout(600)],
+        ),
+    ],
+)
+def test_no_client_of_a_router_is_harmed_when_leaders_move_and_brokers_of_both_sides_come_and_go(
+    migration: Migration, unique_name: Names, stops: list[tuple[int, Signals]]
+) -> None:
+    run = migration
+    kept, moved = (Estate(unique_name(name), unique_name(f"{name}-again")) for name in ("kept", "moved"))
+    topics = [*kept.topics, *moved.topics]
+    for topic in topics:
+        run.make_topic(topic, 3, 3, config={"min.insync.replicas": "2"})
+    for estate in (kept, moved):
+        run.make_group(estate.group, *estate.topics)
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", *topics)
+    run.does("group", "mirror", kept.group, moved.group)
+    run.run_clients([*kept.clients(), *moved.clients()], at=run.routers)
+    run.does("group", "promote", moved.group, "--yes")
+    run.does("promote", *moved.topics, "--yes")
+    moves = asyncio.run(disturbed(run, topics, stops))
+    assert min(moves.values()) > 5, moves
+    run.writers_go_on(100)
+    once, again = run.judge(kept.once, moved.once), run.judge(kept.again, moved.again)
+    assert harm(once) <= {"group_rereads"}, f"{once.named}\n{run.logs()}"
+    assert harm(again) <= _OF_RETRIES, f"{again.named}\n{run.logs()}"
+
+
+def harm(verdict: Verdict) -> set[str]:
+    """What was found, but for the errors that brokers alone tell the same clients."""
+    found = set(verdict.named)
+    if all(text.endswith(_LOADING) for text in verdict.findings["client_errors"].examples):
+        found.discard("client_errors")
+    return found
+
+
+async def disturbed(run: Migration, topics: list[str], stops: list[tuple[int, Signals]]) -> dict[str, int]:
+    """Leaders move all the while that one broker of each side after the other is gone and comes back; how often."""
+    moves = {"source": 0, "target": 0}
+    ours = [STATE_TOPIC, PRESENCE_TOPIC]
+    async with asyncio.TaskGroup() as group:
+        moving = [
+            group.create_task(move_leaders(cluster, [*topics, *of_it], random.Random(), moves, _GAP_S))
+            for cluster, of_it in ((run.source, _OF_BROKERS), (run.target, _OF_BROKERS + ours))
+        ]
+        await asyncio.sleep(_MOVES_S)
+        for stop in stops:
+            async with asyncio.TaskGroup() as sides:
+                for cluster in (run.source, run.target):
+                    sides.create_task(quietly(is_gone_for_a_while, cluster, *stop))
+        for task in moving:
+            task.cancel()
+    return moves
+
+
+def is_gone_for_a_while(cluster: KafkaCluster, node: int, how: Signals) -> None:
+    """Long enough that others lead what it has led, also where it had no time to hand it over."""
+    if how is SIGKILL:
+        cluster.kill(node)
+        time.sleep(_DEAD_S)
+    else:
+        cluster.terminate(node)
+    cluster.restart(node)
+    cluster.wait_ready()
+    wait_in_sync(cluster)
