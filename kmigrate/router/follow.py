@@ -85,7 +85,7 @@ class FollowDesk:
         self._late: deque[Word] = deque()
         """Commits that no coordinator could take yet, in the order in which they came."""
         self._trying: Word | None = None
-        """The first of them while it is tried again."""
+        """The first of them while it is tried again, and one whose coordinator has yet to be found."""
         self._again_at = 0.0
 
     def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
@@ -222,8 +222,10 @@ class FollowDesk:
             word.until = self._edge.now() + _COMMITTED_S
         if self._late or self._trying is not None:
             self._late.append(word)
-        else:
-            self._talk.ask(word, lambda answer: self._resolved(word, answer))
+            return
+        if not self._talk.knows(word):
+            self._trying = word  # each looks for the coordinator by itself, and one may find it that came later
+        self._talk.ask(word, lambda answer: self._resolved(word, answer))
 
     def _resolved(self, word: Word, answer: Any) -> None:
         followers, route = self._core.followers, self._route(word)
@@ -239,7 +241,7 @@ class FollowDesk:
         while self._late and self._trying is None and self._edge.now() >= self._again_at:
             word = self._late.popleft()
             route = self._route(word)
-            if route is None or route.frozen:
+            if route is None or route.frozen or 0 < word.until <= self._edge.now():
                 self._give_up(word)
             else:
                 self._trying = word

@@ -100,6 +100,10 @@ class GroupTalk:
         else:
             self._find(word, told, to)
 
+    def knows(self, word: Word) -> bool:
+        """Whether the coordinator is known, so that words reach it, or are lost, in the order they are asked in."""
+        return (word.link, word.group) in self._coordinators
+
     def tell(self, word: Word, message: Any) -> None:
         """A word to the coordinator that nobody waits for the answer of."""
         node = self._coordinators.get((word.link, word.group), -1)

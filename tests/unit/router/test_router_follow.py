@@ -239,11 +239,66 @@ def test_commits_wait_for_a_coordinator_that_died_and_reach_the_next_one_in_thei
     assert member.commit() == 0
 
 
+def finds(member: Member) -> list[Sent]:
+    return [each for each in member.stage.edge.sent if peek_request(each.frame).api_key == FIND]
+
+
+def answer(member: Member, sent: Sent, code: int) -> None:
+    member.stage.edge.sent.remove(sent)
+    member.codes["coordinator", FIND] = code
+    member.answer(sent)
+    member.codes.clear()
+
+
+def test_a_commit_does_not_pass_another_whose_coordinator_was_not_found() -> None:
+    """Both ask where it is; the first is told that there is none yet, the second where it is by now."""
+    member = Member()
+    member.silent = {FIND}
+    assert member.commit(position=7) is None
+    assert member.commit(position=8) is None
+    answer(member, finds(member)[0], 15)
+    for sent in finds(member):
+        answer(member, sent, 0)
+    member.silent.clear()
+    for _ in range(3):
+        later(member, 0.3)
+        member.hears()
+    assert positions_at_the_source(member) == [7, 8]
+
+
+def test_a_commit_that_came_between_two_that_were_put_off_is_behind_both() -> None:
+    member = Member()
+    member.silent = {FIND}
+    assert member.commit(position=7) is None
+    assert member.commit(position=8) is None
+    answer(member, finds(member)[0], 15)
+    assert member.commit(position=9) is None
+    for sent in finds(member):
+        answer(member, sent, 15)
+    member.silent.clear()
+    for _ in range(3):
+        later(member, 0.3)
+        member.hears()
+    assert positions_at_the_source(member) == [7, 8, 9]
+
+
+def test_commits_whose_time_is_over_are_answered_together_not_one_try_after_the_other() -> None:
+    """Of a broker whose host has vanished each try takes as long as a connection may."""
+    member = committing(7, 8, 9)
+    lose(member, COMMIT, COMMIT, COMMIT)
+    member.silent = {FIND}
+    later(member, 19)
+    later(member, 5)
+    lose(member, FIND)
+    assert (len(member.stage.edge.replies), member.word.in_flight) == (4, 0)
+
+
 def test_a_commit_that_no_coordinator_takes_is_given_up_in_the_end_or_when_the_group_is_frozen() -> None:
     member = committing(7)
     lose(member, COMMIT)
     member.silent = {FIND}
-    later(member, 30)
+    later(member, 19)
+    later(member, 5)
     lose(member, FIND)
     assert code_of(member.read(COMMIT).topics[0].partitions[0].error_code) == 15
     member.silent = {COMMIT}
