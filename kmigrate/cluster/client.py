@@ -207,8 +207,10 @@ class ClusterClient:
 
     def is_open(self, node: int, purpose: str) -> bool:
         """Whether a request for this purpose would go at once."""
-        known = self._connections.get((node, purpose))
-        return known is not None and not known.lost
+        known, address = self._connections.get((node, purpose)), self.metadata.brokers.get(node)
+        if known is None or address is None or known.lost or known.holds:
+            return False
+        return known.address == "{}:{}".format(*address)
 
     def any_broker(self) -> int:
         """Node id of a broker that we are connected to, of any other where there is none; −1 while none is known.

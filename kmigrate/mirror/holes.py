@@ -82,6 +82,8 @@ class HoleMaker:
     async def make(self, topic: str, partition: int, hole: Hole, term: int) -> Made:
         """Append the hole's control records. Raises Unreachable where the outcome is unknown."""
         if self.filler is HoleFiller.MARKERS:
+            if not self.ready(topic, partition, term):  # who waits for a connection may own the partition no more
+                return Made(Code.CONCURRENT_TRANSACTIONS)
             made = await self._by_markers((topic, partition), hole, term)
             if made.error != Code.CLUSTER_AUTHORIZATION_FAILED:
                 return made

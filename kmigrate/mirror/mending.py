@@ -223,7 +223,7 @@ class Mender:
     async def fill(self, lane: Lane, hole: Hole, *, told: bool) -> None:
         """Fill one hole, or the first part of a long one (D); `told`: the answer that has just come told the log's end.
 
-        Nothing is awaited between the last look at the warrant and the markers, as long as their connection stands.
+        Nothing is awaited between the last look at the warrant and the markers: without a connection none are sent.
         """
         try:
             await self._fill_checked(lane, hole, told=told)

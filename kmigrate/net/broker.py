@@ -109,6 +109,11 @@ class BrokerConnection:
         return self._stream.lost
 
     @property
+    def holds(self) -> bool:
+        """Whether a login is under way, for which requests wait."""
+        return self._held is not None
+
+    @property
     def pending(self) -> int:
         """Requests made and not yet answered."""
         return len(self._pending) + len(self._held or ())

@@ -30,6 +30,7 @@ class Target:
         self.markers = markers
         self.asked: list[tuple[str, str]] = []
         """What was asked for, and on which connection."""
+        self.goes_at_once = True
 
     def leader(self, topic: str, partition: int) -> int:
         return 1
@@ -66,6 +67,9 @@ class Target:
     async def log_end(self, key: tuple[str, int]) -> LogOffset:
         return LogOffset(0, self.made, 0)
 
+    def is_open(self, node: int, purpose: str) -> bool:
+        return self.goes_at_once
+
     async def connection(self, node: int, purpose: str) -> None:
         self.asked.append(("connection", purpose))
 
@@ -95,6 +99,15 @@ def test_the_logs_end_is_asked_for_right_behind_the_markers_on_their_connection(
     what, connections = zip(*target.asked, strict=True)
     assert what == ("connection", "markers", "end")
     assert len(set(connections)) == 1
+
+
+def test_no_markers_are_left_to_wait_for_a_connection() -> None:
+    """It takes up to ten seconds to open, or to log in anew; others take over after three of silence."""
+    target = Target()
+    it = maker(target, HoleFiller.MARKERS)
+    target.goes_at_once = False
+    assert asyncio.run(it.make("t", 0, Hole(0, 3), 1)) == Made(Code.CONCURRENT_TRANSACTIONS)
+    assert target.asked == []
 
 
 def test_partitions_whose_markers_wait_for_replicas_go_over_different_connections() -> None:
