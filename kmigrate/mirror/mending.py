@@ -227,10 +227,9 @@ class Mender:
         """
         try:
             await self._fill_checked(lane, hole, told=told)
-        except Failed as error:
-            if lane.state is LaneState.FILLING:
-                unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
-                lane.fill_failed(error.what, unknown=unknown)
+        except Failed as error:  # also where the lane has lost its place meanwhile: the markers may still come
+            unknown = reaction_to(Asked.MARKERS, Found.NO_ANSWER).action is Action.SETTLE
+            lane.fill_failed(error.what, unknown=unknown)
         finally:
             lane.busy = False
 

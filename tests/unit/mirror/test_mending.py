@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.errors import Unreachable
 from kmigrate.mirror.holes import HoleMaker, Made
 from kmigrate.mirror.lane import Lane, LaneState
 from kmigrate.mirror.mending import Mender
@@ -97,3 +98,16 @@ def test_a_log_that_ends_elsewhere_behind_a_hole_gets_no_data_until_its_tail_is_
     target.more = 1
     fill(lane, target, told=True)
     assert (lane.state, lane.unknown, lane.marked_under) == (LaneState.LOST, True, 0)
+
+
+def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_place_meanwhile() -> None:
+    """The source was cut while they were on their way: they may still come behind the tail that is read then."""
+    lane, target = before_hole(TERM), Target(5)
+
+    async def make(*_: Any) -> Made:
+        lane.cut(5)
+        raise Unreachable("connection-lost", "the connection was lost")
+
+    target.make = make  # type: ignore[method-assign]
+    fill(lane, target, told=True)
+    assert (lane.state, lane.unknown) == (LaneState.LOST, True)
