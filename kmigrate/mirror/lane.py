@@ -138,6 +138,8 @@ class Lane:
         self._connection: object = None
         self._behind_hole = LaneState.PRIMING
         """What the lane goes on with once the hole is filled (C)."""
+        self._marking = False
+        """Markers are on their way, or may still come."""
         self._live_from = -1
         self._direct = (-2, -1, 0)
         self._said: tuple[dict[str, Any], PartitionProgress] | None = None
@@ -245,7 +247,7 @@ class Lane:
         That is markers, or, where a log cleaner works, an append (G).
         """
         late = bool(self._sent) or (self.unknown and not self.stopped)
-        return self.state is LaneState.FILLING or (self.compacted and late)
+        return self._marking or (self.compacted and late)
 
     def retire(self) -> None:
         """Let go of the partition, for another process to take it."""
@@ -451,7 +453,7 @@ class Lane:
         self.trouble = self._held_to(position)
         self.position = self._next = position
         self._sequence = sequence
-        self.unknown = self.doubtful = False
+        self.unknown = self.doubtful = self._marking = False
         self.state = LaneState.PRIMING
         known = [step for step in known if step.end > data_end]
         if known and known[0].start == data_end:
@@ -513,6 +515,7 @@ class Lane:
     def fill(self) -> None:
         self._behind_hole = self.state
         self.state = LaneState.FILLING
+        self._marking = True
 
     def filled(self, end: int, term: int) -> None:
         """The target's log end after filling under `term` is `end`: the whole hole or a first part of it."""
@@ -525,6 +528,7 @@ class Lane:
         self.tally.hole_offsets += end - self.position
         self.position = self._next = end
         self.state = self._behind_hole
+        self._marking = False
         self.marked_under = term
         self.trouble = ""
         self.failures = 0
@@ -542,6 +546,7 @@ class Lane:
         self.fill_failed(text, unknown=reaction.action is Action.SETTLE)
 
     def fill_failed(self, why: str, *, unknown: bool) -> None:
+        self._marking = unknown
         self.unknown = self.unknown or unknown
         self._lose(why)
 

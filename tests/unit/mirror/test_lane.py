@@ -406,6 +406,33 @@ def test_a_hole_that_is_being_made_tears_a_lane() -> None:
     assert it.torn
 
 
+def test_markers_without_an_answer_tear_a_lane_until_its_tail_has_come_to_rest() -> None:
+    it = lane(0, 0, batch(0, 1, attributes=MARKER), batch(1, 1))
+    it.fill()
+    it.fill_failed("the connection was lost", unknown=True)
+    assert it.torn, "they may still come, and in the midst of what another process appends"
+    it.recovered(0, 0, 0)
+    assert not it.torn
+
+
+def test_a_lane_is_torn_where_it_is_stopped_or_loses_its_place_while_its_hole_is_made() -> None:
+    for cut in (True, False):
+        it = lane(0, 0, batch(0, 1, attributes=MARKER), batch(1, 1))
+        it.fill()
+        if cut:
+            it.cut(0)
+        else:
+            it.stop("no longer mirrored by this process")
+        assert it.torn
+
+
+def test_a_hole_that_was_not_begun_or_was_refused_to_an_older_owner_tears_nothing() -> None:
+    it = lane(0, 0, batch(0, 1, attributes=MARKER), batch(1, 1))
+    it.fill()
+    it.fill_failed("the target's log moved", unknown=False)
+    assert not it.torn
+
+
 def test_a_success_ends_the_slow_tries() -> None:
     it = lane(0, 0, batch(0, 1))
     pauses = []

@@ -108,6 +108,6 @@ def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_p
         lane.cut(5)
         raise Unreachable("connection-lost", "the connection was lost")
 
-    target.make = make  # type: ignore[method-assign]
+    target.make = make  # type: ignore[method-assign,assignment]
     fill(lane, target, told=True)
     assert (lane.state, lane.unknown) == (LaneState.LOST, True)
