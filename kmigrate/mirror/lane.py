@@ -12,7 +12,8 @@ C  The first batch after LOST, and on a new connection, goes alone (W3). A hole 
 D  A hole is filled with nothing in flight; data waits until the log's end is known to be the hole's (W5). Where the log
    ends before it is looked up, too, but where an answer that has just come told it (an unclean election takes longer)
    and a marker of this very term stands on the log (`marked_under`): no older owner's can come then, a newer one's has
-   ours refused (52, V3), and appends of other copiers stop before the hole as ours do.
+   ours refused (52, V3; where both fill by markers, else the warrant alone stands between them), and appends of other
+   copiers stop before the hole as ours do.
 E  An acknowledged base offset other than the expected one ends the lane (A14).
 F  Nothing at or beyond the barrier is ever sent.
 G  Where a log cleaner works, two reads of the source may disagree on what is a hole. A copier that was stopped for

@@ -14,7 +14,7 @@ E  Once it is frozen nothing reaches the source. A join that is held then goes t
    opens, and its member learns its new id from the answer: who gives nothing back in a rebalance keeps what it reads.
    Its member at the source is taken out of the group there.
 F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: clients find it anew, and come again.
-   But a commit is tried again for a while, and what comes behind it waits: librdkafka keeps commits back while its
+   But a commit is tried again for a while, and commits behind it wait: librdkafka keeps commits back while its
    coordinator is away and tells nobody, but one that a coordinator is there to refuse it tells its application of.
 """
 

@@ -5,7 +5,8 @@ a. A client that was told real addresses writes nothing more through this router
 b. It is told only when everything that it has written here is answered; and only by its own router, for one that
    stands in for that cannot know (`stand_ins`). So no write of a client is appended behind one that it has sent to
    the broker itself, and no sequence is ever out of order by our doing. A client that is at several processes at once
-   would be told too early by one: links are not finished while routers share an address (`workflow.verbs.finish`).
+   would be told too early by one: links are not finished while routers share an address (`workflow.verbs.finish`), and
+   nobody is told while one that came later does.
 c. Connections to listeners of brokers end in turn, those that are idle longest first, each only while nothing of it
    is under way; from its turn on, (a) holds for it, too. The bootstrap listener's end by themselves.
 
@@ -75,6 +76,8 @@ class Farewell:
     told: dict[tuple[str, str], None] = field(default_factory=dict)
     heard: tuple[RouterPresence, ...] | None = None
     """The newest words of the other routers; None until it is known who is there, and until then all stay."""
+    bootstrap: str = ""
+    """host:port that this router's clients are given."""
     _finished: int = -1
     """The epoch of the first table that says that the links are finished; −1 while they are not."""
 
@@ -108,7 +111,11 @@ class Farewell:
         return frozenset().union(*(each.staying for each in self.heard or ()))
 
     def _all_know(self) -> bool:
-        return self.heard is not None and all(each.applied >= self._finished for each in self.heard)
+        """Whether every other knows of the finish, and none of them has this router's clients, too (b)."""
+        return self.heard is not None and all(
+            each.applied >= self._finished and not (self.bootstrap and each.bootstrap == self.bootstrap)
+            for each in self.heard
+        )
 
     def may_tell(self, guest: Guest) -> bool:
         """Whether it may be told now (b); from the first time it is asked for, (a) holds."""

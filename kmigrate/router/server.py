@@ -101,6 +101,7 @@ class Router:
         await self._target.refresh([])
         await self._clusters.learn_target()
         self._bootstrap = await self._ports.listen(None)
+        self._core.farewell.bootstrap = self.bootstrap
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
         await self._state_log.read_to_end()

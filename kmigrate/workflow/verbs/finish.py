@@ -76,6 +76,7 @@ async def finish_link(
             )
         )
     if link.finished_ms:
+        Plan.of("link finish", [], _shared_addresses(state)).refuse()  # their clients stay as long as that is so
         done = Finding("ok", "already-finished", f"link {link.name} is finished already")
         return Plan.of("link finish", [], [done, *found]), asked
     guards = _link_guards(state, link, delivery_timeout_s, now_ms())

@@ -158,6 +158,18 @@ def test_a_client_that_another_router_keeps_is_shown_the_router_and_has_no_turn(
     assert stage.core.farewell.next(now=9.0) is stays
 
 
+def test_nobody_is_told_while_another_process_is_reached_at_the_same_address() -> None:
+    """A client is at several of them, and none knows when all that it wrote is answered."""
+    stage = _stage()
+    farewell, epoch = stage.core.farewell, stage.core.table.epoch
+    farewell.bootstrap = "router:9092"
+    farewell.heard = (RouterPresence("i", "b-2", epoch, 500, bootstrap="router:9092"),)
+    assert b"router" in _shown(stage.session, stage.edge)
+    assert farewell.next(now=9.0) is None
+    farewell.heard = (RouterPresence("i", "c", epoch, 500, bootstrap="other:9092"),)
+    assert b"real" in _shown(stage.session, stage.edge)
+
+
 def test_nobody_is_told_before_every_router_that_is_heard_of_has_acted_on_the_finish() -> None:
     """Until then it may tell clients what is so only through it."""
     stage = _stage(finished=False)

@@ -101,6 +101,8 @@ def test_processes_that_share_an_address_cannot_see_clients_off_together() -> No
         estate.finish()
     assert refused.value.ref == "address-shared"
     assert "r, r-2" in refused.value.what
+    with pytest.raises(Refused, match="r, r-2"):
+        Estate(FINISHED, TOPIC, ROUTER, second).finish()  # it was started with more processes since
     elsewhere = replace(second, bootstrap="other:9092")
     Estate(LINK, TOPIC, ROUTER, elsewhere, words=(WORD, replace(WORD, instance="r2", name="r-2"))).finish()
 
