@@ -17,7 +17,7 @@ from kmigrate.cli.views.snapshots import group_rows
 from kmigrate.cli.views.tables import groups_table
 from kmigrate.cli.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched_groups
 from kmigrate.errors import Refused
-from kmigrate.model.records import encode_record
+from kmigrate.model.record_json import encode_record
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status import snapshot
 

@@ -26,7 +26,9 @@ from kmigrate.cli.waiting import (
     watched_topics,
 )
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import PromoteTerms, RouterPresence, TopicRecord, encode_record
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import encode_record
+from kmigrate.model.records import PromoteTerms, TopicRecord
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate

@@ -26,7 +26,8 @@ from kmigrate.cli.views.tables import facts, phase_text, topics_table
 from kmigrate.cli.waiting import interruptible, need_mirror, watched_topics
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
-from kmigrate.model.records import CopyEngine, TopicRecord, encode_record
+from kmigrate.model.record_json import encode_record
+from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Plan

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from kmigrate.cli.call import Call
 from kmigrate.errors import Interrupted, WaitTimedOut
-from kmigrate.model.records import ControllerPresence, CopyEngine, MirrorPresence
+from kmigrate.model.presences import ControllerPresence, MirrorPresence
+from kmigrate.model.records import CopyEngine
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from kmigrate.model.records import AssignmentRecord, MirrorPresence
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import AssignmentRecord
 from kmigrate.model.sharing import assigned, releasing
 
 __all__ = ["Releases", "balanced", "next_assignment"]

@@ -25,7 +25,8 @@ from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.stops import StopKeeper
 from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.model.lifecycle import COPIED
-from kmigrate.model.records import CopyEngine, CopyIdentity, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import CopyEngine, CopyIdentity, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State

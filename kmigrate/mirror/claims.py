@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.records import Claim, CopyEngine, MirrorPresence, TopicRecord
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import Claim, CopyEngine, TopicRecord
 from kmigrate.model.sharing import assigned, by_spark, lease_of, releasing
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog

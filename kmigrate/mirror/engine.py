@@ -36,15 +36,8 @@ from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.topics import TopicMaker
 from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import COPIED
-from kmigrate.model.records import (
-    AssignmentRecord,
-    FencedProgress,
-    LeaseRecord,
-    MirrorPresence,
-    PartitionProgress,
-    TopicRecord,
-    topic_key,
-)
+from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress
+from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep

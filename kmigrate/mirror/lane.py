@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
 from kmigrate.mirror.steps import Append, Hole, Step, damaged, read_steps
 from kmigrate.mirror.tally import Tally
-from kmigrate.model.records import PartitionProgress
+from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchedPartition

@@ -7,7 +7,7 @@ do. And who does not hear itself cannot say that others are silent.
 
 from __future__ import annotations
 
-from kmigrate.model.records import MirrorPresence, mirror_key
+from kmigrate.model.presences import MirrorPresence, mirror_key
 from kmigrate.net.clock import monotonic
 from kmigrate.state.log import StateLog
 

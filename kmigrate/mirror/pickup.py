@@ -10,7 +10,8 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import chosen_groups, chosen_topics, offsets_asked
-from kmigrate.model.records import GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog

@@ -26,7 +26,8 @@ from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import TopicMaker, is_compacted
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, Upkept
+from kmigrate.model.presences import Upkept
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import StateLog

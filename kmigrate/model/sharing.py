@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import AssignmentRecord, CopyEngine, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import AssignmentRecord, CopyEngine, TopicRecord
 from kmigrate.model.state import State
 
 __all__ = ["absence", "assigned", "by_spark", "lease_of", "owner_of", "progress_of", "releasing"]

@@ -9,13 +9,13 @@ from itertools import chain
 from operator import attrgetter
 from typing import TypeVar
 
+from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
     GroupRecord,
     LeaseRecord,
     LinkRecord,
-    Record,
     RouterRecord,
     StrayRecord,
     TopicRecord,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from kmigrate.model.door import Identity
-from kmigrate.model.records import GroupWord, TransactionRecord
+from kmigrate.model.presences import GroupWord
+from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.protocol.frames import TakePiece
 from kmigrate.router.begun import AtTarget, Begun, Entry

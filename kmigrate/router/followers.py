@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kmigrate.model.members import member_mark
-from kmigrate.model.records import GroupWord
+from kmigrate.model.presences import GroupWord
 from kmigrate.model.routes import RoutingTable
 
 __all__ = ["Followers"]

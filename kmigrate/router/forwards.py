@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kmigrate.model.records import FenceAck, ProducerMark
+from kmigrate.model.presences import FenceAck
+from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve
 
 __all__ = ["Forwards"]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from zlib import crc32
 
-from kmigrate.model.records import ConnectedClient, RouterPresence
+from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.routes import RoutingTable
 
 __all__ = ["Farewell", "Guest", "Who", "grouped", "mark"]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from kmigrate.model.records import EndedClients, RouterLimits
+from kmigrate.model.presences import EndedClients, RouterLimits
 
 __all__ = ["Client", "Ended", "Limits"]
 

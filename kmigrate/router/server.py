@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
-from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence
+from kmigrate.model.presences import ConnectedClient, RouterPresence
+from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import routing_table
 from kmigrate.net.buffers import give_back
 from kmigrate.net.clock import boottime, monotonic, sleep

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
-from kmigrate.model.records import RouterPresence
+from kmigrate.model.presences import RouterPresence
 from kmigrate.router.nodeids import AddressBook, Spare, host_and_port
 
 __all__ = ["StandIns"]

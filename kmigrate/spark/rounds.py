@@ -20,7 +20,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.bulk import ENDLESS, BulkJob, Copied
 from kmigrate.mirror.ranges import CopyRange, Key, split
 from kmigrate.mirror.survey import left_to_copy
-from kmigrate.model.records import CopyEngine, MirrorPresence, TopicRecord
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.net.clock import monotonic
 from kmigrate.net.tasks import accompanied

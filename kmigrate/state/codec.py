@@ -16,20 +16,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.records import (
-    LEAST_READER,
-    SCHEMA,
+from kmigrate.model.presences import (
     ControllerPresence,
     FencedProgress,
     MirrorPresence,
     PartitionProgress,
-    Record,
     RouterPresence,
-    decode_part,
-    decode_record,
-    encode_record,
-    plain,
 )
+from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, plain
+from kmigrate.model.records import LEAST_READER, SCHEMA
 
 __all__ = ["Envelope", "Presence", "PresenceReader", "PresenceWriter", "Word", "decode_envelope", "encode_envelope"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kmigrate.errors import StateLogBroken
-from kmigrate.model.records import Record
+from kmigrate.model.record_json import Record
 from kmigrate.model.state import State
 from kmigrate.records.batch import Batch, next_sequence
 from kmigrate.records.build import read_single_record

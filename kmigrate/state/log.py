@@ -22,14 +22,9 @@ from typing import TypeVar
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.cluster.tail import Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
-from kmigrate.model.records import (
-    SIZE_LIMIT,
-    ControllerPresence,
-    FencedProgress,
-    MirrorPresence,
-    Record,
-    RouterPresence,
-)
+from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import TaskOwner

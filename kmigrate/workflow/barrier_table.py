@@ -12,7 +12,9 @@ from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
 from kmigrate.cluster.recent import RecentBatches
 from kmigrate.errors import Refused
 from kmigrate.model.barrier import barrier_chunks, merge_marks
-from kmigrate.model.records import BarrierRecord, ProducerMark, Record, RouterPresence, TopicRecord
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import BarrierRecord, ProducerMark, TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT, id_shift
 from kmigrate.model.state import State
 from kmigrate.net.tasks import together

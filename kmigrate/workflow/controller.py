@@ -17,7 +17,9 @@ from kmigrate.cluster.admin import GroupMember
 from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.offsetmap import OffsetMap
-from kmigrate.model.records import ControllerPresence, GroupRecord, LeaseRecord, Record, TopicRecord
+from kmigrate.model.presences import ControllerPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner

@@ -8,7 +8,8 @@ from types import TracebackType
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
-from kmigrate.model.records import ClusterRef, ControllerPresence, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.presences import ControllerPresence
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog

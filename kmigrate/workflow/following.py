@@ -26,7 +26,8 @@ from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.members import member_mark
-from kmigrate.model.records import GroupRecord, Record, group_key
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, group_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog

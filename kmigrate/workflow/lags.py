@@ -13,7 +13,8 @@ from kmigrate.cluster.ahead import look_ahead
 from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
-from kmigrate.model.records import MirrorPresence, TopicRecord
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import now_ms
 
 __all__ = ["Offsets", "lags_of"]

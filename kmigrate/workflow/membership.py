@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kmigrate.cluster.admin import Admin, GroupMember
 from kmigrate.model.members import member_mark
-from kmigrate.model.records import GroupWord, RouterPresence
+from kmigrate.model.presences import GroupWord, RouterPresence
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 

@@ -12,7 +12,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.offsetmap import OffsetMap
-from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import TopicRecord
 from kmigrate.model.sharing import progress_of
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import StateLog

@@ -35,17 +35,9 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.records import (
-    MirrorPresence,
-    PartitionBarrier,
-    PartitionProgress,
-    PromoteTerms,
-    ProvenTopic,
-    Record,
-    RouterPresence,
-    TopicRecord,
-    topic_key,
-)
+from kmigrate.model.presences import MirrorPresence, PartitionProgress, RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, TopicRecord, topic_key
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep

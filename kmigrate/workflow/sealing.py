@@ -26,7 +26,9 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.refusal import Takes, asked_to_append
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Record, RouterPresence, Seal, TopicRecord
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Seal, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog

@@ -10,7 +10,8 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.acls import Acl
-from kmigrate.model.records import Record, TopicRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog

@@ -15,17 +15,8 @@ from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
-from kmigrate.model.records import (
-    ControllerPresence,
-    GroupRecord,
-    LinkRecord,
-    MirrorPresence,
-    PartitionProgress,
-    RouterPresence,
-    RouterRecord,
-    TopicRecord,
-    VerifiedRange,
-)
+from kmigrate.model.presences import ControllerPresence, MirrorPresence, PartitionProgress, RouterPresence
+from kmigrate.model.records import GroupRecord, LinkRecord, RouterRecord, TopicRecord, VerifiedRange
 from kmigrate.model.sharing import absence, owner_of, progress_of
 from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop

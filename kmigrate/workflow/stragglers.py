@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.model.records import MirrorPresence, TopicRecord
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog

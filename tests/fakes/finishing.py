@@ -12,16 +12,9 @@ from typing import Any, TypeVar
 import pytest
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import (
-    ClusterRef,
-    ConnectedClient,
-    GroupRecord,
-    LinkRecord,
-    Record,
-    RouterPresence,
-    RouterRecord,
-    TopicRecord,
-)
+from kmigrate.model.presences import ConnectedClient, RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, RouterRecord, TopicRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.bootstraps import Bootstrap, Leads
 from kmigrate.workflow.plan import Plan

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kmigrate.errors import WaitTimedOut
-from kmigrate.model.records import ControllerPresence, MirrorPresence, Record, RouterPresence
+from kmigrate.model.presences import ControllerPresence, MirrorPresence, RouterPresence
+from kmigrate.model.record_json import Record
 from kmigrate.model.state import State
 
 T = TypeVar("T")

@@ -25,7 +25,8 @@ from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.settings import HoleFiller, MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord, MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State

@@ -25,16 +25,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.recent import RecentBatches
 from kmigrate.model.barrier import barrier_chunks, merge_marks
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import (
-    ClusterRef,
-    FenceAck,
-    GroupRecord,
-    LinkRecord,
-    ProducerMark,
-    RouterPresence,
-    TopicRecord,
-    topic_key,
-)
+from kmigrate.model.presences import FenceAck, RouterPresence
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, ProducerMark, TopicRecord, topic_key
 from kmigrate.model.routes import routing_table
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State

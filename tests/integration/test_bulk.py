@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from kmigrate.model.records import CopyEngine, MirrorPresence
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import CopyEngine
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.integration.migration import Migration, wait_until

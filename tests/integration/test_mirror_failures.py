@@ -24,7 +24,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import MirrorPresence, PromoteTerms
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster

@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from kmigrate.model.records import RouterPresence
+from kmigrate.model.presences import RouterPresence
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
 from tests.hostile.requests import request

@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, TopicPartition
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken
-from kmigrate.model.records import ClusterRef, ControllerPresence, LeaseRecord, LinkRecord
+from kmigrate.model.presences import ControllerPresence
+from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce

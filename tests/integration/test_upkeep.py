@@ -26,7 +26,8 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
-from kmigrate.model.records import LinkRecord, MirrorPresence
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs

@@ -15,11 +15,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.presences import ControllerPresence, MirrorPresence
 from kmigrate.model.records import (
     ClusterRef,
-    ControllerPresence,
     LinkRecord,
-    MirrorPresence,
     PartitionBarrier,
     PromoteTerms,
     TopicRecord,

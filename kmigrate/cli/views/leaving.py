@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from kmigrate.cli.views.tables import table
-from kmigrate.model.records import ConnectedClient
+from kmigrate.model.presences import ConnectedClient
 from kmigrate.workflow.bootstraps import Bootstrap, Leads
 
 __all__ = ["clients_table", "ending"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from kmigrate.cli.views.lags import bytes_text
-from kmigrate.model.records import RouterPresence
+from kmigrate.model.presences import RouterPresence
 
 __all__ = ["limits_line"]
 

@@ -11,7 +11,7 @@ from kmigrate.cli.views.lags import lag_text
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import phase_text, table
 from kmigrate.model.lag import Lag
-from kmigrate.model.records import RouterPresence
+from kmigrate.model.presences import RouterPresence
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kmigrate.errors import WaitTimedOut
-from kmigrate.model.records import ConnectedClient, LinkRecord, RouterPresence
+from kmigrate.model.presences import ConnectedClient, RouterPresence
+from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import finished
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms

@@ -34,16 +34,9 @@ from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import FORGETTABLE, NOT_COPIED_YET, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
-from kmigrate.model.records import (
-    GroupRecord,
-    GroupWord,
-    LinkRecord,
-    MirrorPresence,
-    Record,
-    RouterPresence,
-    TopicRecord,
-    verified_key,
-)
+from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, verified_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import Decide

@@ -14,11 +14,8 @@ from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.patterns import NamePattern, chosen_groups
-from kmigrate.model.records import (
-    GroupRecord,
-    LinkRecord,
-    Record,
-)
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together

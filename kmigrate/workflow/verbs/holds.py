@@ -14,7 +14,8 @@ from functools import partial
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END
 from kmigrate.errors import KmigrateError, UsageError
 from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.records import LinkRecord, Record, TopicRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.net.clock import now_ms

@@ -9,13 +9,8 @@ from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
 from kmigrate.errors import AuthenticationFailed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import (
-    ClusterRef,
-    CopyEngine,
-    LinkRecord,
-    MirrorPresence,
-    RouterPresence,
-)
+from kmigrate.model.presences import MirrorPresence, RouterPresence
+from kmigrate.model.records import ClusterRef, CopyEngine, LinkRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate

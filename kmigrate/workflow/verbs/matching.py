@@ -9,7 +9,8 @@ from typing import Literal
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode
 from kmigrate.model.patterns import NamePattern, check_expression, chosen_groups, chosen_topics
-from kmigrate.model.records import LinkRecord, Record
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kmigrate.errors import Refused
-from kmigrate.model.records import RouterPresence, RouterRecord, StrayRecord
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate

@@ -14,12 +14,8 @@ from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_topic
-from kmigrate.model.records import (
-    LinkRecord,
-    PromoteTerms,
-    Record,
-    TopicRecord,
-)
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate

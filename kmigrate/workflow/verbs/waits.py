@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from kmigrate.errors import Failed, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import CopyEngine, GroupRecord, MirrorPresence, TopicRecord
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import CopyEngine, GroupRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from kmigrate.cli.views.leaving import clients_table, ending
 from kmigrate.cli.views.snapshots import snapshot_view
-from kmigrate.model.records import ConnectedClient, RouterPresence, RouterRecord
+from kmigrate.model.presences import ConnectedClient, RouterPresence
+from kmigrate.model.records import RouterRecord
 from kmigrate.workflow.bootstraps import Bootstrap, Leads
 from kmigrate.workflow.status import LinkStatus, Snapshot
 

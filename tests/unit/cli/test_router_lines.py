@@ -8,7 +8,8 @@ from rich.text import Text
 
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.snapshots import snapshot_view
-from kmigrate.model.records import EndedClients, RouterLimits, RouterPresence, RouterRecord
+from kmigrate.model.presences import EndedClients, RouterLimits, RouterPresence
+from kmigrate.model.records import RouterRecord
 from kmigrate.workflow.status import Snapshot
 from tests.unit.cli.test_leaving_view import _text
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kmigrate.mirror.assignment import Releases, balanced, next_assignment
-from kmigrate.model.records import AssignmentRecord, MirrorPresence, PartitionProgress
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import AssignmentRecord
 from kmigrate.model.sharing import assigned
 
 Key = tuple[str, int]

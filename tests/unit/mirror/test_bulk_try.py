@@ -13,14 +13,7 @@ from kmigrate.errors import Refused
 from kmigrate.mirror.bulk import ENDLESS, BulkJob, BulkTry, Copied
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import (
-    Claim,
-    ClusterRef,
-    CopyEngine,
-    CopyIdentity,
-    LinkRecord,
-    TopicRecord,
-)
+from kmigrate.model.records import Claim, ClusterRef, CopyEngine, CopyIdentity, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.stops import PartitionStop, Remedy
 from kmigrate.state.log import StateLog

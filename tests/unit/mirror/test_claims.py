@@ -12,16 +12,9 @@ import pytest
 from kmigrate.mirror.claims import Claims, claimable
 from kmigrate.mirror.membership import Membership
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import (
-    AssignmentRecord,
-    Claim,
-    CopyEngine,
-    LeaseRecord,
-    MirrorPresence,
-    PartitionProgress,
-    Record,
-    TopicRecord,
-)
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import AssignmentRecord, Claim, CopyEngine, LeaseRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.state.log import StateLog

@@ -20,14 +20,8 @@ from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import (
-    AssignmentRecord,
-    FencedProgress,
-    GroupRecord,
-    LeaseRecord,
-    MirrorPresence,
-    TopicRecord,
-)
+from kmigrate.model.presences import FencedProgress, MirrorPresence
+from kmigrate.model.records import AssignmentRecord, GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
 from kmigrate.state.codec import Word

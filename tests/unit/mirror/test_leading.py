@@ -15,17 +15,8 @@ from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import Prepared, TopicMaker
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import (
-    AssignmentRecord,
-    Claim,
-    ClusterRef,
-    CopyEngine,
-    LeaseRecord,
-    LinkRecord,
-    MirrorPresence,
-    PartitionProgress,
-    TopicRecord,
-)
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import AssignmentRecord, Claim, ClusterRef, CopyEngine, LeaseRecord, LinkRecord, TopicRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog

@@ -8,7 +8,7 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.records import MirrorPresence, mirror_key
+from kmigrate.model.presences import MirrorPresence, mirror_key
 from kmigrate.state.log import StateLog
 from tests.fakes.state_log import MemoryLog
 

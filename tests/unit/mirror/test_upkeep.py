@@ -23,7 +23,8 @@ from kmigrate.mirror.upkeep import Upkeep, _OvertakenError, _Seen, round_s
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
-from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord, Upkept
+from kmigrate.model.presences import Upkept
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, Seal, TopicRecord
 from tests.fakes.state_log import MemoryLog
 
 QUIET = MirrorSettings()

@@ -13,32 +13,32 @@ from kmigrate.model.acls import Acl
 from kmigrate.model.lag import Pace
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
+from kmigrate.model.presences import (
+    ControllerPresence,
+    EndedClients,
+    FenceAck,
+    MirrorPresence,
+    PartitionProgress,
+    RouterLimits,
+    RouterPresence,
+    Upkept,
+)
+from kmigrate.model.record_json import Record, decode_record, encode_record
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
     ClusterRef,
-    ControllerPresence,
     CopyIdentity,
-    EndedClients,
-    FenceAck,
     GroupRecord,
     LeaseRecord,
     LinkRecord,
-    MirrorPresence,
     PartitionBarrier,
-    PartitionProgress,
     ProducerMark,
     PromotedUnit,
     PromoteTerms,
     ProvenTopic,
-    Record,
-    RouterLimits,
-    RouterPresence,
     RouterRecord,
     TopicRecord,
-    Upkept,
-    decode_record,
-    encode_record,
 )
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     BarrierRecord,
     ClusterRef,
     GroupRecord,
     LinkRecord,
     ProducerMark,
-    Record,
     TopicRecord,
     TransactionRecord,
 )

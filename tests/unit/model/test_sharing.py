@@ -5,18 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import (
-    AssignmentRecord,
-    Claim,
-    CopyEngine,
-    LeaseRecord,
-    MirrorPresence,
-    PartitionProgress,
-    Record,
-    TopicRecord,
-    decode_record,
-    encode_record,
-)
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.record_json import Record, decode_record, encode_record
+from kmigrate.model.records import AssignmentRecord, Claim, CopyEngine, LeaseRecord, TopicRecord
 from kmigrate.model.sharing import absence, by_spark, owner_of, progress_of
 from kmigrate.model.state import State
 

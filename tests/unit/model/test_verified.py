@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import (
-    ClusterRef,
-    LinkRecord,
-    TopicRecord,
-    VerifiedRecord,
-    decode_record,
-    encode_record,
-)
+from kmigrate.model.record_json import decode_record, encode_record
+from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord, VerifiedRecord
 from kmigrate.model.stops import AcceptedLoss
 from kmigrate.model.verified import Looked, grown, standing
 

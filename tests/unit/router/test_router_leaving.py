@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.model.records import ConnectedClient, RouterPresence
+from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head

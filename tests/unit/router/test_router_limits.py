@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kmigrate.model.records import EndedClients, RouterLimits
+from kmigrate.model.presences import EndedClients, RouterLimits
 from kmigrate.router.limits import Ended, Limits
 
 

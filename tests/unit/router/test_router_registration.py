@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kmigrate.model.records import Record
+from kmigrate.model.record_json import Record
 from kmigrate.router.registration import Registration
 from tests.fakes.state_log import MemoryLog
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.model.records import RouterPresence
+from kmigrate.model.presences import RouterPresence
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head, response_body_offset

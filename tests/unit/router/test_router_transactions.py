@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from kmigrate.model.records import GroupWord, TransactionRecord
+from kmigrate.model.presences import GroupWord
+from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import decode_body, entity, is_flexible
 from kmigrate.protocol.codes import code_of

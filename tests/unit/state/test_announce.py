@@ -9,14 +9,9 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.errors import Failed, Unreachable
-from kmigrate.model.records import (
-    AssignmentRecord,
-    ControllerPresence,
-    LeaseRecord,
-    MirrorPresence,
-    PartitionProgress,
-    decode_record,
-)
+from kmigrate.model.presences import ControllerPresence, MirrorPresence, PartitionProgress
+from kmigrate.model.record_json import decode_record
+from kmigrate.model.records import AssignmentRecord, LeaseRecord
 from kmigrate.protocol.codes import Code
 from kmigrate.records.batch import walk
 from kmigrate.records.build import read_single_record

@@ -11,13 +11,7 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.records import (
-    FencedProgress,
-    MirrorPresence,
-    PartitionProgress,
-    RouterPresence,
-    mirror_key,
-)
+from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress, RouterPresence, mirror_key
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state import log as state_log

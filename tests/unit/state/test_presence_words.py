@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.lag import Pace
-from kmigrate.model.records import (
+from kmigrate.model.presences import (
     ControllerPresence,
     FencedProgress,
     MirrorPresence,
     PartitionProgress,
     RouterPresence,
-    decode_record,
-    encode_record,
-    plain,
 )
+from kmigrate.model.record_json import decode_record, encode_record, plain
 from kmigrate.state import codec
 from kmigrate.state.codec import PresenceReader, PresenceWriter
 

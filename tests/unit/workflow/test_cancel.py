@@ -12,7 +12,8 @@ import pytest
 
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import GroupRecord, PromoteTerms, Record, TopicRecord, TransactionRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, PromoteTerms, TopicRecord, TransactionRecord
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs import cancel_promote, wait_topics
 from tests.fakes.state_log import MemoryLog

@@ -11,13 +11,13 @@ import pytest
 from kmigrate.cluster.refusal import Takes
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.presences import ControllerPresence
+from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
-    ControllerPresence,
     GroupRecord,
     LinkRecord,
     PromotedUnit,
     ProvenTopic,
-    Record,
     Seal,
     TopicRecord,
     TransactionRecord,

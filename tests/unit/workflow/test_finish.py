@@ -12,13 +12,9 @@ import pytest
 from kmigrate.errors import Refused, UsageError, WaitTimedOut
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
-from kmigrate.model.records import (
-    Record,
-    RouterPresence,
-    RouterRecord,
-    decode_record,
-    encode_record,
-)
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record, decode_record, encode_record
+from kmigrate.model.records import RouterRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs

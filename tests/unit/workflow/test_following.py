@@ -12,16 +12,9 @@ from kmigrate.cluster.admin import GroupMember, GroupState
 from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
-from kmigrate.model.records import (
-    GroupRecord,
-    GroupWord,
-    PromotedUnit,
-    Record,
-    RouterPresence,
-    RouterRecord,
-    TopicRecord,
-    TransactionRecord,
-)
+from kmigrate.model.presences import GroupWord, RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, PromotedUnit, RouterRecord, TopicRecord, TransactionRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.router.apis.blank import blank, element

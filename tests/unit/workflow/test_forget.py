@@ -17,21 +17,18 @@ from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
 from kmigrate.model.patterns import NamePattern, chosen_groups, chosen_topics
+from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence, Upkept
+from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     BarrierRecord,
     ClusterRef,
     CopyEngine,
     GroupRecord,
-    GroupWord,
     LinkRecord,
-    MirrorPresence,
-    Record,
-    RouterPresence,
     RouterRecord,
     Seal,
     StrayRecord,
     TopicRecord,
-    Upkept,
     VerifiedRecord,
 )
 from kmigrate.model.routes import Serve, routing_table

@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.errors import Refused
-from kmigrate.model.records import Record, RouterPresence, RouterRecord, StrayRecord
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Plan

@@ -12,7 +12,8 @@ from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import GroupRecord, LinkRecord, Record, TopicRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.router.apis.blank import blank, element

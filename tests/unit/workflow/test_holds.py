@@ -16,7 +16,8 @@ from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import ClusterRef, LinkRecord, MirrorPresence, TopicRecord
+from kmigrate.model.presences import MirrorPresence
+from kmigrate.model.records import ClusterRef, LinkRecord, TopicRecord
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Plan

@@ -11,7 +11,8 @@ import pytest
 
 from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import LinkRecord, Record, TransactionRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import LinkRecord, TransactionRecord
 from kmigrate.workflow import keepalive, transactions
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.transactions import refuse_lost_ids

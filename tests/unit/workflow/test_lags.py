@@ -9,7 +9,8 @@ import pytest
 from kmigrate.cluster.client import LogOffset
 from kmigrate.model.lag import Lag, Pace
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import MirrorPresence, PartitionProgress, TopicRecord
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import TopicRecord
 from kmigrate.workflow import lags as lags_module
 from kmigrate.workflow.lags import lags_of
 from kmigrate.workflow.status import PartitionStatus, Snapshot, TopicStatus

@@ -10,7 +10,8 @@ import pytest
 
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import GroupRecord, PromoteTerms, Record, TopicRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, PromoteTerms, TopicRecord
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs import topics
 from kmigrate.workflow.verbs.topics import promote_topics

@@ -12,7 +12,8 @@ import pytest
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import BarrierRecord, ProducerMark, Record, TopicRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import BarrierRecord, ProducerMark, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs

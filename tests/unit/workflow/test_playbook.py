@@ -8,7 +8,7 @@ import pytest
 
 from kmigrate.errors import UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import MirrorPresence
+from kmigrate.model.presences import MirrorPresence
 from kmigrate.workflow.conditions import parse_condition
 from kmigrate.workflow.playbook import ExecStep, RunStep, WaitStep, parse_playbook
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus

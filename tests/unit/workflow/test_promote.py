@@ -13,23 +13,19 @@ from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LogOffset, ProducerState
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence, Upkept
+from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
     ClusterRef,
-    FenceAck,
     GroupRecord,
     LeaseRecord,
     LinkRecord,
-    MirrorPresence,
-    PartitionProgress,
     ProducerMark,
     PromoteTerms,
-    Record,
-    RouterPresence,
     RouterRecord,
     TopicRecord,
-    Upkept,
 )
 from kmigrate.model.routes import id_shift
 from kmigrate.workflow import settling

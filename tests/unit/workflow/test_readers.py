@@ -11,7 +11,8 @@ import pytest
 from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LATEST, LogOffset
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import GroupRecord, Record, TopicRecord, TransactionRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import GroupRecord, TopicRecord, TransactionRecord
 from kmigrate.workflow import readers
 from kmigrate.workflow.plan import Finding
 from kmigrate.workflow.readers import group_reads, read_logs, reading_groups

@@ -13,17 +13,9 @@ from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.refusal import Takes
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import (
-    SIZE_LIMIT,
-    FenceAck,
-    Record,
-    RouterPresence,
-    RouterRecord,
-    Seal,
-    StrayRecord,
-    TopicRecord,
-    TransactionRecord,
-)
+from kmigrate.model.presences import FenceAck, RouterPresence
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import SIZE_LIMIT, RouterRecord, Seal, StrayRecord, TopicRecord, TransactionRecord
 from kmigrate.model.routes import Serve, routing_table
 from kmigrate.workflow import sealing
 from kmigrate.workflow.sealing import may_come_off

@@ -9,15 +9,8 @@ import pytest
 
 from kmigrate.cluster.client import LogOffset
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import (
-    AssignmentRecord,
-    LeaseRecord,
-    MirrorPresence,
-    PartitionBarrier,
-    PartitionProgress,
-    TopicRecord,
-    VerifiedRange,
-)
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import AssignmentRecord, LeaseRecord, PartitionBarrier, TopicRecord, VerifiedRange
 from kmigrate.model.state import State
 from kmigrate.workflow.lags import lags_of
 from kmigrate.workflow.status import TopicStatus, _topic_status

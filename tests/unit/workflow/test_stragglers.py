@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from kmigrate.cluster.client import ProducerState
-from kmigrate.model.records import MirrorPresence, PartitionProgress, TransactionRecord
+from kmigrate.model.presences import MirrorPresence, PartitionProgress
+from kmigrate.model.records import TransactionRecord
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.stragglers import direct_writers
 from tests.fakes.state_log import MemoryLog

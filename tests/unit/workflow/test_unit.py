@@ -13,21 +13,17 @@ import pytest
 from kmigrate.cluster.client import LogOffset
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence, Upkept
+from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     AssignmentRecord,
-    FenceAck,
     GroupRecord,
     LeaseRecord,
-    MirrorPresence,
-    PartitionProgress,
     PromotedUnit,
     PromoteTerms,
     ProvenTopic,
-    Record,
-    RouterPresence,
     TopicRecord,
     TransactionRecord,
-    Upkept,
 )
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow import promote

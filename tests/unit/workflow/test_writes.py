@@ -14,7 +14,8 @@ from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.layout import PartitionInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
-from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, Record, TopicRecord
+from kmigrate.model.record_json import Record
+from kmigrate.model.records import CopyEngine, GroupRecord, PromoteTerms, TopicRecord
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs import topics

@@ -1,0 +1,172 @@
+"""The JSON of every record that the state log and the presence log hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar
+
+from kmigrate.errors import StateLogBroken
+from kmigrate.model.presences import (
+    ControllerPresence,
+    FencedProgress,
+    MirrorPresence,
+    PartitionProgress,
+    RouterPresence,
+)
+from kmigrate.model.records import (
+    AssignmentRecord,
+    BarrierRecord,
+    GroupRecord,
+    LeaseRecord,
+    LinkRecord,
+    RouterRecord,
+    StrayRecord,
+    TopicRecord,
+    TransactionRecord,
+    VerifiedRecord,
+)
+
+__all__ = [
+    "KINDS",
+    "Record",
+    "decode_part",
+    "decode_record",
+    "encode_record",
+    "plain",
+]
+
+Record = (
+    LinkRecord
+    | TopicRecord
+    | GroupRecord
+    | BarrierRecord
+    | VerifiedRecord
+    | TransactionRecord
+    | RouterRecord
+    | StrayRecord
+    | LeaseRecord
+    | AssignmentRecord
+    | MirrorPresence
+    | FencedProgress
+    | RouterPresence
+    | ControllerPresence
+)
+
+KINDS: dict[str, type[Record]] = {
+    kind.__name__: kind
+    for kind in (
+        LinkRecord,
+        TopicRecord,
+        GroupRecord,
+        BarrierRecord,
+        VerifiedRecord,
+        TransactionRecord,
+        RouterRecord,
+        StrayRecord,
+        LeaseRecord,
+        AssignmentRecord,
+        MirrorPresence,
+        FencedProgress,
+        RouterPresence,
+        ControllerPresence,
+    )
+}
+
+def encode_record(record: Record) -> dict[str, Any]:
+    """JSON shape of a record, with its kind."""
+    return {"kind": type(record).__name__, **plain(record)}
+
+
+_Part = TypeVar("_Part")
+_SCALARS = frozenset({int, str, float, bool, type(None)})
+
+
+@cache
+def _named_defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """A record's fields, each with the value that may be left out: none but in a partition's progress.
+
+    A presence record must fit into one message with thousands of partitions.
+    """
+    nothing = object()
+    sparse = kind is PartitionProgress
+    return tuple((f.name, f.default if sparse else nothing) for f in dataclasses.fields(kind))
+
+
+def plain(value: Any) -> Any:
+    """JSON shape of a part of a record."""
+    kind = type(value)
+    if kind in _SCALARS:  # nearly everything there is, and a mirror says it of each partition twice a second
+        return value
+    if dataclasses.is_dataclass(kind):
+        return {
+            name: given if type(given) in _SCALARS else plain(given)
+            for name, default in _named_defaults(kind)
+            if (given := getattr(value, name)) != default
+        }
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [plain(v) for v in value]
+    return value
+
+
+def decode_record(data: Mapping[str, Any]) -> Record:
+    """The record of a JSON shape; unknown kinds and missing fields are refused, unknown fields ignored."""
+    kind = KINDS.get(str(data.get("kind")))
+    if kind is None:
+        raise StateLogBroken(
+            "unknown-record",
+            f"the state log holds a record of kind {data.get('kind')!r}, which this version does not know",
+            still_true="nothing was changed",
+            next_step="use the version of kmigrate that wrote it",
+        )
+    return decode_part(kind, data)
+
+
+def decode_part(kind: type[_Part], data: Any) -> _Part:
+    """A record, or a part of one, from its JSON shape; raises StateLogBroken where it is none."""
+    try:
+        return typing.cast("_Part", _value(kind, data))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateLogBroken(
+            "malformed-record", f"a {kind.__name__} of the state log cannot be read: {error!r}"
+        ) from error
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _value(kind: Any, data: Any) -> Any:
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(typing.cast("Any", kind))
+        known = {f.name for f in dataclasses.fields(kind)}
+        return typing.cast("type[Any]", kind)(**{k: _value(hints[k], v) for k, v in data.items() if k in known})
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        if data is None:
+            return None
+        inner = [a for a in typing.get_args(kind) if a is not type(None)]
+        return _value(inner[0], data)
+    if origin is tuple:
+        return tuple(_value(typing.get_args(kind)[0], v) for v in data)
+    if origin is not None and issubclass(origin, Mapping):
+        of_key, of_value = typing.get_args(kind)
+        return {of_key(k): _value(of_value, v) for k, v in data.items()}
+    if kind is float:
+        return float(data)
+    if isinstance(kind, type) and not isinstance(data, kind):
+        return kind(data) if issubclass(kind, StrEnum) else _mistyped(kind, data)
+    return data
+
+
+def _mistyped(kind: type[Any], data: Any) -> Any:
+    raise TypeError(f"expected {kind.__name__}, found {data!r}")
