@@ -228,6 +228,8 @@ class ClientConnection:
         begins: BeginsAnswer | None = None,
     ) -> None:
         if self._target is None:
+            if self._ended and answered is not None:
+                return  # what was asked for first had to wait, and its client is gone
             self._target = self._open(self._target_addresses, self._target_security, self._target_ended)
         if answered is None:
             self._target.send(parts, correlation, None)

@@ -422,7 +422,9 @@ def test_readers_get_their_rules_at_once_and_writers_theirs_with_the_topics_conf
             "delete.retention.ms": "3600000",
             "retention.bytes": "2000000000",
         }
-        assert migration.does("topic", "patterns")["patterns"] == [{"include": "orders-.*", "exclude": []}]
+        assert migration.does("topic", "patterns")["patterns"] == [
+            {"include": "orders-.*", "exclude": [], "offsets": "auto"}
+        ]
         migration.does("topic", "patterns", "--forget", "orders-.*")
         assert migration.does("topic", "patterns")["patterns"] == []
     finally:

@@ -231,6 +231,24 @@ async def scene_of(
         assert failures == []
 
 
+def test_no_broker_is_connected_to_for_a_client_that_is_gone() -> None:
+    """What it asked for first may have had to wait for the sources; nobody would end that connection but the broker."""
+
+    async def silent(_: asyncio.StreamWriter, __: int) -> None: ...
+
+    async def scenario() -> None:
+        async with scene_of(silent) as scene:
+            await scene.sends(b"")
+            await scene.until(lambda: bool(scene.made))
+            (connection,) = scene.made
+            scene.resets()
+            await scene.until(lambda: connection._ended)
+            connection.to_target([b"asked"], 1, lambda _: None)
+            assert connection._upstreams() == []
+
+    asyncio.run(scenario())
+
+
 SIZE = 12_000_000
 
 

@@ -339,7 +339,8 @@ def in_line(stage: Stage, topics: str, then: Callable[[], None], most: int = 100
 
 def test_one_that_is_not_ready_when_its_turn_comes_leaves_it_to_the_next() -> None:
     """Else all wait for as long as it may take until it is ready."""
-    stage = Stage()
+    patient = replace(TERMS, pending_timeout_s=60.0)
+    stage = Stage(MemoryLog(LINK, *SHARED, *(replace(each, terms=patient) for each in (ASKED, OTHER)), BOTH))
     in_line(stage, "u", lambda: stage.log.silence("mirror/l/m1"))
     assert stage.record("u").phase is TopicPhase.PROMOTE_PENDING
 
