@@ -11,6 +11,7 @@ version before KRaft get a ZooKeeper of their own, which comes and goes with the
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -46,6 +47,7 @@ TARGET_VERSION = "4.3.1"
 
 _READY_SECONDS = 90.0
 _LOOK_SECONDS = 0.05
+_REASON = re.compile(r" (ERROR|FATAL) |Exception|Error:")
 # SerialGC: on the two cores of a small machine its short pauses cost less than G1's helper threads.
 _JVM = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
 _LOGGING = (
@@ -364,13 +366,15 @@ class KafkaCluster:
                     "broker-ended",
                     f"{self.spec.name}: broker {node} ended while starting; {self._log_end(node)}",
                     still_true="no other broker's data was touched",
-                    next_step="read the last lines above: most often a port was taken or memory is short",
+                    next_step="read the lines above: most often a port was taken or memory is short",
                 )
 
     def _log_end(self, node: int, lines: int = 15) -> str:
         log = self.brokers[node].log
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        return f"the end of {log}:\n" + "\n".join(text.splitlines()[-lines:])
+        said = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+        # A broker goes on to say what it stops, so its reason is not among the last lines.
+        why = [line for line in said[:-lines] if _REASON.search(line)]
+        return "\n".join([f"the end of {log}:", *why[-5:], *said[-lines:]])
 
 
 def keep_classes(version: str) -> None:

@@ -16,6 +16,7 @@ import os
 import random
 import re
 import socket
+import threading
 from contextlib import ExitStack
 
 from kmigrate.errors import UsageError
@@ -25,6 +26,8 @@ __all__ = ["free_ports", "port_range"]
 _USUAL = "20000-32000"
 _LOWEST, _HIGHEST = 1024, 65_535
 _given: set[int] = set()
+_one_at_a_time = threading.Lock()
+"""Clusters are made side by side."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,7 +35,7 @@ def free_ports(count: int) -> list[int]:
     ports: list[int] = []
     among = port_range()
     shuffled = random.SystemRandom().sample(among, len(among))
-    with ExitStack() as held:
+    with _one_at_a_time, ExitStack() as held:
         for port in sorted(shuffled, key=lambda port: (port in _given, not _lies_apart(port))):
             if len(ports) == count:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -32,6 +33,15 @@ def test_where_there_is_room_no_router_takes_what_another_is_given_and_none_is_g
     stand_ins = range(router._STAND_INS_FROM, router._STAND_INS_FROM + router._STAND_IN_PORTS)
     behind = {port + step for port in ports for step in (1, 2, 3, *stand_ins)}
     assert not behind & set(ports)
+
+
+def test_clusters_that_are_made_side_by_side_are_given_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second broker of the two finds its port taken, and ends."""
+    monkeypatch.setattr(module, "_given", set())
+    monkeypatch.setenv("KMIGRATE_SANDBOX_PORTS", "24000-24999")
+    with ThreadPoolExecutor(8) as threads:
+        ports = [port for given in threads.map(free_ports, [6] * 80) for port in given]
+    assert len(set(ports)) == len(ports) == 480
 
 
 def test_one_on_which_somebody_listens_is_not_given_and_a_range_that_is_used_up_is_said(
