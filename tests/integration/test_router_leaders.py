@@ -75,7 +75,7 @@ def migration(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
 @pytest.mark.parametrize(
     "stops",
     [
-        pytest.param([(1, SIGKILL)], id="one-of-each-side"),
+        pytest.param([(1, SIGKILL)], id="one-of-each-side", marks=pytest.mark.soak),
         pytest.param(
             [(node, how) for how in (SIGTERM, SIGKILL) for node in (1, 2, 3)],
             id="all-in-turn",
