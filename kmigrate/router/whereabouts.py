@@ -7,7 +7,7 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,8 +118,18 @@ class Whereabouts:
         self._ask_sources(name, None, self._links(name), looked)
 
     def _links(self, name: str) -> list[str]:
-        """Where a transaction may be open at a source: not where all is promoted."""
-        return [link for link in self.holders.records(name) if link in self.core.table.mirroring]
+        """One link of each source where a transaction may be open: not where all is promoted."""
+        records = self.holders.records(name)
+        return [link for link in self.holders.sources(name) if link in records]
+
+    def _home(self, link: str, name: str, topics: Collection[str]) -> str:
+        """Which link of a source a transaction that is open there belongs to: its topics say so, or those of its id."""
+        routes, records = self.core.table.topics, self.holders.records(name)
+        for each in self.core.table.siblings.get(link, (link,)):
+            known = topics or (records[each].topics if each in records else ())
+            if any(topic in routes and routes[topic].link == each for topic in known):
+                return each
+        return link
 
     def _ask_sources(
         self, name: str, head: RequestHead | None, links: list[str], then: Callable[[int], None]
@@ -131,7 +141,9 @@ class Whereabouts:
                 self._ask_target(name, head, then)
             return
         link = links.pop(0)
-        if self.core.begun.is_open(link, name, self) or not self.core.outside.tells_transactions(link):
+        same_source = self.core.table.siblings.get(link, (link,))
+        is_open = any(self.core.begun.is_open(each, name, self) for each in same_source)
+        if is_open or not self.core.outside.tells_transactions(link):
             self._ask_sources(name, head, links, then)
             return
 
@@ -145,9 +157,11 @@ class Whereabouts:
                 then(code)
                 return
             if not code and state.transaction_state in OPEN_STATES:
-                holder = self.holders.records(name).get(link)
+                topics = [topic.topic for topic in state.topics]
+                home = self._home(link, name, topics)
+                holder = self.holders.records(name).get(home)
                 epoch = holder.epoch if holder is not None else -1
-                self.enter(link, name, epoch, (topic.topic for topic in state.topics)).known = True
+                self.enter(home, name, epoch, topics).known = True
             self._ask_sources(name, head, links, then)
 
         client_id = head.client_id if head is not None else None

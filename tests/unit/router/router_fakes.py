@@ -43,7 +43,7 @@ def route(
 def table(
     *routes: TopicRoute, epoch: int = 1, held: Sequence[str] = (), ids: Sequence[TransactionRecord] = ()
 ) -> RoutingTable:
-    named = {one.name: {one.link: one} for one in ids}
+    named = {name: {one.link: one for one in ids if one.name == name} for name in {one.name for one in ids}}
     mirroring = tuple(sorted({one.link for one in routes if one.serve is not Serve.LOCAL}))
     siblings = dict.fromkeys(mirroring, mirroring)  # one source cluster
     return RoutingTable(epoch, {one.topic: one for one in routes}, frozenset(held), named, mirroring, siblings)

@@ -682,6 +682,23 @@ def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None
     assert other.asked(END) == [("target", END)]
 
 
+@pytest.mark.parametrize("topics", [("t",), ()])
+def test_a_source_that_two_links_mirror_has_one_transaction_open_and_it_is_that_of_its_topics(
+    topics: tuple[str, ...],
+) -> None:
+    """Its holder is written down for both. Without topics, as when it has only begun, the record tells."""
+    desk = Desk(route("t", Serve.FORWARD), route("u", Serve.FORWARD, link="k"), tells=True, known=False)
+    of_links: dict[str, tuple[str, ...]] = {"k": (), "l": ("t",)}
+    for link, named in of_links.items():
+        desk.stage.memory.records[(link, NAME)] = TransactionRecord(link, NAME, *T, *S, named)
+    desk.stage.memory.changed()
+    desk.open["source"] = topics
+    assert desk.add("t") == {"t": 0}
+    assert desk.end() == 0
+    assert desk.add("t") == {"t": 0}
+    assert desk.asked(DESCRIBE) == [("source", DESCRIBE), ("target", DESCRIBE)]
+
+
 def _another(desk: Desk) -> Session:
     """A second connection of the same client; the first one."""
     first = desk.stage.session
