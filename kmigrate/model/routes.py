@@ -128,6 +128,10 @@ class RoutingTable:
     followed: Mapping[str, GroupRoute] = field(default_factory=dict)
     """Groups in follow mode that are not promoted, by name."""
 
+    def of_one_source(self, link: str) -> tuple[str, ...]:
+        """The links from a link's source cluster, itself among them."""
+        return self.siblings.get(link, (link,))
+
 
 def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
     serve = _SERVE[record.phase]

@@ -34,10 +34,12 @@ from kio.serial import entity_reader, entity_writer
 
 from kmigrate.errors import Failed, ProtocolViolation
 from kmigrate.protocol.described import read_described
+from kmigrate.protocol.frames import response_body_offset
 from kmigrate.protocol.lengths import checked
 
 __all__ = [
     "API_NAMES",
+    "decode_answer",
     "decode_body",
     "element_type",
     "encode_body",
@@ -140,6 +142,11 @@ def decode_body(kind: type[Any], frame: bytearray | memoryview, at: int) -> Any:
         ) from error
     _check_nulls(value, kind)
     return value
+
+
+def decode_answer(kind: type[Any], frame: bytearray) -> Any:
+    """Read a whole response frame as a message of class `kind`."""
+    return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
 
 
 def _check_nulls(message: Any, kind: type[Any]) -> None:

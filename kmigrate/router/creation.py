@@ -18,9 +18,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.addresses import encode_request
 from kmigrate.router.apis.admin import answer_with
 from kmigrate.router.apis.blank import blank, frame_answer
@@ -117,4 +117,4 @@ def _merged(first: Buffer, second: Buffer, head: RequestHead) -> bytearray:
 def _read(answer: Buffer, head: RequestHead) -> Any:
     kind = entity(head.api_key, head.version, "response")
     frame = bytearray(answer)
-    return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+    return decode_answer(kind, frame)

@@ -64,7 +64,7 @@ class Holders:
                 return
             given = int(answer.producer_id), int(answer.producer_epoch)
             # A source gives an id one holder, whatever number of links begins there.
-            links = self.core.table.siblings.get(link, (link,))
+            links = self.core.table.of_one_source(link)
             self._write_down(
                 [TransactionRecord(each, errand.name, errand.producer_id, errand.epoch, *given) for each in links], then
             )
@@ -96,7 +96,7 @@ class Holders:
         for link in sorted(table.mirroring, key=lambda each: each not in known):
             if link not in served:
                 chosen.append(link)
-                served.update(table.siblings.get(link, (link,)))
+                served.update(table.of_one_source(link))
         return chosen
 
     def described(self, name: str, head: RequestHead, told: Callable[[Any], None]) -> None:

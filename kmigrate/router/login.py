@@ -18,9 +18,9 @@ from typing import Any
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.door import Door, Identity
 from kmigrate.model.security import Bearer, Login
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
 from kmigrate.router.apis.blank import blank, frame_answer
@@ -92,7 +92,7 @@ class ClientLogin:
     def told(self, head: RequestHead, frame: bytearray) -> Buffer:
         """The target's answer to a relayed word, as it came."""
         kind = entity(head.api_key, head.version, "response")
-        answer = decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+        answer = decode_answer(kind, frame)
         if head.api_key == _HANDSHAKE or self._claim is None:
             return frame
         if code_of(answer.error_code):

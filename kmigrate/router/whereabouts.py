@@ -125,7 +125,7 @@ class Whereabouts:
     def _home(self, link: str, name: str, topics: Collection[str]) -> str:
         """Which link of a source a transaction that is open there belongs to: its topics say so, or those of its id."""
         routes, records = self.core.table.topics, self.holders.records(name)
-        for each in self.core.table.siblings.get(link, (link,)):
+        for each in self.core.table.of_one_source(link):
             known = topics or (records[each].topics if each in records else ())
             if any(topic in routes and routes[topic].link == each for topic in known):
                 return each
@@ -141,7 +141,7 @@ class Whereabouts:
                 self._ask_target(name, head, then)
             return
         link = links.pop(0)
-        same_source = self.core.table.siblings.get(link, (link,))
+        same_source = self.core.table.of_one_source(link)
         is_open = any(self.core.begun.is_open(each, name, self) for each in same_source)
         if is_open or not self.core.outside.tells_transactions(link):
             self._ask_sources(name, head, links, then)

@@ -12,9 +12,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kmigrate.protocol.api import decode_body, encode_body, entity
+from kmigrate.protocol.api import decode_answer, decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.apis.quorum import SHOWN_FIELDS
 from kmigrate.router.apis.share import LEADER_FIELDS
@@ -74,7 +74,7 @@ def rewrite_answer(
 ) -> tuple[bytes, bool]:
     """The answer as the client may see it, and whether it named a broker that has no listener yet."""
     kind = entity(head.api_key, head.version, "response")
-    message = decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
+    message = decode_answer(kind, frame)
     change = _CHANGES[head.api_key]
     changed, stranger = change(message, book, hidden)
     return frame_answer(changed, head.correlation_id), stranger

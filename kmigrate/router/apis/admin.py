@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.broker_names import make_names_real
 from kmigrate.router.apis.quorum import ALTER_REASSIGNMENTS, make_replicas_real
@@ -69,7 +69,7 @@ def answer_with(head: RequestHead, told: tuple[Any, ...], answer: bytearray | No
     if answer is None:
         message = blank(kind, **{where: told})
     else:
-        heard = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+        heard = decode_answer(kind, answer)
         message = dataclasses.replace(heard, **{where: told + getattr(heard, where)})
     return bytearray(frame_answer(message, head.correlation_id))
 

@@ -10,8 +10,8 @@ import dataclasses
 from typing import Any
 
 from kmigrate.model.digits import whole_number
-from kmigrate.protocol.api import decode_body, entity
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.nodeids import AddressBook
 
@@ -45,7 +45,7 @@ def make_names_real(request: Any, book: AddressBook) -> Any:
 def show_names(answer: bytearray, head: RequestHead, book: AddressBook, asked: frozenset[str]) -> Buffer:
     """The answer with the ids that the client asked for; in a list that nobody asked by name, all as they are shown."""
     kind = entity(head.api_key, head.version, "response")
-    message = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    message = decode_answer(kind, answer)
     where = _ANSWERS[head.api_key]
     shown = []
     for each in getattr(message, where):

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kmigrate.model.routes import TopicRoute
-from kmigrate.protocol.api import decode_body, entity
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.api import decode_answer, entity
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import frame_answer
 
 __all__ = ["DESCRIBE_CONFIGS", "show_own_configs"]
@@ -26,7 +26,7 @@ _OF_THE_TOPIC = 1
 def show_own_configs(answer: bytearray, head: RequestHead, topics: Mapping[str, TopicRoute]) -> bytearray:
     """The answer with the own values of the topics in it, where another stands for the time of the mirroring."""
     kind = entity(head.api_key, head.version, "response")
-    message = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    message = decode_answer(kind, answer)
     results = []
     for result in message.results:
         route = topics.get(str(result.resource_name)) if int(result.resource_type) == _TOPIC_RESOURCE else None

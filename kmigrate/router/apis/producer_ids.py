@@ -6,9 +6,9 @@ who may write at least one of its topics, and while topics are mirrored their wr
 
 from __future__ import annotations
 
-from kmigrate.protocol.api import decode_body, entity, is_flexible
+from kmigrate.protocol.api import decode_answer, entity, is_flexible
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead, peek_request, response_body_offset
+from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.apis.addresses import decode_request
 from kmigrate.router.apis.blank import blank, frame_answer
 
@@ -20,7 +20,7 @@ INIT_PRODUCER_ID = 22
 def is_refused_id(head: RequestHead, request: bytearray, answer: bytearray) -> bool:
     """Whether the target has refused an id to an idempotent producer; a transactional one has a right of its own."""
     kind = entity(INIT_PRODUCER_ID, head.version, "response")
-    told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    told = decode_answer(kind, answer)
     if code_of(told.error_code) != Code.CLUSTER_AUTHORIZATION_FAILED:
         return False
     asked = decode_request(request, peek_request(request, is_flexible(INIT_PRODUCER_ID, head.version)))

@@ -13,9 +13,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.nodeids import AddressBook
 
@@ -56,7 +56,7 @@ def make_replicas_real(request: Any, book: AddressBook) -> Any:
 def show_nodes(answer: bytearray, head: RequestHead, book: AddressBook, hidden: Collection[str]) -> bytes:
     """The answer as the client may see it; a topic that still aligns has no layout yet."""
     kind = entity(head.api_key, head.version, "response")
-    message = _shown(decode_body(kind, answer, response_body_offset(answer, kind.__flexible__)), book)
+    message = _shown(decode_answer(kind, answer), book)
     if head.api_key == DESCRIBE_TOPIC_PARTITIONS:
         not_yet = ErrorCode(Code.LEADER_NOT_AVAILABLE)
         topics = (

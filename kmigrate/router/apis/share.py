@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.nodeids import AddressBook
 
@@ -39,7 +39,7 @@ def refuse_share(head: RequestHead, request: Any, mirrored: Collection[str]) -> 
 def show_leaders(answer: bytearray, head: RequestHead, book: AddressBook) -> bytes:
     """The answer with leaders and endpoints as the router shows them; brokers without a listener yet are left out."""
     kind = entity(head.api_key, head.version, "response")
-    message = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    message = decode_answer(kind, answer)
     topics = []
     for topic in message.responses:
         parts = []

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible, response_type
+from kmigrate.protocol.api import decode_answer, encode_body, entity, is_flexible, response_type
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead, encode_request_head, response_body_offset
+from kmigrate.protocol.frames import RequestHead, encode_request_head
 from kmigrate.router.apis.blank import blank, element, frame_answer
 
 __all__ = [
@@ -139,5 +139,5 @@ def frame_request(message: Any, correlation: int, client_id: str | None) -> byte
 def read_answer(kind: type[Any], frame: bytearray) -> Any:
     """The answer to a request of class `kind`."""
     answer = response_type(kind)
-    return decode_body(answer, frame, response_body_offset(frame, answer.__flexible__))
+    return decode_answer(answer, frame)
 
