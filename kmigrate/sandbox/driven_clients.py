@@ -91,6 +91,9 @@ class _Driver:
         self._lines += [line for line in whole.decode("utf-8", "replace").split("\n") if line.strip()]
 
     def say(self, lines: Sequence[str]) -> None:
+        """Nothing once it was let go: it asks what it may no more be told, and goes on by the end of our words."""
+        if self._in.closed:
+            return
         left = memoryview("".join(f"{line}\n" for line in lines).encode())
         while left:
             try:

@@ -172,6 +172,23 @@ def test_a_missing_toolchain_is_one_clear_sentence(monkeypatch: pytest.MonkeyPat
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [], "nothing half built is taken for one"
 
 
+def test_a_member_that_is_asked_to_give_partitions_away_while_it_leaves_ends_cleanly(
+    drive_with: DriveWith, tmp_path: Path
+) -> None:
+    """A rebalance and the end of its words may cross."""
+    drive_with("""
+        say("open", 1)
+        say("assigned", "orders:0:-1")
+        for line in sys.stdin:
+            pass
+        say("revoking", "orders:0:-1")
+        say("revoked", "orders:0:-1")
+    """)
+    spec = ConsumerSpec("c", "franz-go", "g", ("orders",))
+    events = run(consume, spec, tmp_path, lambda found: any(event.f == "assign" for event in found))
+    assert [event.f for event in events][-2:] == ["revoke", "close"], events
+
+
 @pytest.mark.timeout(60)
 def test_a_wait_for_a_driver_that_says_nothing_ends_however_short_it_is(drive_with: DriveWith, tmp_path: Path) -> None:
     """A wait that began just behind a line was once endless, about one in fifty thousand of them."""
