@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import ClusterClient, ProducerState
 from kmigrate.cluster.finder import find_batch
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.errors import BrokerRefused, KmigrateError
@@ -20,7 +20,7 @@ from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.copied import wait_copied
 from kmigrate.router.core import TARGET, StoredBatch
-from kmigrate.router.gate import GateKey
+from kmigrate.router.gate import GateKey, ring_distance
 from kmigrate.router.late import Holder
 
 __all__ = ["Clusters"]
@@ -69,6 +69,15 @@ class _Source:
         if error.what != self._trouble:
             self._trouble = error.what
             _log.warning("source of link %s: %s", self.link.name, error.what)
+
+
+def _reaches(state: ProducerState, stored: StoredBatch) -> bool:
+    """Whether what a log holds of a producer includes a batch, or the producer has begun anew behind it."""
+    if state.producer_id != stored.producer_id or state.last_sequence < 0:
+        return False
+    if state.producer_epoch != stored.epoch:
+        return state.producer_epoch > stored.epoch
+    return ring_distance(state.last_sequence, stored.sequence) >= 0
 
 
 async def _spans(client: ClusterClient) -> dict[int, int]:
@@ -319,6 +328,24 @@ class Clusters:
                 _log.warning("gate: %s", trouble)
                 return None
             await sleep(_REFRESH_PAUSE_S)
+
+    def ask_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
+    ) -> None:
+        async def ask() -> None:
+            source, there = self._sources.get(link), None
+            try:
+                if source is not None:
+                    code, states = await source.client.producers((topic, partition))
+                    if code:
+                        self.refresh_source(link, topic)
+                    else:
+                        there = any(_reaches(state, stored) for state in states)
+            except KmigrateError as error:
+                _log.warning("a producer of %s-%d: %s", topic, partition, error.what)
+            then(there)
+
+        self._tasks.start(ask())
 
     def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         async def join() -> None:

@@ -147,6 +147,11 @@ class Outside(Protocol):
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         """Whether the target's log of a partition holds records of a producer; None where it has not told in time."""
 
+    def ask_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
+    ) -> None:
+        """Whether a source's log holds a producer's batches up to this one; None where it has not told."""
+
     def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         """Put a partition into a holder's transaction for a client that may write both; `then` is told the code."""
 

@@ -30,8 +30,9 @@ from kmigrate.records.batch import Batch, next_sequence, stamp, walk
 from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart, ProduceRequest, parse_request
 from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
-from kmigrate.router.identities import OwnProducer, StopRule
+from kmigrate.router.identities import OwnProducer
 from kmigrate.router.pipeline import Pipeline
+from kmigrate.router.stop_rule import StopRule
 
 __all__ = ["Held", "Move", "Plan", "ProduceJudge", "read_produce"]
 
@@ -63,6 +64,8 @@ class Plan:
     transactional_id: str = ""
     source_holder: tuple[int, int] | None = None
     """Producer id and epoch at the source, of a transactional batch."""
+    behind: bool = False
+    """Whether it is refused for one before it that was not taken."""
     base_offset: int = -1
     """Where a duplicate's first copy stands, −1 where that is not known."""
 
@@ -143,8 +146,8 @@ class ProduceJudge:
         plan = Plan(part, Move.WAIT, batch, route)
         if batch.is_transactional:
             return self._transactional(plan, batch, route, request.transactional_id)
-        behind = batch.producer_id >= 0 and self.stops.blocks(part.topic, part.partition, batch)
-        if behind or route.serve is Serve.HIDDEN:
+        plan.behind = batch.producer_id >= 0 and self.stops.blocks(part.topic, part.partition, batch)
+        if plan.behind or route.serve is Serve.HIDDEN:
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
         elif route.serve is Serve.FORWARD or self._still_open(route):
             self._forward(plan, batch, route)
@@ -166,18 +169,20 @@ class ProduceJudge:
         known = self._core.table.transactions.get(name, {}).get(route.link)
         held = (known.producer_id, known.epoch) if known is not None else (-1, -1)
         plan.transactional_id = name
+        if known is not None and held == (batch.producer_id, batch.producer_epoch):
+            plan.source_holder = (known.source_id, known.source_epoch)
+        plan.behind = self.stops.blocks(plan.part.topic, plan.part.partition, batch)
         if held[0] == batch.producer_id and batch.producer_epoch < held[1]:
             plan.move, plan.error = Move.ANSWER, Code.INVALID_PRODUCER_EPOCH
         elif (
             known is None
-            or held != (batch.producer_id, batch.producer_epoch)
+            or plan.source_holder is None
             or plan.part.topic not in known.topics
-            or self.stops.blocks(plan.part.topic, plan.part.partition, batch)
+            or plan.behind
             or route.serve is Serve.HIDDEN
         ):
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
         elif route.serve is Serve.FORWARD or self._core.begun.covers(route.link, name, route.key):
-            plan.source_holder = (known.source_id, known.source_epoch)
             self._forward(plan, batch, route)
         return plan
 
@@ -210,7 +215,7 @@ class ProduceJudge:
         if key in gate.opened or not self._core.late.may_be(self._core.table, plan.holder, *key[:2]):
             return plan
         if self.stops.blocks(*key[:2], batch):
-            plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
+            plan.move, plan.error, plan.behind = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER, True
         elif held is not None and key in held.refused:
             plan.move, plan.error = Move.ANSWER, held.refused[key]
         elif held is None or key not in held.known or key in gate.priming:
@@ -263,6 +268,26 @@ class ProduceJudge:
         """A batch surely did not reach its log: what stands behind it must wait for it to come again."""
         if plan.batch is not None and not plan.own:
             self.stops.failed(plan.part.topic, plan.part.partition, plan.batch)
+
+    def refused(self, plan: Plan, now: float) -> None:
+        """A batch is refused for one before it: ask whether that one went another way, if this one comes again."""
+        batch, route = plan.batch, plan.route
+        assert batch is not None and route is not None
+        stop = self.stops.refused(plan.part.topic, plan.part.partition, batch, now)
+        if stop is None or stop.asked or route.serve is Serve.HIDDEN:
+            return
+        stop.asked = True
+
+        def told(there: bool | None) -> None:
+            stop.asked = False
+            if there or stop.insisted(now):
+                self.stops.lift(plan.key, stop)
+
+        if route.serve is Serve.LOCAL:
+            self._core.ask_written(*plan.key, told)
+        else:
+            producer = plan.source_holder or (batch.producer_id + route.shift, batch.producer_epoch)
+            self._core.outside.ask_source(route.link, *plan.key[:2], StoredBatch(*producer, stop.sequence), told)
 
     def given_up(self, plan: Plan) -> None:
         """The client is told that a batch will never be taken: what it sends next may pass."""

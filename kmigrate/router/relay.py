@@ -2,7 +2,7 @@
 
 Nearly all forwarded writes are such, and what is done for each of their batches is most of what they cost. So this
 knows one case only: idempotent batches, and those without an id, of topics that are forwarded to the same broker, with
-nothing stopped on the connection and nothing under way since before a leader moved. Of any other request `look` says
+none of them stopped and nothing under way since before a leader moved. Of any other request `look` says
 None and has changed nothing: `produce_path` judges it. And any answer but success is an `Exchange`'s to deal with, as
 of a request that it had sent itself.
 """
@@ -53,7 +53,7 @@ class Relay:
     def look(self, request: ProduceRequest) -> Way[_Written] | None:
         """The way of a request that is of this kind; nothing is changed yet."""
         own, routes, source_leader = self._judge.own, self._core.table.topics, self._core.outside.source_leader
-        if request.acks == 0 or self._judge.stops.any:
+        if request.acks == 0:
             return None
         way: tuple[str, int, int] | None = None
         layout: object = None
@@ -81,7 +81,7 @@ class Relay:
             elif way != (route.link, node, version):
                 return None
             batches.append(_Written(part, route, delta, producer_id, epoch, sequence, epoch, sequence))
-        return Way(*way, layout, batches) if way is not None else None
+        return None if way is None or self._judge.stops.hold_any(batches) else Way(*way, layout, batches)
 
     def send(
         self,

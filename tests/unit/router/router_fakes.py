@@ -148,6 +148,7 @@ class FakeOutside:
     ids: list[Callable[[int], None]] = field(default_factory=list)
     asked: list[tuple[str, int, int, Callable[[bool | None], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
+    sought: list[tuple[str, str, int, StoredBatch, Callable[[bool | None], None]]] = field(default_factory=list)
     joins: list[tuple[Holder, str, int, Callable[[int], None]]] = field(default_factory=list)
     stands_at: int = -1
     drains: int = 0
@@ -195,6 +196,11 @@ class FakeOutside:
 
     def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         self.asked.append((topic, partition, producer_id, then))
+
+    def ask_source(
+        self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
+    ) -> None:
+        self.sought.append((link, topic, partition, stored, then))
 
     def join_at_target(self, holder: Holder, topic: str, partition: int, then: Callable[[int], None]) -> None:
         self.joins.append((holder, topic, partition, then))

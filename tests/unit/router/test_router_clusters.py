@@ -18,6 +18,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router import clusters
 from kmigrate.router.clusters import Clusters
+from kmigrate.router.core import StoredBatch
 from kmigrate.router.listeners import ClientConnection
 from tests.unit.router.router_fakes import Stage, table
 
@@ -160,6 +161,61 @@ def test_a_target_that_tells_at_last_has_told_all_who_wait() -> None:
 def test_of_whom_a_log_holds_nothing_but_the_marker_of_an_abort_the_target_knows_nothing() -> None:
     """The partition is not in its next transaction by that: its first batch there enters it, as where nothing is."""
     assert _told(_Target(away=0), 7) == [False]
+
+
+@pytest.mark.parametrize(
+    ("stored", "there"),
+    [
+        ((5, 3, 12), True),
+        ((5, 3, 13), False),
+        ((5, 2, 13), True),
+        ((5, 4, 0), False),
+        ((6, 0, 2**31 - 1), True),
+        ((7, 0, 0), False),
+        ((8, 0, 0), False),
+    ],
+)
+def test_whether_a_sources_log_holds_a_batch(
+    stored: tuple[int, int, int], there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its last sequence, which runs in a ring; of an older epoch nothing comes any more; a marker is no record."""
+    logs = [(0, (ProducerState(5, 3, 12, 1, -1), ProducerState(6, 0, 4, 1, -1), ProducerState(7, 0, -1, 1, -1)))]
+    assert _source_told(monkeypatch, logs, stored) == (there, [])
+
+
+def test_a_source_whose_leader_has_moved_has_not_told_and_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _source_told(monkeypatch, [(6, ())], (5, 0, 0)) == (None, ["t"])
+    assert _source_told(monkeypatch, [], (5, 0, 0)) == (None, [])
+
+
+def _source_told(
+    monkeypatch: pytest.MonkeyPatch, logs: list[tuple[int, Any]], stored: tuple[int, int, int]
+) -> tuple[bool | None, list[str]]:
+    """What the source tells of a batch, and the topics whose leaders are asked for then."""
+
+    class Source(_Source):
+        async def producers(self, _: Any) -> Any:
+            if not logs:
+                raise Unreachable("broker-unreachable", "nobody there")
+            return logs.pop()
+
+    async def scenario() -> tuple[bool | None, list[str]]:
+        tasks = TaskOwner(lambda _: None)
+        link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+        made = Clusters(
+            cast("ClusterClient", _Source()), lambda _: cast("Any", Source()), tasks, lambda: None, lambda: None
+        )
+        made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
+        refreshed: list[str] = []
+        monkeypatch.setattr(made, "refresh_source", lambda _, topic: refreshed.append(topic))
+        told: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        made.ask_source("l", "t", 0, StoredBatch(*stored), told.set_result)
+        async with asyncio.timeout(20):
+            there = await told
+        await tasks.close()
+        return there, refreshed
+
+    return asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("code", [29, 53])

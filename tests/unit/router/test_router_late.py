@@ -200,6 +200,20 @@ def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() 
     assert desk.produce("t", sequence=8) is not None
 
 
+def test_a_first_batch_that_entered_over_another_process_stops_nothing_behind_it() -> None:
+    desk = promoted()
+    desk.produce("t", sequence=7)
+    desk.stage.edge.clock = desk.stage.edge.wakes[-1]
+    desk.stage.session.advance()
+    desk.stage.outside.asked.clear()
+    assert desk.produce("t", sequence=8) is None
+    assert desk.stage.outside.asked == []
+    assert desk.produce("t", sequence=8) is None
+    desk.target_knows = True
+    desk.hears()
+    assert desk.produce("t", sequence=8) is not None
+
+
 @pytest.mark.parametrize("epoch", [T[1] - 1, T[1] + 1])
 def test_another_epoch_begins_its_sequences_anew(epoch: int) -> None:
     desk = promoted()

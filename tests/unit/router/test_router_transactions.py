@@ -22,7 +22,7 @@ from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from kmigrate.router.apis.transactions import frame_request
 from kmigrate.router.begun import AtTarget, Entry
-from kmigrate.router.core import Outcome
+from kmigrate.router.core import Outcome, StoredBatch
 from kmigrate.router.forgotten import end_forgotten
 from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import Sent, Stage, route
@@ -1005,6 +1005,21 @@ def test_a_batch_under_a_fence_goes_on_only_where_its_transaction_is_open() -> N
     other._answer(other.stage.edge.sent.pop(0))
     assert [peek_request(s.frame).api_key for s in other.stage.edge.sent] == [0]
     assert in_flight(other) == 2, "the transaction and its batch"
+
+
+def test_a_batch_that_went_another_way_is_asked_for_in_the_sources_name() -> None:
+    """A leader at the target moves away and back: the writer would stand still for ever."""
+    desk = forwarded()
+    desk.add("t")
+    desk.produce("t", sequence=3)
+    desk.stage.edge.sent.pop().answer(6)
+    for _ in range(2):
+        desk.produce("t", sequence=8)
+    ((_, topic, partition, stored, then),) = desk.stage.outside.sought
+    assert (topic, partition, stored) == ("t", 0, StoredBatch(*S, 3))
+    assert desk.stage.edge.sent == []
+    then(True)
+    assert desk.produce("t", sequence=8) is not None
 
 
 def test_a_lost_answer_leaves_the_transaction_open_until_it_is_known_to_have_ended() -> None:

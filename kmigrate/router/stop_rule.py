@@ -1,0 +1,120 @@
+"""The order of idempotent batches after a failure, on one client connection.
+
+When a batch was surely not appended (a moved leader, a fence that lasted too long), the ones that the client has sent
+behind it would meet a gap and draw error 45, which is fatal to some clients (B5), or be taken for the first of their
+producer (B3). So they are told what the first was told, until the client sends the first again, or starts a new epoch.
+
+It may send the first again to another broker, as leaders move, and go on here when they have moved back. What was not
+taken a client sends again in order: where one that was refused comes once more and the first has not, the first went
+another way. So the cluster is asked whether it holds that. What a client insists on for seconds is for the broker to
+judge, for there are clients that give a batch up and send the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kmigrate.records.batch import Batch
+from kmigrate.router.gate import GateKey, ring_distance
+
+__all__ = ["Stop", "StopRule"]
+
+_MOST_STOPPED = 20_000
+"""More than the partitions of one broker that one producer writes; each is remembered for each of its ids."""
+_INSISTED_S = 5.0
+
+
+class _Batch(Protocol):
+    @property
+    def key(self) -> GateKey: ...
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """The batch that must come first, by epoch and first sequence."""
+
+    epoch: int
+    sequence: int
+    refused: int | None = None
+    """First sequence of the first one that was refused behind it since it has come last."""
+    since: float = float("inf")
+    """When that one came again."""
+    asked: bool = False
+    """Whether a cluster is being asked for it."""
+
+    def insisted(self, now: float) -> bool:
+        """Whether the client has gone on for so long that the broker shall judge."""
+        return now - self.since >= _INSISTED_S
+
+
+@dataclass(slots=True)
+class StopRule:
+    """Keeps batches behind a failed one from reaching their broker before it does.
+
+    A connection with too many that never come again is ended: its client begins anew by itself.
+    """
+
+    _stopped: dict[GateKey, Stop] = field(default_factory=dict)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether more is stopped than is remembered of one connection."""
+        return len(self._stopped) > _MOST_STOPPED
+
+    def hold_any(self, batches: Iterable[_Batch]) -> bool:
+        """Whether anything of their producers is stopped at their partitions."""
+        return bool(self._stopped) and any(batch.key in self._stopped for batch in batches)
+
+    def blocks(self, topic: str, partition: int, batch: Batch) -> bool:
+        """Whether a batch stands behind a failed one."""
+        stop = self._stopped.get((topic, partition, batch.producer_id))
+        if stop is None or batch.producer_epoch != stop.epoch:
+            return False
+        return ring_distance(batch.base_sequence, stop.sequence) > 0
+
+    def passed(self, topic: str, partition: int, batch: Batch) -> None:
+        """A batch leaves: if it is the failed one again, or of a later epoch, the way is free."""
+        key = (topic, partition, batch.producer_id)
+        stop = self._stopped.get(key)
+        if stop is not None and (
+            batch.producer_epoch > stop.epoch
+            or (batch.producer_epoch, batch.base_sequence) == (stop.epoch, stop.sequence)
+        ):
+            del self._stopped[key]
+
+    def failed(self, topic: str, partition: int, batch: Batch) -> None:
+        """A batch was surely not appended: it must come first again."""
+        if batch.producer_id < 0:
+            return
+        key = (topic, partition, batch.producer_id)
+        stop = self._stopped.get(key)
+        if (
+            stop is None
+            or stop.epoch < batch.producer_epoch
+            or (stop.epoch == batch.producer_epoch and ring_distance(batch.base_sequence, stop.sequence) <= 0)
+        ):
+            self._stopped[key] = Stop(batch.producer_epoch, batch.base_sequence)
+
+    def refused(self, topic: str, partition: int, batch: Batch, now: float) -> Stop | None:
+        """A batch is refused for one before it; what stops it, where it comes again and that one has not."""
+        stop = self._stopped[(topic, partition, batch.producer_id)]
+        if stop.refused is None:
+            stop.refused = batch.base_sequence
+        elif ring_distance(batch.base_sequence, stop.refused) <= 0:
+            stop.since = min(stop.since, now)
+            return stop
+        return None
+
+    def lift(self, key: GateKey, stop: Stop) -> None:
+        """What was stopped may pass, unless another has failed meanwhile."""
+        if self._stopped.get(key) is stop:
+            del self._stopped[key]
+
+    def given_up(self, topic: str, partition: int, batch: Batch) -> None:
+        """The client will not send that batch again: what it sends next is not behind it."""
+        key = (topic, partition, batch.producer_id)
+        stop = self._stopped.get(key)
+        if stop is not None and (stop.epoch, stop.sequence) == (batch.producer_epoch, batch.base_sequence):
+            del self._stopped[key]
