@@ -171,7 +171,7 @@ class ProduceJudge:
         plan.transactional_id = name
         if known is not None and held == (batch.producer_id, batch.producer_epoch):
             plan.source_holder = (known.source_id, known.source_epoch)
-        plan.behind = self.stops.blocks(plan.part.topic, plan.part.partition, batch)
+            plan.behind = self.stops.blocks(plan.part.topic, plan.part.partition, batch)
         if held[0] == batch.producer_id and batch.producer_epoch < held[1]:
             plan.move, plan.error = Move.ANSWER, Code.INVALID_PRODUCER_EPOCH
         elif (

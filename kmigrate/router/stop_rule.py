@@ -99,7 +99,9 @@ class StopRule:
 
     def refused(self, topic: str, partition: int, batch: Batch, now: float) -> Stop | None:
         """A batch is refused for one before it; what stops it, where it comes again and that one has not."""
-        stop = self._stopped[(topic, partition, batch.producer_id)]
+        stop = self._stopped.get((topic, partition, batch.producer_id))
+        if stop is None:  # the one before it is in the same request
+            return None
         if stop.refused is None:
             stop.refused = batch.base_sequence
         elif ring_distance(batch.base_sequence, stop.refused) <= 0:

@@ -35,7 +35,7 @@ _LOADING = "commit COORDINATOR_LOAD_IN_PROGRESS"
 """Said by the broker that has just taken a group over; librdkafka asks again a few times and then tells."""
 _RATE = 60.0
 _GAP_S = (0.2, 0.8)
-_MOVES_S = 4.0
+_MOVES_S = 8.0
 _DEAD_S = 7.0
 
 
@@ -75,6 +75,7 @@ def migration(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
 @pytest.mark.parametrize(
     "stops",
     [
+        pytest.param([], id="leaders-alone"),
         pytest.param([(1, SIGKILL)], id="one-of-each-side", marks=pytest.mark.soak),
         pytest.param(
             [(node, how) for how in (SIGTERM, SIGKILL) for node in (1, 2, 3)],

@@ -117,6 +117,12 @@ def test_what_has_failed_again_while_the_source_was_asked_stops_on() -> None:
     assert (stage.edge.sent, stage.outside.sought) == ([], [])
 
 
+def test_a_request_may_name_a_partition_twice() -> None:
+    stage = stopped()
+    stage.produce(("t", 0, batch(sequence=0)), ("t", 0, batch(sequence=1)))
+    assert [part.partition for sent in stage.edge.sent for part in sent.request.parts] == [0]
+
+
 def test_while_the_source_of_a_topic_is_not_to_be_asked_nobody_asks_it() -> None:
     stage = stopped()
     stage.swap(route("t", Serve.HIDDEN))
