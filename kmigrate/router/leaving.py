@@ -14,6 +14,10 @@ d. Whom a router has told what is so only through it (`late`, D) stays until tha
    before, and none of its connections has its turn. Its other connections may lead to other processes, so each says
    whom it keeps; and as one that has not acted on the finish yet may still tell more, nobody leaves before all have.
 
+e. Who was told has no coordinator here any more: its heartbeats and its words of transactions are answered
+   NOT_COORDINATOR, at which every client asks anew who coordinates. Else those that remember a coordinator's address
+   for as long as it takes connections (kafka-python 3, Java's transactional producers) would come back all the time.
+
 A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
 of another that shares both, and these go together.
 """

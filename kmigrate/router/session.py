@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import is_flexible
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.admin_desk import ADMINISTRATIVE, AdminDesk
 from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, rewrite_answer
+from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS
-from kmigrate.router.apis.groups import DELETES, HELD_APIS, JOIN_GROUP, groups_of, wait_answer
+from kmigrate.router.apis.groups import DELETES, HEARTBEATS, HELD_APIS, JOIN_GROUP, group_error, groups_of, wait_answer
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -28,7 +30,7 @@ from kmigrate.router.apis.offered import (
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.share import SHARE_READS, show_leaders
-from kmigrate.router.apis.transactions import TRANSACTION_APIS
+from kmigrate.router.apis.transactions import TRANSACTION_APIS, error_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.fetch_desk import FetchDesk
@@ -44,6 +46,7 @@ __all__ = ["Session"]
 
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
+_COORDINATED = _OF_PRODUCERS | HEARTBEATS
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
 
@@ -220,6 +223,8 @@ class Session:
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """The same, of what neither writes nor reads."""
         key = head.api_key
+        if key in _COORDINATED and self._told and self._sent_on(head, frame):
+            return True
         if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
             return self._group(head, frame)
         if key in REWRITTEN:
@@ -238,6 +243,18 @@ class Session:
             self._administrative(head, frame)
         else:
             self._pass(head, frame)
+        return True
+
+    def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
+        """Have a client that may leave look for its coordinators anew (`leaving`, e); False where it asks of none."""
+        request = decode_request(frame, self._decodable(head, frame))
+        if head.api_key in HEARTBEATS:
+            answer = frame_answer(group_error(head, request, Code.NOT_COORDINATOR), head.correlation_id)
+        elif head.api_key == INIT_PRODUCER_ID and request.transactional_id is None:
+            return False
+        else:
+            answer = error_answer(head, request, Code.NOT_COORDINATOR)
+        self._answer(frame, answer)
         return True
 
     def _pass(self, head: RequestHead, frame: Buffer, change: Callable[[bytearray], Buffer] | None = None) -> None:

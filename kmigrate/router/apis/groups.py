@@ -23,6 +23,7 @@ __all__ = [
     "DELETE_GROUPS",
     "DESCRIBE_GROUPS",
     "HEARTBEAT",
+    "HEARTBEATS",
     "HELD_APIS",
     "JOIN_GROUP",
     "LEAVE_GROUP",
@@ -37,6 +38,7 @@ __all__ = [
 
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
 DESCRIBE_GROUPS, TXN_OFFSET_COMMIT, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 15, 28, 42, 47, 68
+SHARE_GROUP_HEARTBEAT = 76
 
 HELD_APIS = frozenset(
     {
@@ -44,6 +46,8 @@ HELD_APIS = frozenset(
         CONSUMER_GROUP_HEARTBEAT,
     }
 )  # fmt: skip
+HEARTBEATS = frozenset({HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBEAT})
+"""Members' words that bear any answer: none reaches an application."""
 DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """Of them those that take positions away."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS

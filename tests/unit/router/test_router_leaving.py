@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.routes import Serve
-from kmigrate.protocol.api import encode_body, entity, is_flexible
+from kmigrate.protocol.api import decode_answer, encode_body, entity, is_flexible, response_type
 from kmigrate.protocol.frames import encode_request_head
 from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.apis.offered import OFFERED
 from kmigrate.router.core import Outcome
 from kmigrate.router.leaving import Farewell, grouped, mark
 from kmigrate.router.nodeids import AddressBook
@@ -248,6 +252,68 @@ def test_what_a_client_that_was_told_still_writes_is_surely_not_appended(version
     done(Outcome(_metadata_answer()))
     stage.edge.replies.pop(0)
     assert stage.told(version) == [(1, [("t", 0, NOT_LEADER), ("free", 1, NOT_LEADER)])]
+
+
+def _of_coordinators() -> list[Any]:
+    """What members and transactional producers say to a coordinator, in every version that may be seen."""
+    found: list[Any] = []
+    for key in (12, 68, 76, 22, 24, 25, 26, 28):
+        least, most = OFFERED[key]
+        for version in range(least, most + 1):
+            kind = entity(key, version, "request")
+            named = {"transactional_id": "till", "v3_and_below_transactional_id": "till"}
+            topics: tuple[Any, ...] = ()
+            if key in (24, 28):
+                topic_type = element(kind, "v3_and_below_topics" if key == 24 else "topics")
+                part_type = element(topic_type, "partitions") if key == 28 else None
+                parts = (blank(part_type, partition_index=1),) if part_type else (1,)
+                topics = (blank(topic_type, name="t", partitions=parts),)
+            found.append(blank(kind, **named, topics=topics, v3_and_below_topics=topics))
+    return found
+
+
+@pytest.mark.parametrize("request_", _of_coordinators(), ids=lambda each: f"{type(each).__name__}-{each.__version__}")
+def test_who_was_told_has_no_coordinator_here_any_more(request_: Any) -> None:
+    stage = _stage()
+    stage.core.farewell.may_tell(stage.session)
+    _ask(stage.session, request_)
+    assert stage.edge.sent == []
+    answer = decode_answer(response_type(type(request_)), stage.edge.replies[-1])
+    assert set(_codes(dataclasses.asdict(answer))) == {ErrorCode.not_coordinator}
+
+
+def _codes(told: Any) -> Iterator[Any]:
+    """All error codes in an answer."""
+    if isinstance(told, dict):
+        for name, value in told.items():
+            if name.endswith("error_code"):
+                yield value
+            else:
+                yield from _codes(value)
+    elif isinstance(told, tuple):
+        for each in told:
+            yield from _codes(each)
+
+
+@pytest.mark.parametrize("request_", _of_coordinators(), ids=lambda each: f"{type(each).__name__}-{each.__version__}")
+def test_who_was_not_told_has_its_coordinators_here(request_: Any) -> None:
+    stage = _stage()
+    _ask(stage.session, request_)
+    assert [sent.where for sent in stage.edge.sent] == ["target"]
+
+
+def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -> None:
+    """A commit that is refused is told to the application; a producer id without transactions any broker gives."""
+    stage = _stage()
+    stage.core.farewell.may_tell(stage.session)
+    for request in (
+        blank(entity(8, 7, "request"), group_id="g"),
+        blank(entity(11, 7, "request"), group_id="g"),
+        blank(entity(14, 5, "request"), group_id="g"),
+        blank(entity(22, 4, "request"), transactional_id=None),
+    ):
+        _ask(stage.session, request)
+    assert [sent.where for sent in stage.edge.sent] == ["target"] * 4
 
 
 def test_a_write_without_acknowledgement_is_taken_to_the_end() -> None:
