@@ -24,7 +24,7 @@ from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner, together
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
 
@@ -186,7 +186,7 @@ class SourceReader:
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
         """Give each partition's answer to its lane; the bytes that were read."""
         size = 0
-        now = now_ms()
+        now, seen = now_ms(), steady_ms()
         for part in parts:
             size += len(part.records)
             key = (part.topic, part.partition)
@@ -199,7 +199,7 @@ class SourceReader:
                 self._refused(lane, asked.offset, part.error)
             else:
                 self._suspected.pop(key, None)
-                lane.take(asked.offset, part, now)
+                lane.take(asked.offset, part, now, seen)
             self._got_on(lane)
         self._signals.wake()
         return size
@@ -220,14 +220,14 @@ class SourceReader:
         while True:
             await sleep(_ASK_ENDS_S)
             asked_ms = now_ms()
-            silent = [lane for lane in self._lanes.values() if asked_ms - lane.tally.heard_ms > _ASK_ENDS_S * 1000]
+            silent = {lane: lane.tally.heard_ms for lane in self._lanes.values() if _is_silent(lane, asked_ms)}
             try:
                 ends = await self._source.list_offsets({lane.key: LATEST for lane in silent}) if silent else {}
             except Failed:
                 continue  # who reads says so
-            for lane in silent:
+            for lane, heard_ms in silent.items():
                 end = ends[lane.key]
-                if not end.error and lane.tally.heard_ms < asked_ms:
+                if not end.error and lane.tally.heard_ms == heard_ms:
                     lane.ends_at(end.offset, asked_ms)
 
     def _refused(self, lane: Lane, asked: int, error: int) -> None:
@@ -281,6 +281,11 @@ def _questions(
             part = FetchPartition(lane.topic, lane.partition, at, most_bytes, last_fetched_epoch=epoch)
         out[key] = part
     return out
+
+
+def _is_silent(lane: Lane, now_ms: int) -> bool:
+    """Whether its end was not told of late; what was told in the future was told before the clock was put back."""
+    return not 0 <= now_ms - lane.tally.heard_ms <= _ASK_ENDS_S * 1000
 
 
 def _until(lanes: Iterable[Lane], now: float) -> list[float]:

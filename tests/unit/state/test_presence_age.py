@@ -34,7 +34,7 @@ class Scene:
         self._ahead_ms = ahead_ms
         for module in (membership, state_log):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        monkeypatch.setattr(state_log, "now_ms", self.wall_ms)
+        monkeypatch.setattr(state_log, "steady_ms", self.wall_ms)
         self.log = StateLog(cast("Any", None))
         self.log._written_before = OLD
         self.log._said["mirror/l/me"] = b"", MirrorPresence("me", "l", 1, False, 500)
@@ -61,6 +61,10 @@ class Scene:
         for batch in walk(memoryview(stored)):
             batch.base_offset = offset
             self.log._take_presence(batch)
+
+    def read_before(self, instance: str, said_s_ago: float) -> None:
+        """Read a word that was written before the log was opened, at a moment of the broker's clock."""
+        self.hear(instance, said_s_ago=said_s_ago, offset=OLD - 1)
 
     def alive(self) -> list[str]:
         return [word.instance for word in self.log.alive(MirrorPresence)]
@@ -95,6 +99,30 @@ def test_what_was_said_before_the_log_was_opened_counts_from_then(monkeypatch: p
     scene.hear("gone", said_s_ago=30, offset=OLD - 2)
     scene.hear("you", said_s_ago=0.4, offset=OLD - 1)
     assert scene.alive() == ["you"]
+
+
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, -5_000, 0, 3_600_000])
+def test_how_far_the_clocks_are_apart_is_known_from_our_own_words(
+    monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    scene = Scene(monkeypatch, ahead_ms)
+    scene.hear("you")
+    assert scene.log.now_ms() == scene.wall_ms(), "another's clock says nothing of ours"
+    scene.hear("me")
+    assert scene.log.now_ms() == scene.wall_ms() + ahead_ms
+    for instance, said_s_ago in (("gone", 30.0), ("dead", 3.1), ("old", 2.9)):
+        scene.read_before(instance, said_s_ago)
+    assert scene.alive() == ["you", "me", "old"]
+
+
+def test_a_word_of_ours_that_was_long_on_its_way_tells_the_difference_of_the_clocks_until_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    for late_ms, told_ms in ((3, 0), (400, 0), (9_000, 9_000), (5, 5), (2, 2)):
+        scene._ahead_ms = late_ms
+        scene.hear("me")
+        assert scene.log.now_ms() - scene.wall_ms() == told_ms
 
 
 def test_after_a_standstill_an_old_word_of_our_own_is_no_sign_that_we_hear_the_others(
