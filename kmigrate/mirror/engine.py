@@ -236,6 +236,7 @@ class MirrorEngine:
         known = {lane.topic for lane in copier.lanes.values()}
         records = [record for record in state.topics(self._link) if record.phase in COPIED]
         self._topics = {record.topic: self._topic(state, record) for record in records}
+        self._told = {key: barrier for key, barrier in self._told.items() if key[0] in self._topics}
         mirrored = [
             topic
             for _, topic in self._topics.values()

@@ -47,6 +47,8 @@ class _Source:
         self.tells_transactions = False
         self.wanted: set[str] = set()
         self.refreshing = False
+        self.gone = False
+        """Whether its link is: it is asked nothing more."""
         self._trouble = ""
 
     async def learn(self) -> None:
@@ -106,12 +108,19 @@ class Clusters:
         self._target_tells = _DESCRIBE_TRANSACTIONS in await _spans(self.target)
 
     def follow(self, state: State, table: RoutingTable) -> None:
-        """Open the sources of all links, and learn the leaders of what is forwarded or will be."""
+        """Open the sources of all links, and learn the leaders of what is forwarded or will be.
+
+        Those of links that are gone are closed: nothing of a link goes to the source of one before it, and one that
+        was switched off would be tried again for as long as the router lives.
+        """
         self._unfinished = tuple(link.name for link in state.links() if not link.finished_ms)
+        uuids = {link.name: link.uuid for link in state.links()}
+        for name in [name for name, source in self._sources.items() if source.link.uuid != uuids.get(name)]:
+            source = self._sources.pop(name)
+            source.gone = True
+            self._tasks.start(source.client.close())
         for link in state.links():
-            known = self._sources.get(link.name)
-            if known is None or known.link.uuid != link.uuid:
-                self._sources.pop(link.name, None)  # nothing of the link goes to the source of one before it
+            if link.name not in self._sources:
                 try:
                     self._sources[link.name] = _Source(link, self._source_client(link))
                 except KmigrateError as error:
@@ -225,7 +234,7 @@ class Clusters:
 
     async def _refresh_source(self, source: _Source) -> None:
         try:
-            while True:
+            while not source.gone:
                 wanted = set(source.wanted)
                 try:
                     await source.learn()
@@ -238,6 +247,8 @@ class Clusters:
                     return
         finally:
             source.refreshing = False
+            if source.gone:  # meanwhile, and a connection may have been made since
+                await source.client.close()
 
     def refresh_target(self) -> None:
         if not self._refreshing_target:
@@ -364,5 +375,8 @@ class Clusters:
         _log.warning("%s", line)
 
     async def close(self) -> None:
-        """The sources' clients belong to whoever made them; only our references go."""
+        """Close the sources' clients: they were made for this router alone."""
+        sources = list(self._sources.values())
         self._sources.clear()
+        for source in sources:
+            await source.client.close()

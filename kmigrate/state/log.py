@@ -324,19 +324,24 @@ class StateLog:
             self._presence[fenced.presence_key] = (now, heard)
 
     def _forget(self) -> None:
-        """Drop words of mirrors that are long gone: they are large, and each start of one has a name of its own.
+        """Drop words of processes that are long gone: they are large, and each start of one has a name of its own.
 
-        Not of routers: that one holds a fence stays true when it falls silent.
+        Not of a router that fences may wait for: that it holds one stays true when it falls silent.
         """
         past = monotonic() - _FORGET_S
-        gone = [n for n, (word, heard) in self._presence.items() if isinstance(word, MirrorPresence) and heard < past]
-        for name in gone:
-            self._drop(name)
+        awaited = {router.instance for router in self.state.routers()}
+        awaited.update(instance for stray in self.state.strays() for instance in stray.instances)
+        for name, (word, heard) in list(self._presence.items()):
+            if heard < past and not (isinstance(word, RouterPresence) and word.instance in awaited):
+                self._drop(name)
 
     def _drop(self, name: str) -> None:
         word, _ = self._presence.pop(name, (None, 0.0))
         if isinstance(word, MirrorPresence):
             self._reader.forget(word)
+            if self._said.pop(name, None) is not None:  # of a link that is gone
+                self._said.pop(f"fenced/{word.link}/{word.instance}", None)
+                self._writer.forget(word.link)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """From when a word counts, on our monotonic clock.

@@ -26,7 +26,7 @@ class _Source:
     """A cluster of which the test says what is wrong."""
 
     def __init__(self) -> None:
-        self.trouble, self.asked = "", 0
+        self.trouble, self.asked, self.closed = "", 0, False
         self.metadata = SimpleNamespace(brokers={}, topics={})
 
     async def refresh(self, topics: Iterable[str]) -> Any:
@@ -34,6 +34,9 @@ class _Source:
         if self.trouble:
             raise Unreachable("broker-unreachable", self.trouble)
         return self.metadata
+
+    async def close(self) -> None:
+        self.closed = True
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
         await self.refresh(topics)
@@ -76,6 +79,37 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
         "source of link l: a:1 timed out",
         "source of link l: it answers again",
     ]
+
+
+def test_a_source_whose_link_is_gone_is_asked_nothing_more_and_closed() -> None:
+    """One that was switched off was tried again for as long as the router lived, and each left a client behind."""
+    opened: list[_Source] = []
+
+    def opens(_: LinkRecord) -> ClusterClient:
+        opened.append(_Source())
+        opened[-1].trouble = "it is switched off"
+        return cast("ClusterClient", opened[-1])
+
+    async def scenario() -> None:
+        failures: list[BaseException] = []
+        tasks, links = TaskOwner(failures.append), list[LinkRecord]()
+        made = Clusters(cast("ClusterClient", _Source()), opens, tasks, lambda: None, lambda: None)
+        for number in range(20):
+            ref = ClusterRef("source", "a:1", "A")
+            links[:] = [LinkRecord("l", f"uuid-{number}", ref, ClusterRef("target", "b:1", "B"), 1)]
+            made.follow(cast("Any", SimpleNamespace(links=lambda: links)), table())
+            made.refresh_source("l", "t")
+            await asyncio.sleep(0)
+        links.clear()
+        made.follow(cast("Any", SimpleNamespace(links=lambda: links)), table())
+        _, unended = await asyncio.wait(tasks._tasks, timeout=5)
+        assert not unended
+        assert not made._sources
+        assert failures == []
+
+    asyncio.run(scenario())
+    assert len(opened) == 20
+    assert all(source.closed for source in opened)
 
 
 def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
@@ -200,6 +234,9 @@ class _At:
         self.settings = ClusterSettings("source", (("127.0.0.1", port),))
         self.metadata = SimpleNamespace(brokers={1: ("127.0.0.1", port)}, topics={})
 
+    async def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("pool", [ClientConnection.to_source, ClientConnection.to_coordinator])
 def test_words_to_a_link_that_was_made_anew_go_to_its_own_source(
@@ -258,9 +295,12 @@ def test_a_link_that_was_made_anew_from_an_unknown_cluster_has_no_source_rather_
             raise UsageError("unknown-cluster", "no cluster of that name", still_true="", next_step="")
         return cast("ClusterClient", _At(1))
 
-    made = Clusters(cast("ClusterClient", _Source()), client, cast("TaskOwner", None), lambda: None, lambda: None)
-    made.follow(_link("old"), table())
-    assert (made.source_uuid("l"), made.source_settings("l") is None) == ("old", False)
-    made.follow(_link("new"), table())
-    assert (made.source_uuid("l"), made.source_settings("l")) == ("", None)
-    assert made.source_leader("l", "t", 0) == (-1, -1)
+    async def scenario() -> None:
+        made = Clusters(cast("ClusterClient", _Source()), client, TaskOwner(), lambda: None, lambda: None)
+        made.follow(_link("old"), table())
+        assert (made.source_uuid("l"), made.source_settings("l") is None) == ("old", False)
+        made.follow(_link("new"), table())
+        assert (made.source_uuid("l"), made.source_settings("l")) == ("", None)
+        assert made.source_leader("l", "t", 0) == (-1, -1)
+
+    asyncio.run(scenario())

@@ -11,7 +11,15 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress, RouterPresence, mirror_key
+from kmigrate.model.presences import (
+    ControllerPresence,
+    FencedProgress,
+    MirrorPresence,
+    PartitionProgress,
+    RouterPresence,
+    mirror_key,
+)
+from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state import log as state_log
@@ -156,11 +164,30 @@ def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monke
 
 
 def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that a fence waits for, registered or replaced; others came and went, each with a name of its own."""
     scene = Scene(monkeypatch)
-    scene.log._presence["router/r"] = (RouterPresence("r", "r", 1, 500), scene.now)
+    for record in (RouterRecord("edge", "r", "host", "h:1", 1), StrayRecord("edge", "host", ("s",))):
+        scene.log._fold.state = scene.log.state.with_record(record.key, record, 1)
+    for instance in ("r", "s", "left"):
+        word = RouterPresence(instance, "edge", 1, 500)
+        scene.log._presence[word.key] = (word, scene.now)
+    left = ControllerPresence("left", 1, True, 500)
+    scene.log._presence[left.key] = (left, scene.now)
     scene.now += 86_400
     scene.hear("me")
-    assert "router/r" in scene.log.presence
+    assert list(scene.log.presence) == ["router/r", "router/s", "mirror/l/me"]
+
+
+def test_nothing_is_kept_of_what_was_said_of_links_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    for number in range(30):
+        word = MirrorPresence("me", f"link-{number}", 1, False, 500, PROGRESS)
+        scene.log._said[word.key] = scene.log._writer.write(word), word
+        scene.read(word)
+        scene.now += 60
+    kept = [f"mirror/link-{number}/me" for number in range(19, 30)]
+    assert [key for key in scene.log._said if "link-" in key] == kept
+    assert [f"mirror/{link}/me" for link in scene.log._writer._kept] == kept
 
 
 def test_what_is_said_of_fenced_topics_goes_on_with_the_word_before_and_makes_nobody_live_longer(

@@ -42,7 +42,7 @@ def test_retries_are_waited_out_for_as_long_as_they_take(ahead_ms: int) -> None:
 
 def test_a_router_that_has_just_started_is_known_as_that_and_for_no_longer(ahead_ms: int) -> None:
     for started_s_ago, ref in ((50, "router-just-started"), (61, "")):
-        router = replace(test_forget.ROUTER, since_ms=now_ms() + ahead_ms - started_s_ago * 1000)
+        router = replace(ROUTER, since_ms=now_ms() + ahead_ms - started_s_ago * 1000)
         estate = test_forget.Estate(test_forget.GROUP, router, word=test_forget.WORD)
         estate.log.ahead_ms = ahead_ms
         if ref:
