@@ -29,6 +29,8 @@ _log = logging.getLogger("kmigrate.router")
 _DESCRIBE_TRANSACTIONS = 65
 _REFRESH_PAUSE_S = 0.05
 """Between two metadata reads of one source: a moved leader makes every client ask at once."""
+_SPARE_TOPICS = 100
+"""So many of a source are known that nothing is asked of any more: to forget one by one would be news each time."""
 _UNTIL_GRANTED_S = 1.0
 """Between two attempts at what kmigrate itself has no right to."""
 _REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
@@ -126,12 +128,21 @@ class Clusters:
                 except KmigrateError as error:
                     # Its writes are told "not leader" until the configuration knows the cluster.
                     _log.error("source of link %s: %s", link.name, error.what)
+        self._forget_topics(table)
         for route in table.topics.values():
             if route.serve is Serve.LOCAL or route.link not in self._sources:
                 continue
             source = self._sources[route.link]
             if route.topic not in source.client.metadata.topics or source.produce_version < 0:
                 self.refresh_source(route.link, route.topic)
+
+    def _forget_topics(self, table: RoutingTable) -> None:
+        """Where there are many, drop the leaders of topics that are promoted, or gone."""
+        for name, source in self._sources.items():
+            known = source.client.metadata.topics.keys()
+            asked = {r.topic for r in table.topics.values() if r.link == name and r.serve is not Serve.LOCAL}
+            if len(known) > _SPARE_TOPICS + len(asked) and len(known - asked) > _SPARE_TOPICS:
+                source.client.layout.keep(asked)
 
     # addresses
 

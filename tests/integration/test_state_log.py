@@ -226,9 +226,8 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
     assert caught.value.ref == "newer-state-log"
 
 
-@pytest.mark.parametrize("wrong_ms", [-3_600_000, 3_600_000])
 def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
-    own_cluster: Any, monkeypatch: pytest.MonkeyPatch, wrong_ms: int
+    own_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that was ahead nobody lived, and by one that was behind all those who had died within the hour."""
     cluster = own_cluster()
@@ -239,12 +238,13 @@ def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
         async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
             await log.announce(dead)
             await asyncio.sleep(3.1)
-            await log.announce(alive)
-            with monkeypatch.context() as patch:
-                patch.setattr(state_log, "steady_ms", lambda: now_ms() + wrong_ms)
-                async with StateLog(client) as late:
-                    assert late.alive(ControllerPresence) == [alive]
-                    assert abs(late.now_ms() - now_ms()) < 1_000
+            for wrong_ms in (-3_600_000, 3_600_000):
+                await log.announce(alive)
+                with monkeypatch.context() as patch:
+                    patch.setattr(state_log, "steady_ms", lambda wrong_ms=wrong_ms: now_ms() + wrong_ms)
+                    async with StateLog(client) as late:
+                        assert late.alive(ControllerPresence) == [alive]
+                        assert abs(late.now_ms() - now_ms()) < 1_000
 
     asyncio.run(run())
     assert [key for key, _ in last_words(cluster.bootstrap)][-1] == b"clock"

@@ -41,7 +41,15 @@ __all__ = ["Report", "play"]
 
 _BUSY, _PARTITIONS = "busy", 3
 _FLAT = 1.05
-_BOUNDS = {"_state_log._fold.nonces": 4096}
+_OF_SOURCES = "_clusters._sources[].client"
+_BOUNDS = {
+    "_state_log._fold.nonces": 4096,
+    f"{_OF_SOURCES}._refreshes": 512,
+    f"{_OF_SOURCES}.layout._agreed": 512,
+    f"{_OF_SOURCES}.layout._agreed[]": 512,
+    f"{_OF_SOURCES}.layout.known.topics": 200,
+    f"{_OF_SOURCES}.layout.known.topics[].partitions": 200 * _PARTITIONS,
+}
 """What may grow for long, and not for ever."""
 _EACH_PROMOTE = 10
 

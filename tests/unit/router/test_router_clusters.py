@@ -12,14 +12,16 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, ProducerState
+from kmigrate.cluster.layout import Metadata, TopicInfo
 from kmigrate.errors import Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.routes import Serve
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router import clusters
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.listeners import ClientConnection
-from tests.unit.router.router_fakes import Stage, table
+from tests.unit.router.router_fakes import Stage, route, table
 
 
 class _Source:
@@ -110,6 +112,28 @@ def test_a_source_whose_link_is_gone_is_asked_nothing_more_and_closed() -> None:
     asyncio.run(scenario())
     assert len(opened) == 20
     assert all(source.closed for source in opened)
+
+
+def test_the_leaders_of_topics_that_are_promoted_or_gone_are_forgotten_where_there_are_many() -> None:
+    link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+    client = ClusterClient(ClusterSettings("source", (("a", 1),)))
+    state = cast("Any", SimpleNamespace(links=lambda: [link]))
+    lengths = []
+
+    async def scenario() -> None:
+        made = Clusters(cast("ClusterClient", _Source()), lambda _: client, TaskOwner(), lambda: None, lambda: None)
+        for number in range(0, 1000, 10):
+            before = client.metadata
+            topics = {f"t{n}": TopicInfo(f"t{n}", None, {}) for n in range(number, number + 10)}
+            client.layout.known = Metadata("A", before.brokers, {**before.topics, **topics})
+            routes = [route(topic, Serve.LOCAL if topic.endswith("5") else Serve.FORWARD) for topic in topics]
+            made.follow(state, table(*routes))
+            lengths.append(len(client.metadata.topics))
+            assert {topic for topic in topics if not topic.endswith("5")} <= client.metadata.topics.keys()
+
+    asyncio.run(scenario())
+    assert lengths[:3] == [10, 20, 30], "a few are kept: what is known is the same value while nothing is told"
+    assert max(lengths) <= 110
 
 
 def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
