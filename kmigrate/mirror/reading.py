@@ -90,7 +90,7 @@ class SourceReader:
         self._tasks = tasks
         self._got_on = got_on
         self._check_anew = check_anew
-        self._suspected: dict[Key, float] = {}
+        self._suspected: dict[Lane, float] = {}
         self._leaders = 0
         """From how many brokers is read."""
 
@@ -198,7 +198,7 @@ class SourceReader:
             elif part.error:
                 self._refused(lane, asked.offset, part.error)
             else:
-                self._suspected.pop(key, None)
+                self._suspected.pop(lane, None)
                 lane.take(asked.offset, part, now, seen)
             self._got_on(lane)
         self._signals.wake()
@@ -207,8 +207,10 @@ class SourceReader:
     def _suspect_cut(self, lane: Lane, end: int) -> None:
         """Believe that the source was cut to `end` once it has said so for a while, whoever leads it by then."""
         now = monotonic()
-        if now - self._suspected.setdefault(lane.key, now) >= _SURE_S:
-            del self._suspected[lane.key]
+        for gone in [each for each in self._suspected if self._lanes.get(each.key) is not each]:
+            del self._suspected[gone]
+        if now - self._suspected.setdefault(lane, now) >= _SURE_S:
+            del self._suspected[lane]
             lane.cut(end)
             return
         ref = reaction_to(Asked.FETCH, Found.CUT).ref

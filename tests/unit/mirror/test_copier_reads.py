@@ -18,6 +18,7 @@ from kmigrate.model.records import CopyIdentity
 from kmigrate.net.clock import now_ms
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
 from kmigrate.records.build import one_record_batch
+from tests.soak.census import census, grown
 
 KEY = ("t", 0)
 CUT = FetchedPartition("t", 0, 0, 5, 5, 0, (), -1, memoryview(b""), diverging=(3, 5))
@@ -93,9 +94,38 @@ def test_a_direct_write_is_dated_by_a_clock_that_nobody_sets(monkeypatch: pytest
     assert scene.lane.progress().direct_ms == 5_000
 
 
+def test_a_partition_that_is_copied_anew_is_not_stopped_for_what_was_suspected_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.answer(CUT)
+    scene.copier.assign([])
+    scene.copier.assign([MirroredTopic("t", "", "", {0: 0})])
+    scene.lane = scene.copier.lanes[KEY]
+    scene.lane.recovered(10, 0, 10)
+    scene.answer(CUT, after_s=3_600)
+    assert not scene.lane.must_recover
+    scene.answer(CUT, after_s=2.1)
+    assert scene.lane.must_recover
+
+
 def test_a_broker_that_was_behind_for_a_moment_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
     for part in (CUT, NOTHING_NEW, CUT, NOTHING_NEW, CUT):
         scene.answer(part, 1.5)
     assert not scene.lane.must_recover
     assert not scene.lane.stopped
+
+
+def test_topics_that_were_copied_and_went_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, seen = Scene(monkeypatch), []
+    for number in range(300):
+        name = f"t{number}"
+        scene.copier.assign([MirroredTopic(name, "", "", {0: 0})])
+        lane = scene.copier.lanes[name, 0]
+        lane.recovered(10, 0, 10)
+        cut = FetchedPartition(name, 0, 0, 5, 5, 0, (), -1, memoryview(b""), diverging=(3, 5))
+        scene.copier._reader.take({lane.key: FetchPartition(name, 0, 10, 1)}, [cut])
+        if number in (100, 299):
+            seen.append(census(scene.copier))
+    assert grown(seen[:1], seen[1:], {}) == {}
