@@ -138,8 +138,9 @@ async def _play(
                 clients.enter_context(_idle(running.bootstrap, number))
             for number in range(changes):
                 await _change(world, running, number, report)
-                if not number % max(1, changes // 50):
+                if not number % max(1, changes // 50) or number == changes - 1:
                     report.samples.append(await quietly(_look, running, number))
+                sys.stderr.write(f"  change {number}: {report.samples[-1]}\n")
             for writer in writers:
                 await quietly(writer.finish)
             report.records = sum(writer.acked for writer in writers)
