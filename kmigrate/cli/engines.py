@@ -110,11 +110,10 @@ class _Process:
         def source_client(link: LinkRecord) -> ClusterClient:
             """A client of the router's own per link, so that its requests queue behind nobody else's.
 
-            It is asked for once: a link that is made anew under a name may have another source.
+            It is asked for once, and closed by the router: a link that is made anew under a name may have another
+            source.
             """
-            client = ClusterClient(self._call.settings.cluster(link.source.name))
-            stack.push_async_callback(client.close)
-            return client
+            return ClusterClient(self._call.settings.cluster(link.source.name))
 
         settings, target = router_settings(self._call.settings), self._estate.target.settings
         if shared:

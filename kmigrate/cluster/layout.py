@@ -6,7 +6,7 @@ look every second get the same one nearly every time, and to decode it would cos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -112,6 +112,12 @@ class Layout:
             self._agreed.clear()
         self._agreed.setdefault(asked, set()).add(body)
         return self.known
+
+    def keep(self, topics: Collection[str]) -> None:
+        """Forget all topics but these."""
+        kept = {name: info for name, info in self.known.topics.items() if name in topics}
+        self.known = Metadata(self.known.cluster_id, self.known.brokers, kept)
+        self._agreed.clear()
 
     def _topics(self, told: Iterable[Any], *, whole: bool) -> dict[str, TopicInfo]:
         """All that is known with what was told; nothing but that where it is a `whole` cluster's."""

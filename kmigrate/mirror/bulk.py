@@ -30,7 +30,7 @@ from kmigrate.model.records import CopyEngine, CopyIdentity, LinkRecord, TopicRe
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import monotonic, sleep, steady_ms
 from kmigrate.net.tasks import accompanied
 from kmigrate.state.log import StateLog
 
@@ -245,6 +245,6 @@ class BulkTry:
                 *target_losses(self.copier.lanes.values()),
             ),
             engine=CopyEngine.SPARK,
-            said_ms=now_ms(),
+            said_ms=steady_ms(),
         )
 

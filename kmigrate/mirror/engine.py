@@ -40,7 +40,7 @@ from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionPr
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import monotonic, sleep, steady_ms
 from kmigrate.net.tasks import accompanied, together
 from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import OffsetMaps
@@ -236,6 +236,7 @@ class MirrorEngine:
         known = {lane.topic for lane in copier.lanes.values()}
         records = [record for record in state.topics(self._link) if record.phase in COPIED]
         self._topics = {record.topic: self._topic(state, record) for record in records}
+        self._told = {key: barrier for key, barrier in self._told.items() if key[0] in self._topics}
         mirrored = [
             topic
             for _, topic in self._topics.values()
@@ -364,7 +365,7 @@ class MirrorEngine:
             shares=copier is not None,
             generation=self._generation,
             problems=self._topic_problems(topics) if self._lease.held else {},
-            said_ms=now_ms(),
+            said_ms=steady_ms(),
             let_go=self._let_go(topics),
         )
 

@@ -157,8 +157,11 @@ class Lane:
         held = self.paused or self.looking or self._cut is not None
         return self.state is not _STOPPED and self.read_at >= 0 and not held
 
-    def take(self, asked: int, answer: FetchedPartition, now_ms: int) -> None:
-        """Queue what a read_committed answer to a fetch at `asked` holds; an outdated answer is ignored."""
+    def take(self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None) -> None:
+        """Queue what a read_committed answer to a fetch at `asked` holds; an outdated answer is ignored.
+
+        `seen_ms` is by the clock by which this process says when it speaks.
+        """
         if self.state is LaneState.STOPPED or self._cut is not None or asked != self.read_at:
             return
         self._read_failures = 0
@@ -191,7 +194,8 @@ class Lane:
             self.beware_of_cleaner()
         if reading.direct is not None:
             producer, offset = reading.direct
-            self._direct = (producer, offset, now_ms if offset >= self._live_from else 0)
+            seen_ms = now_ms if seen_ms is None else seen_ms
+            self._direct = (producer, offset, seen_ms if offset >= self._live_from else 0)
         if reading.problem:
             self._push_end(reading.problem)
 

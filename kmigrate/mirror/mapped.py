@@ -68,10 +68,10 @@ class MappedLane(Lane):
     def reads(self) -> bool:
         return self.state is not LaneState.LOST and super().reads
 
-    def take(self, asked: int, answer: FetchedPartition, now_ms: int) -> None:
+    def take(self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None) -> None:
         if self.state is LaneState.LOST:  # asked for before
             return
-        super().take(asked, answer, now_ms)
+        super().take(asked, answer, now_ms, seen_ms)
         self._pass_holes()
 
     def _push(self, step: Step) -> None:

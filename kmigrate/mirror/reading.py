@@ -24,7 +24,7 @@ from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner, together
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
 
@@ -90,7 +90,7 @@ class SourceReader:
         self._tasks = tasks
         self._got_on = got_on
         self._check_anew = check_anew
-        self._suspected: dict[Key, float] = {}
+        self._suspected: dict[Lane, float] = {}
         self._leaders = 0
         """From how many brokers is read."""
 
@@ -186,7 +186,7 @@ class SourceReader:
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
         """Give each partition's answer to its lane; the bytes that were read."""
         size = 0
-        now = now_ms()
+        now, seen = now_ms(), steady_ms()
         for part in parts:
             size += len(part.records)
             key = (part.topic, part.partition)
@@ -198,8 +198,8 @@ class SourceReader:
             elif part.error:
                 self._refused(lane, asked.offset, part.error)
             else:
-                self._suspected.pop(key, None)
-                lane.take(asked.offset, part, now)
+                self._suspected.pop(lane, None)
+                lane.take(asked.offset, part, now, seen)
             self._got_on(lane)
         self._signals.wake()
         return size
@@ -207,8 +207,10 @@ class SourceReader:
     def _suspect_cut(self, lane: Lane, end: int) -> None:
         """Believe that the source was cut to `end` once it has said so for a while, whoever leads it by then."""
         now = monotonic()
-        if now - self._suspected.setdefault(lane.key, now) >= _SURE_S:
-            del self._suspected[lane.key]
+        for gone in [each for each in self._suspected if self._lanes.get(each.key) is not each]:
+            del self._suspected[gone]
+        if now - self._suspected.setdefault(lane, now) >= _SURE_S:
+            del self._suspected[lane]
             lane.cut(end)
             return
         ref = reaction_to(Asked.FETCH, Found.CUT).ref
@@ -220,14 +222,14 @@ class SourceReader:
         while True:
             await sleep(_ASK_ENDS_S)
             asked_ms = now_ms()
-            silent = [lane for lane in self._lanes.values() if asked_ms - lane.tally.heard_ms > _ASK_ENDS_S * 1000]
+            silent = {lane: lane.tally.heard_ms for lane in self._lanes.values() if _is_silent(lane, asked_ms)}
             try:
                 ends = await self._source.list_offsets({lane.key: LATEST for lane in silent}) if silent else {}
             except Failed:
                 continue  # who reads says so
-            for lane in silent:
+            for lane, heard_ms in silent.items():
                 end = ends[lane.key]
-                if not end.error and lane.tally.heard_ms < asked_ms:
+                if not end.error and lane.tally.heard_ms == heard_ms:
                     lane.ends_at(end.offset, asked_ms)
 
     def _refused(self, lane: Lane, asked: int, error: int) -> None:
@@ -281,6 +283,11 @@ def _questions(
             part = FetchPartition(lane.topic, lane.partition, at, most_bytes, last_fetched_epoch=epoch)
         out[key] = part
     return out
+
+
+def _is_silent(lane: Lane, now_ms: int) -> bool:
+    """Whether its end was not told of late; what was told in the future was told before the clock was put back."""
+    return not 0 <= now_ms - lane.tally.heard_ms <= _ASK_ENDS_S * 1000
 
 
 def _until(lanes: Iterable[Lane], now: float) -> list[float]:

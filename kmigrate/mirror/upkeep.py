@@ -184,12 +184,23 @@ class Upkeep:
         for group in self._log.state.groups(self._link):
             notes += await self._look_after_group(group)
         self._notes = tuple(notes)
+        self._forget()
         records = [r for r in self._log.state.topics(self._link) if self._is_due(r, only)]
         for at in range(0, len(records), _AT_ONCE):
             some = records[at : at + _AT_ONCE]
             seen = await self._see([record.topic for record in some])
             for record in some:
                 await self._look_after(record, seen[record.topic])
+
+    def _forget(self) -> None:
+        """Drop what is known of topics and groups that the link has no more: others come and go for as long as it is
+        led."""
+        topics = {record.topic: record.since_ms for record in self._log.state.topics(self._link)}
+        self._groups &= {record.group for record in self._log.state.groups(self._link)}
+        self._missed = {key: at for key, at in self._missed.items() if topics.get(key[0]) == key[1]}
+        for known in (self._words, self._grown):
+            for topic in known.keys() - topics.keys():
+                del known[topic]
 
     def _is_due(self, record: TopicRecord, only: Collection[str] | None) -> bool:
         if record.phase is TopicPhase.PROMOTE_PENDING:  # rule C

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-__all__ = ["block", "boottime", "call_when", "monotonic", "now_ms", "sleep"]
+__all__ = ["block", "boottime", "call_when", "monotonic", "now_ms", "sleep", "steady_ms"]
 
 _LEAST_WAIT_S = 0.001
 
@@ -49,6 +49,17 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+def steady_ms() -> int:
+    """Wall-clock time as this process found it, gone on with by a clock that nobody sets: it never jumps.
+
+    It is for differences of what one process has said; between two processes it is as far off as their wall clocks.
+    """
+    return _FOUND_MS + round(boottime() * 1000)
+
+
 def block(seconds: float) -> None:
     """Sleep where no event loop runs (a person's command that waits for processes)."""
     time.sleep(seconds)
+
+
+_FOUND_MS = now_ms() - round(boottime() * 1000)

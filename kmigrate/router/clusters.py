@@ -29,6 +29,8 @@ _log = logging.getLogger("kmigrate.router")
 _DESCRIBE_TRANSACTIONS = 65
 _REFRESH_PAUSE_S = 0.05
 """Between two metadata reads of one source: a moved leader makes every client ask at once."""
+_SPARE_TOPICS = 100
+"""So many of a source are known that nothing is asked of any more: to forget one by one would be news each time."""
 _UNTIL_GRANTED_S = 1.0
 """Between two attempts at what kmigrate itself has no right to."""
 _REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
@@ -47,6 +49,8 @@ class _Source:
         self.tells_transactions = False
         self.wanted: set[str] = set()
         self.refreshing = False
+        self.gone = False
+        """Whether its link is: it is asked nothing more."""
         self._trouble = ""
 
     async def learn(self) -> None:
@@ -115,23 +119,39 @@ class Clusters:
         self._target_tells = _DESCRIBE_TRANSACTIONS in await _spans(self.target)
 
     def follow(self, state: State, table: RoutingTable) -> None:
-        """Open the sources of all links, and learn the leaders of what is forwarded or will be."""
+        """Open the sources of all links, and learn the leaders of what is forwarded or will be.
+
+        Those of links that are gone are closed: nothing of a link goes to the source of one before it, and one that
+        was switched off would be tried again for as long as the router lives.
+        """
         self._unfinished = tuple(link.name for link in state.links() if not link.finished_ms)
+        uuids = {link.name: link.uuid for link in state.links()}
+        for name in [name for name, source in self._sources.items() if source.link.uuid != uuids.get(name)]:
+            source = self._sources.pop(name)
+            source.gone = True
+            self._tasks.start(source.client.close())
         for link in state.links():
-            known = self._sources.get(link.name)
-            if known is None or known.link.uuid != link.uuid:
-                self._sources.pop(link.name, None)  # nothing of the link goes to the source of one before it
+            if link.name not in self._sources:
                 try:
                     self._sources[link.name] = _Source(link, self._source_client(link))
                 except KmigrateError as error:
                     # Its writes are told "not leader" until the configuration knows the cluster.
                     _log.error("source of link %s: %s", link.name, error.what)
+        self._forget_topics(table)
         for route in table.topics.values():
             if route.serve is Serve.LOCAL or route.link not in self._sources:
                 continue
             source = self._sources[route.link]
             if route.topic not in source.client.metadata.topics or source.produce_version < 0:
                 self.refresh_source(route.link, route.topic)
+
+    def _forget_topics(self, table: RoutingTable) -> None:
+        """Where there are many, drop the leaders of topics that are promoted, or gone."""
+        for name, source in self._sources.items():
+            known = source.client.metadata.topics.keys()
+            asked = {r.topic for r in table.topics.values() if r.link == name and r.serve is not Serve.LOCAL}
+            if len(known) > _SPARE_TOPICS + len(asked) and len(known - asked) > _SPARE_TOPICS:
+                source.client.layout.keep(asked)
 
     # addresses
 
@@ -234,7 +254,7 @@ class Clusters:
 
     async def _refresh_source(self, source: _Source) -> None:
         try:
-            while True:
+            while not source.gone:
                 wanted = set(source.wanted)
                 try:
                     await source.learn()
@@ -247,6 +267,8 @@ class Clusters:
                     return
         finally:
             source.refreshing = False
+            if source.gone:  # meanwhile, and a connection may have been made since
+                await source.client.close()
 
     def refresh_target(self) -> None:
         if not self._refreshing_target:
@@ -391,5 +413,8 @@ class Clusters:
         _log.warning("%s", line)
 
     async def close(self) -> None:
-        """The sources' clients belong to whoever made them; only our references go."""
+        """Close the sources' clients: they were made for this router alone."""
+        sources = list(self._sources.values())
         self._sources.clear()
+        for source in sources:
+            await source.client.close()

@@ -61,6 +61,8 @@ class Followers:
             known = self._joined[group]
             known[member_mark(member_id)] -= 1
             self._joined[group] = +known
+            if not self._joined[group]:
+                del self._joined[group]
 
     def leave(self, group: str) -> None:
         """Something that changes the group's positions goes to the source."""
@@ -69,7 +71,10 @@ class Followers:
     def resolved(self, group: str) -> bool:
         """Its fate is known; whether it was the last one."""
         self._in_flight[group] -= 1
-        return not self._in_flight[group]
+        if self._in_flight[group]:
+            return False
+        del self._in_flight[group]
+        return True
 
     def follow(self, table: RoutingTable) -> None:
         """Forget the members of groups that do not follow any more."""

@@ -128,6 +128,9 @@ class GroupTalk:
             if code:
                 self._unreached(word, told, code)
                 return
+            followed = self.core.table.followed
+            for gone in [key for key in self._coordinators if key[1] not in followed]:
+                del self._coordinators[gone]  # groups come and go for as long as a connection lasts
             self._coordinators[(word.link, word.group)] = int(answer.node_id)
             then(int(answer.node_id))
 

@@ -11,7 +11,6 @@ import logging
 from kmigrate.errors import KmigrateError
 from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.model.state import State
-from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 
 __all__ = ["Registration"]
@@ -34,7 +33,7 @@ class Registration:
 
     async def take(self, bootstrap: str) -> None:
         """Take the name."""
-        record = RouterRecord(self._name, self._instance, self._host, bootstrap, now_ms())
+        record = RouterRecord(self._name, self._instance, self._host, bootstrap, self._state_log.now_ms())
 
         def decide(state: State) -> RouterRecord | StrayRecord | None:
             before = state.records.get(record.key)

@@ -81,6 +81,11 @@ class PresenceWriter:
         return f'{_text(rest)[:-1]},"topics":{{{topics}}}}}'.encode()
 
 
+    def forget(self, link: str) -> None:
+        """Nothing more is said of a link."""
+        self._kept.pop(link, None)
+
+
 _Said = dict[int, tuple[PartitionProgress, str]]
 """The words for each partition of a topic."""
 

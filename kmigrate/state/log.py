@@ -26,10 +26,10 @@ from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorP
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import monotonic, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.codes import Code, row
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, ProduceAnswer, decode_produce, encode_produce
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.state.codec import Envelope, Presence, PresenceReader, PresenceWriter, Word, encode_envelope
@@ -40,6 +40,9 @@ __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Decide", "Presence", "StateLog", "s
 STATE_TOPIC = "__kmigrate_state"
 PRESENCE_TOPIC = "__kmigrate_presence"
 _PRESENCE_MS = 60_000
+_LATELY_MS = 1_000
+"""While processes run, the newest word is no older than that, by clocks that agree."""
+_CLOCK_KEY = b"clock"
 _FORGET_S = 600.0
 """Twice the longest silence by which a mirror is judged (`lease_s`): who is forgotten is silent for all."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
@@ -82,6 +85,8 @@ class StateLog:
         """Our own last words, by key: as they were written, and read back they need not be decoded."""
         self._written_before = 0
         """Where the presence log ended when we opened it."""
+        self._ahead_ms = 0
+        """How far the clock of that log's broker is ahead of ours."""
         self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
         self._presence_tail = Tail(client, presence_topic, 0, self._take_presence, purpose="presence-read")
         self._changed = asyncio.Event()
@@ -97,6 +102,7 @@ class StateLog:
         """Follow the log; returns when everything written before this call is folded in."""
         await self._check_exists()
         self._tasks.start(self._tail.run(self._progress, self._on_trouble), "state-log")
+        self._ahead_ms = await self._difference()
         self._presence_tail.position = await self._recent_presence()
         self._written_before = (await self._end((self._presence_topic, 0), 30.0)).offset
         self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
@@ -107,8 +113,48 @@ class StateLog:
     async def _recent_presence(self) -> int:
         """Where the presence log of the last minute begins: what is older says nothing of who lives."""
         key = (self._presence_topic, 0)
-        found = await self._offset(key, now_ms() - _PRESENCE_MS, 30.0)
+        found = await self._offset(key, self.now_ms() - _PRESENCE_MS, 30.0)
         return found.offset if found.offset >= 0 else (await self._end(key, 30.0)).offset
+
+    async def _difference(self) -> int:
+        """How far the broker's clock is ahead of ours, where its newest word lets us doubt that they agree.
+
+        The broker is asked by a tombstone: its answer is the time at which that was written, and nothing of it stays.
+        Who may not write there has to take its own clock for right.
+        """
+        newest = await self._newest_presence_ms()
+        if newest < 0 or 0 <= steady_ms() - newest <= _LATELY_MS:
+            return 0
+        asked = one_record_batch(
+            _CLOCK_KEY, None, timestamp=steady_ms(), producer_id=-1, epoch=-1, sequence=-1
+        )
+        try:
+            told = await self._produced(self._presence_topic, asked)
+        except Failed:
+            return 0
+        return told.log_append_time - steady_ms() if told is not None and told.log_append_time >= 0 else 0
+
+    async def _newest_presence_ms(self) -> int:
+        """When the newest word was written, by the broker's clock; −1 where there is none, or it cannot be read."""
+        found = [-1]
+        tail = Tail(
+            self._client,
+            self._presence_topic,
+            0,
+            lambda batch: found.append(batch.max_timestamp),
+            purpose="presence-read",
+        )
+        tail.position = (await self._end((self._presence_topic, 0), 30.0)).offset - 1
+        try:
+            if tail.position >= 0:
+                await tail.poll(0)
+        except Failed:
+            return -1
+        return found[-1]
+
+    def now_ms(self) -> int:
+        """The time by the log's own clock, its broker's: what processes on several machines write down to compare."""
+        return steady_ms() + self._ahead_ms
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -278,34 +324,45 @@ class StateLog:
             self._presence[fenced.presence_key] = (now, heard)
 
     def _forget(self) -> None:
-        """Drop words of mirrors that are long gone: they are large, and each start of one has a name of its own.
+        """Drop words of processes that are long gone: they are large, and each start of one has a name of its own.
 
-        Not of routers: that one holds a fence stays true when it falls silent.
+        Not of a router that fences may wait for: that it holds one stays true when it falls silent.
         """
         past = monotonic() - _FORGET_S
-        gone = [n for n, (word, heard) in self._presence.items() if isinstance(word, MirrorPresence) and heard < past]
-        for name in gone:
-            self._drop(name)
+        awaited = {router.instance for router in self.state.routers()}
+        awaited.update(instance for stray in self.state.strays() for instance in stray.instances)
+        for name, (word, heard) in list(self._presence.items()):
+            if heard < past and not (isinstance(word, RouterPresence) and word.instance in awaited):
+                self._drop(name)
 
     def _drop(self, name: str) -> None:
         word, _ = self._presence.pop(name, (None, 0.0))
         if isinstance(word, MirrorPresence):
             self._reader.forget(word)
+            if self._said.pop(name, None) is not None:  # of a link that is gone
+                self._said.pop(f"fenced/{word.link}/{word.instance}", None)
+                self._writer.forget(word.link)
 
     def _heard(self, name: str, batch: Batch) -> float:
         """From when a word counts, on our monotonic clock.
 
-        Others' count from when they are read: a wall clock is compared with the broker's only for what was written
-        before we opened the log, and may be old. Our own count from when we said them, by our wall clock alone
+        Others' count from when they are read, but for what was written before we opened the log, and may be old: that
+        is judged by the broker's clock. Our own count from when we said them, by our clock alone
         (a broker puts its append time into the max timestamp): after a standstill, what we read first is long past.
         """
         if name in self._said:
-            said_ms = batch.base_timestamp
+            self._compare(batch.max_timestamp - batch.base_timestamp)
+            age_ms = steady_ms() - batch.base_timestamp
         elif batch.base_offset < self._written_before:
-            said_ms = batch.max_timestamp
+            age_ms = self.now_ms() - batch.max_timestamp
         else:
             return monotonic()
-        return monotonic() - max(0.0, (now_ms() - said_ms) / 1000)
+        return monotonic() - max(0.0, age_ms / 1000)
+
+    def _compare(self, ahead_ms: int) -> None:
+        """A word of ours was written so far ahead of when we said it: what was long on its way says too much."""
+        if not 0 <= ahead_ms - self._ahead_ms <= _LATELY_MS:
+            self._ahead_ms = ahead_ms
 
     # writing
 
@@ -355,7 +412,7 @@ class StateLog:
         batch = one_record_batch(
             key.encode(),
             value,
-            timestamp=now_ms(),
+            timestamp=steady_ms(),
             producer_id=self._producer_id,
             epoch=0,
             sequence=self._fold.sequence,
@@ -411,7 +468,7 @@ class StateLog:
         batch = one_record_batch(
             record.key.encode(),
             value,
-            timestamp=now_ms(),
+            timestamp=steady_ms(),
             producer_id=-1,
             epoch=-1,
             sequence=-1,
@@ -425,12 +482,17 @@ class StateLog:
             return
 
     async def _produce(self, topic: str, batch: bytearray) -> int:
+        told = await self._produced(topic, batch)
+        return told.error if told is not None else Code.LEADER_NOT_AVAILABLE
+
+    async def _produced(self, topic: str, batch: bytearray) -> ProduceAnswer | None:
+        """What the log's leader says of a batch; None where there is no leader."""
         node = self._client.leader(topic, 0)
         if node < 0:
             await self._client.refresh([topic])
             node = self._client.leader(topic, 0)
         if node < 0:
-            return Code.LEADER_NOT_AVAILABLE
+            return None
         try:
             connection = await self._client.connection(node, "state-write")
             frame = await connection.call_raw(
@@ -443,4 +505,4 @@ class StateLog:
         except Unreachable:
             await self._refresh()
             raise
-        return decode_produce(frame)[(topic, 0)].error
+        return decode_produce(frame)[(topic, 0)]

@@ -106,9 +106,12 @@ class OffsetMaps:
         name, value = read_single_record(batch)
         key = parse_key(name.decode("utf-8", "replace"))
         self._note(key)
-        chunks = self._chunks.setdefault((key.link_uuid, key.topic, key.partition), {})
+        of = key.link_uuid, key.topic, key.partition
+        chunks = self._chunks.setdefault(of, {})
         if value is None:
             chunks.pop(key, None)
+            if not chunks:
+                del self._chunks[of]
         else:
             chunks[key] = decode_chunk(str(key), value)
 

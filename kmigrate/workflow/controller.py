@@ -222,7 +222,7 @@ class Controller:
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return
-            changed = replace((await carry()).on(record), promoted_ms=now_ms(), reason="")
+            changed = replace((await carry()).on(record), promoted_ms=self._log.now_ms(), reason="")
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
             if record.mode is GroupMode.FOLLOW:

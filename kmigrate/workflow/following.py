@@ -195,7 +195,7 @@ class FollowHandover:
     def _opened(self, record: GroupRecord) -> GroupRecord:
         phase = advance_group(record.phase, GroupEvent.OPEN)
         return replace(
-            record, phase=phase, since_ms=now_ms(), promoted_ms=now_ms(), frozen=False, staged=False, reason=""
+            record, phase=phase, since_ms=now_ms(), promoted_ms=self.log.now_ms(), frozen=False, staged=False, reason=""
         )
 
     async def _give_up(self, error: KmigrateError) -> None:

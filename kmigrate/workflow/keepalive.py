@@ -23,7 +23,7 @@ from kmigrate.errors import Failed, KmigrateError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import LinkRecord, TransactionRecord
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.log import StateLog
 
@@ -79,7 +79,7 @@ class IdKeeper:
                 begun = await last_begun(self.target, transaction.name)
                 if begun is None:
                     await self._forget(transaction)
-                elif mirrored(transaction) and now_ms() - begun >= idle_s * 1000:
+                elif mirrored(transaction) and self.log.now_ms() - begun >= idle_s * 1000:
                     await self._use(transaction)
             except KmigrateError as error:
                 _log.warning("transactional id %s: %s", transaction.name, error.what)

@@ -30,21 +30,23 @@ async def go_forward(record: TopicRecord, log: StateLog, target: Admin) -> None:
     if record.unsettled:
         await settle(record, log, target)
     else:
-        await log.append(partial(flipped_as_decided, record))
+        await log.append(partial(flipped_as_decided, record, log.now_ms()))
 
 
-def flipped_as_decided(record: TopicRecord, state: State) -> TopicRecord | None:
+def flipped_as_decided(record: TopicRecord, at_ms: int, state: State) -> TopicRecord | None:
     """As another topic's flip says; None where none does, or the record has changed since it was looked at."""
     named = decided(state, record)
-    return flipped(record, named) if named is not None and state.topic(record.link, record.topic) == record else None
+    stands = state.topic(record.link, record.topic) == record
+    return flipped(record, at_ms, named) if named is not None and stands else None
 
 
-def flipped(record: TopicRecord, proven: ProvenTopic) -> TopicRecord:
+def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord:
+    """`at_ms` is by the state log's clock: how long producers may repeat their writes is counted from then."""
     return replace(
         record,
         phase=advance_topic(record.phase, TopicEvent.FLIP),
         since_ms=now_ms(),
-        promoted_ms=now_ms(),
+        promoted_ms=at_ms,
         reason="",
         target_ends=proven.target_ends,
         unsettled=True,

@@ -171,7 +171,7 @@ class TopicPromotion:
         await refuse_lost_ids(self.log.state, self.source, self.target, record)
         await refuse_readers(self.log.state, self.link, self.topic, self.source_admin)
         await self._rehearse(record)
-        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=now_ms()))
+        await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait until it is this topic's turn (I); False where by then it is not ready, or of another unit."""
@@ -368,11 +368,12 @@ class TopicPromotion:
             if state.topic(self.link, self.topic) != record:
                 return None
             if decided(state, record) is not None:
-                return flipped_as_decided(record, state)
+                return flipped_as_decided(record, self.log.now_ms(), state)
             unit = unit_to_flip(state, record, self.rendezvous)
             if unit is None:
                 return None
-            return replace(flipped(record, self.rendezvous.proven[self.link, self.topic][1]), unit=unit)
+            proven = self.rendezvous.proven[self.link, self.topic][1]
+            return replace(flipped(record, self.log.now_ms(), proven), unit=unit)
 
         await self.log.append(decide)
 

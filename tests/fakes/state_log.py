@@ -10,6 +10,7 @@ from kmigrate.errors import WaitTimedOut
 from kmigrate.model.presences import ControllerPresence, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
 
 T = TypeVar("T")
 Presence = MirrorPresence | RouterPresence | ControllerPresence
@@ -21,6 +22,8 @@ class MemoryLog:
     def __init__(self, *records: Record) -> None:
         self.state = State()
         self.history: list[Record | None] = []
+        self.ahead_ms = 0
+        """How far its clock is ahead of ours."""
         self.presence: dict[str, tuple[Presence, float]] = {}
         self._changed = asyncio.Event()
         self.on_append: Callable[[Record | None], None] = lambda _: None
@@ -35,6 +38,9 @@ class MemoryLog:
     def _wake(self) -> None:
         event, self._changed = self._changed, asyncio.Event()
         event.set()
+
+    def now_ms(self) -> int:
+        return now_ms() + self.ahead_ms
 
     def say(self, record: Presence) -> None:
         self.presence[record.key] = (record, 0.0)

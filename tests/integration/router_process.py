@@ -6,12 +6,14 @@ SETTINGS are fields of RouterSettings as JSON.
 
 Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. SIGUSR1 has it stop itself (SIGSTOP) when its
 next write to a source has been looked at and counted, and is about to be sent. STATE_VIA=host:port is where it reaches
-the state log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs.
+the state log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs. At SIGUSR2 it prints
+what it holds as one line of JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -36,6 +38,7 @@ from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.server import Router
 from kmigrate.router.settings import RouterSettings
 from kmigrate.state.log import StateLog
+from tests.soak.census import census
 
 
 def cluster_settings(name: str, bootstrap: str) -> ClusterSettings:
@@ -65,6 +68,11 @@ def stop_at_the_next_write() -> None:
     StoppingConnection.asked = True
 
 
+def tell_what_is_held(router: Router) -> None:
+    gc.collect()
+    print(json.dumps({"tasks": len(asyncio.all_tasks()), "lengths": census(router)}), flush=True)
+
+
 class Detour(ClusterClient):
     """A cluster of one broker, reached elsewhere than it tells."""
 
@@ -83,6 +91,7 @@ async def main(name: str, target: str, port: int, more: dict[str, Any]) -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, stop_at_the_next_write)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, tell_what_is_held, router)
         running = asyncio.create_task(router.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -18,8 +18,11 @@ from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
+from kmigrate.net.clock import now_ms
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.build import one_record_batch
+from kmigrate.sandbox.final_read import read_topic
+from kmigrate.state import log as state_log
 from kmigrate.state.codec import Envelope, encode_envelope
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog, state_producer_id
@@ -221,6 +224,35 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
     with pytest.raises(StateLogBroken) as caught:
         asyncio.run(run())
     assert caught.value.ref == "newer-state-log"
+
+
+def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
+    own_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that was ahead nobody lived, and by one that was behind all those who had died within the hour."""
+    cluster = own_cluster()
+
+    async def run() -> None:
+        conf = settings(cluster.bootstrap)
+        dead, alive = (ControllerPresence(name, 4, True, 500) for name in ("dead", "alive"))
+        async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
+            await log.announce(dead)
+            await asyncio.sleep(3.1)
+            for wrong_ms in (-3_600_000, 3_600_000):
+                await log.announce(alive)
+                with monkeypatch.context() as patch:
+                    patch.setattr(state_log, "steady_ms", lambda wrong_ms=wrong_ms: now_ms() + wrong_ms)
+                    async with StateLog(client) as late:
+                        assert late.alive(ControllerPresence) == [alive]
+                        assert abs(late.now_ms() - now_ms()) < 1_000
+
+    asyncio.run(run())
+    assert [key for key, _ in last_words(cluster.bootstrap)][-1] == b"clock"
+
+
+def last_words(bootstrap: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of the presence log, as librdkafka reads them."""
+    return [(record.key, record.value) for record in read_topic(bootstrap, PRESENCE_TOPIC)]
 
 
 def test_presence_is_heard_by_who_opens_the_log_now_and_by_who_has_it_open(own_cluster: Any) -> None:

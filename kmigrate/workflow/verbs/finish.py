@@ -80,7 +80,7 @@ async def finish_link(
         Plan.of("link finish", [], _shared_addresses(state)).refuse()  # their clients stay as long as that is so
         done = Finding("ok", "already-finished", f"link {link.name} is finished already")
         return Plan.of("link finish", [], [done, *found]), asked
-    guards = _link_guards(state, link, delivery_timeout_s, now_ms())
+    guards = _link_guards(state, link, delivery_timeout_s, estate.log.now_ms())
     guards += _router_guards(estate, state, clients_known=clients_known)
     found = [*guards, *found]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
@@ -98,7 +98,7 @@ async def finish_link(
         if current is None or current.finished_ms:
             return None
         # Somebody may have mirrored another topic since the guards looked, or started another process.
-        found = _link_guards(now, current, delivery_timeout_s, now_ms()) + _shared_addresses(now)
+        found = _link_guards(now, current, delivery_timeout_s, estate.log.now_ms()) + _shared_addresses(now)
         Plan.of("link finish", [], found).refuse()
         return replace(current, finished_ms=now_ms())
 

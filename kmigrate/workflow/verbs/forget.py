@@ -331,7 +331,8 @@ async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[
     if plan:
         return made
     done: list[str] = []
-    taken = [(f"take group {each[0].group} from the mirror", partial(_take_group, *each)) for each in going]
+    at_ms = estate.log.now_ms()
+    taken = [(f"take group {each[0].group} from the mirror", partial(_take_group, *each, at_ms)) for each in going]
     await write_each(estate.log, [*left_out, *taken], done)
     with telling(done):
         if going:
@@ -341,12 +342,12 @@ async def forget_groups(estate: Estate, link_name: str | None, groups: Sequence[
     return made.done()
 
 
-def _take_group(record: GroupRecord, words: _Words, state: State) -> GroupRecord | None:
+def _take_group(record: GroupRecord, words: _Words, at_ms: int, state: State) -> GroupRecord | None:
     """Rule F."""
     now = state.group(record.link, record.group)
     if now is None:
         return None
-    _refuse("group forget", _against_group(now, state, words))
+    _refuse("group forget", _against_group(now, state, words, at_ms))
     return replace(now, forgotten_ms=now_ms())
 
 
@@ -363,17 +364,18 @@ async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[st
         await estate.target_admin.delete_acls(record.granted_acls)
     except KmigrateError as error:
         raise _not_put_back(error, _taken_back(link, record)) from error
-    await write_each(estate.log, [(f"forget group {group}", partial(_drop_group, record, words))], done)
+    drop = partial(_drop_group, record, words, estate.log.now_ms())
+    await write_each(estate.log, [(f"forget group {group}", drop)], done)
 
 
 async def _judged(estate: Estate, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:
     """Rule B as it is now, and the words that it was judged by."""
     heard = {word.instance: word for word in estate.log.alive(RouterPresence)}
-    against = _against_group(record, estate.log.state, heard)
+    against = _against_group(record, estate.log.state, heard, estate.log.now_ms())
     if against is None or record.phase is not GroupPhase.MIRRORED:
         return heard, against
     words = await _words_on(estate, link, record.group, heard)
-    return words, _against_group(record, estate.log.state, words)
+    return words, _against_group(record, estate.log.state, words, estate.log.now_ms())
 
 
 async def _words_on(estate: Estate, link: LinkRecord, group: str, heard: Mapping[str, RouterPresence]) -> _Words:
@@ -396,19 +398,19 @@ def _of_members(word: GroupWord, known: Collection[str]) -> GroupWord:
     return replace(word, members=tuple(mark for mark in word.members if mark in known))
 
 
-def _drop_group(record: GroupRecord, words: _Words, state: State) -> tuple[str, None] | None:
+def _drop_group(record: GroupRecord, words: _Words, at_ms: int, state: State) -> tuple[str, None] | None:
     """Rule C."""
     now = state.group(record.link, record.group, forgotten=True)
     if now is None:
         return None
-    _refuse("group forget", _against_group(now, state, words))
+    _refuse("group forget", _against_group(now, state, words, at_ms))
     if now != record:
         raise changed_meanwhile(f"group {record.group}")
     return now.key, None
 
 
-def _against_group(record: GroupRecord, state: State, heard: _Words) -> Finding | None:
-    """Rule B, by the routers' words or without; None where the group may be forgotten."""
+def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int) -> Finding | None:
+    """Rule B, by the routers' words or without, at a time of the state log's clock; None where it may be forgotten."""
     group = record.group
     if record.phase is GroupPhase.PROMOTED:
         what = f"group {group} is promoted: it is forgotten with its link"
@@ -440,7 +442,7 @@ def _against_group(record: GroupRecord, state: State, heard: _Words) -> Finding 
                 f"{promote}restart them with the source's address, then repeat",
             )
     for router in state.routers():
-        left = _COME_BACK_S - (now_ms() - router.since_ms) / 1000
+        left = _COME_BACK_S - (at_ms - router.since_ms) / 1000
         if left > 0:
             return Finding(
                 "refuse",

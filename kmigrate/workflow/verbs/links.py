@@ -140,7 +140,7 @@ async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bo
 async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, plan: bool = False) -> Plan:
     """Forget a link and its records; never deletes a topic, refuses while anything of it needs its record."""
     link = resolve_link(estate.log.state, name)
-    found = _delete_guards(estate.log.state, link, delivery_timeout_s)
+    found = _delete_guards(estate.log.state, link, delivery_timeout_s, estate.log.now_ms())
     keys = _link_keys(estate.log.state, link.name)
     restore = link.restore_expiration is not None and not any(
         other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
@@ -158,7 +158,8 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
         if current is None or current.uuid != link.uuid:
             return None
         # Somebody may have mirrored another topic since the guards looked.
-        judged = Plan.of("link delete", [], _delete_guards(now, current, delivery_timeout_s))
+        guards = _delete_guards(now, current, delivery_timeout_s, estate.log.now_ms())
+        judged = Plan.of("link delete", [], guards)
         judged.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
         return _link_keys(now, link.name)[0], None
 
@@ -172,7 +173,7 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     return made.done()
 
 
-def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float) -> list[Finding]:
+def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
     """What needs a link's record: what is not promoted, and routers.
 
     A router tells a repeated write from a first one by the barriers: without them the target would append it again.
@@ -189,7 +190,7 @@ def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float) ->
             )
         )
     if routers and not found:
-        found += retries(state, link.name, delivery_timeout_s, now_ms())
+        found += retries(state, link.name, delivery_timeout_s, now)
     return found
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import struct
 from typing import cast
 
 import pytest
 
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.mirror import reading as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
+from kmigrate.net.clock import now_ms
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
+from kmigrate.records.build import one_record_batch
+from tests.soak.census import census, grown
 
 KEY = ("t", 0)
 CUT = FetchedPartition("t", 0, 0, 5, 5, 0, (), -1, memoryview(b""), diverging=(3, 5))
@@ -52,9 +57,75 @@ def test_a_source_that_ends_too_early_stops_the_partition_only_if_it_says_so_for
     assert scene.lane.problem.startswith("source-truncated")
 
 
+@pytest.mark.parametrize("put_back_s", [-3600, 0, 3600])
+def test_where_a_silent_partition_ends_is_asked_also_after_the_clock_was_put(
+    monkeypatch: pytest.MonkeyPatch, put_back_s: int
+) -> None:
+    """It was taken for heard until the clock had come back to where it was."""
+    scene, rounds = Scene(monkeypatch), 0
+    told_ms = now_ms() - 5_000
+    scene.lane.ends_at(10, told_ms + put_back_s * 1000)
+
+    class Source:
+        async def list_offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
+            return dict.fromkeys(wanted, LogOffset(0, 77, 0))
+
+    async def sleep(_: float) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds > 1:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(module, "sleep", sleep)
+    monkeypatch.setattr(scene.copier._reader, "_source", Source())
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(scene.copier._reader.ask_ends())
+    assert scene.lane.source_end == 77
+
+
+def test_a_direct_write_is_dated_by_a_clock_that_nobody_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "now_ms", lambda: 1)
+    monkeypatch.setattr(module, "steady_ms", lambda: 5_000)
+    scene = Scene(monkeypatch)
+    scene.answer(NOTHING_NEW)
+    direct = one_record_batch(b"k", b"v", timestamp=0, producer_id=-1, epoch=-1, sequence=-1)
+    struct.pack_into(">q", direct, 0, 10)
+    scene.answer(FetchedPartition("t", 0, 0, 11, 11, 0, (), -1, memoryview(direct)))
+    assert scene.lane.progress().direct_ms == 5_000
+
+
+def test_a_partition_that_is_copied_anew_is_not_stopped_for_what_was_suspected_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.answer(CUT)
+    scene.copier.assign([])
+    scene.copier.assign([MirroredTopic("t", "", "", {0: 0})])
+    scene.lane = scene.copier.lanes[KEY]
+    scene.lane.recovered(10, 0, 10)
+    scene.answer(CUT, after_s=3_600)
+    assert not scene.lane.must_recover
+    scene.answer(CUT, after_s=2.1)
+    assert scene.lane.must_recover
+
+
 def test_a_broker_that_was_behind_for_a_moment_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch)
     for part in (CUT, NOTHING_NEW, CUT, NOTHING_NEW, CUT):
         scene.answer(part, 1.5)
     assert not scene.lane.must_recover
     assert not scene.lane.stopped
+
+
+def test_topics_that_were_copied_and_went_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, seen = Scene(monkeypatch), []
+    for number in range(300):
+        name = f"t{number}"
+        scene.copier.assign([MirroredTopic(name, "", "", {0: 0})])
+        lane = scene.copier.lanes[name, 0]
+        lane.recovered(10, 0, 10)
+        cut = FetchedPartition(name, 0, 0, 5, 5, 0, (), -1, memoryview(b""), diverging=(3, 5))
+        scene.copier._reader.take({lane.key: FetchPartition(name, 0, 10, 1)}, [cut])
+        if number in (100, 299):
+            seen.append(census(scene.copier))
+    assert grown(seen[:1], seen[1:], {}) == {}

@@ -167,6 +167,39 @@ def test_a_group_whose_rule_the_target_refuses_is_told_and_keeps_no_promote_wait
     assert note.startswith("admin-refused: group billing: create the ACL")
 
 
+def test_what_is_known_of_topics_and_groups_goes_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link is led for weeks, and patterns pick up new names every day."""
+
+    async def told(cluster: Cluster) -> frozenset[Acl]:
+        return cluster.rules
+
+    async def none(_: str) -> None:
+        return None
+
+    monkeypatch.setattr(access, "read_acls", told)
+    source, log = Cluster(), MemoryLog(LINK)
+    monkeypatch.setattr(source, "refresh", lambda topics: Cluster.refresh(source, ()))
+    monkeypatch.setattr(source, "find_topic", none, raising=False)
+    monkeypatch.setattr(source, "settings", SimpleNamespace(name="s"), raising=False)
+    kept = upkeep(log, Admin(), source)
+    lengths = []
+
+    async def scenario() -> None:
+        for number in range(40):
+            topic = replace(ADOPTED, topic=f"t{number}", phase=TopicPhase.MIRRORING)
+            group = replace(SHOP, group=f"g{number}")
+            for record in (topic, group):
+                await log.append(lambda _, record=record: record)  # type: ignore[misc]
+            kept._grown[topic.topic] = 9
+            await kept._guarded(None)
+            lengths.append([len(each) for each in (kept._words, kept._missed, kept._grown, kept._groups)])
+            for key in (topic.key, group.key):
+                await log.append(lambda _, key=key: (key, None))  # type: ignore[misc]
+
+    asyncio.run(scenario())
+    assert lengths == [[1, 1, 1, 1]] * 40
+
+
 @pytest.mark.parametrize(
     ("phase", "held", "put"),
     [

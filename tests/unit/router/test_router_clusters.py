@@ -12,22 +12,24 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, ProducerState
+from kmigrate.cluster.layout import Metadata, TopicInfo
 from kmigrate.errors import Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.routes import Serve
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router import clusters
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import StoredBatch
 from kmigrate.router.listeners import ClientConnection
-from tests.unit.router.router_fakes import Stage, table
+from tests.unit.router.router_fakes import Stage, route, table
 
 
 class _Source:
     """A cluster of which the test says what is wrong."""
 
     def __init__(self) -> None:
-        self.trouble, self.asked = "", 0
+        self.trouble, self.asked, self.closed = "", 0, False
         self.metadata = SimpleNamespace(brokers={}, topics={})
 
     async def refresh(self, topics: Iterable[str]) -> Any:
@@ -35,6 +37,9 @@ class _Source:
         if self.trouble:
             raise Unreachable("broker-unreachable", self.trouble)
         return self.metadata
+
+    async def close(self) -> None:
+        self.closed = True
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
         await self.refresh(topics)
@@ -77,6 +82,59 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
         "source of link l: a:1 timed out",
         "source of link l: it answers again",
     ]
+
+
+def test_a_source_whose_link_is_gone_is_asked_nothing_more_and_closed() -> None:
+    """One that was switched off was tried again for as long as the router lived, and each left a client behind."""
+    opened: list[_Source] = []
+
+    def opens(_: LinkRecord) -> ClusterClient:
+        opened.append(_Source())
+        opened[-1].trouble = "it is switched off"
+        return cast("ClusterClient", opened[-1])
+
+    async def scenario() -> None:
+        failures: list[BaseException] = []
+        tasks, links = TaskOwner(failures.append), list[LinkRecord]()
+        made = Clusters(cast("ClusterClient", _Source()), opens, tasks, lambda: None, lambda: None)
+        for number in range(20):
+            ref = ClusterRef("source", "a:1", "A")
+            links[:] = [LinkRecord("l", f"uuid-{number}", ref, ClusterRef("target", "b:1", "B"), 1)]
+            made.follow(cast("Any", SimpleNamespace(links=lambda: links)), table())
+            made.refresh_source("l", "t")
+            await asyncio.sleep(0)
+        links.clear()
+        made.follow(cast("Any", SimpleNamespace(links=lambda: links)), table())
+        _, unended = await asyncio.wait(tasks._tasks, timeout=5)
+        assert not unended
+        assert not made._sources
+        assert failures == []
+
+    asyncio.run(scenario())
+    assert len(opened) == 20
+    assert all(source.closed for source in opened)
+
+
+def test_the_leaders_of_topics_that_are_promoted_or_gone_are_forgotten_where_there_are_many() -> None:
+    link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+    client = ClusterClient(ClusterSettings("source", (("a", 1),)))
+    state = cast("Any", SimpleNamespace(links=lambda: [link]))
+    lengths = []
+
+    async def scenario() -> None:
+        made = Clusters(cast("ClusterClient", _Source()), lambda _: client, TaskOwner(), lambda: None, lambda: None)
+        for number in range(0, 1000, 10):
+            before = client.metadata
+            topics = {f"t{n}": TopicInfo(f"t{n}", None, {}) for n in range(number, number + 10)}
+            client.layout.known = Metadata("A", before.brokers, {**before.topics, **topics})
+            routes = [route(topic, Serve.LOCAL if topic.endswith("5") else Serve.FORWARD) for topic in topics]
+            made.follow(state, table(*routes))
+            lengths.append(len(client.metadata.topics))
+            assert {topic for topic in topics if not topic.endswith("5")} <= client.metadata.topics.keys()
+
+    asyncio.run(scenario())
+    assert lengths[:3] == [10, 20, 30], "a few are kept: what is known is the same value while nothing is told"
+    assert max(lengths) <= 110
 
 
 def test_who_creates_only_what_is_promoted_waits_for_no_source() -> None:
@@ -256,6 +314,9 @@ class _At:
         self.settings = ClusterSettings("source", (("127.0.0.1", port),))
         self.metadata = SimpleNamespace(brokers={1: ("127.0.0.1", port)}, topics={})
 
+    async def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("pool", [ClientConnection.to_source, ClientConnection.to_coordinator])
 def test_words_to_a_link_that_was_made_anew_go_to_its_own_source(
@@ -314,9 +375,12 @@ def test_a_link_that_was_made_anew_from_an_unknown_cluster_has_no_source_rather_
             raise UsageError("unknown-cluster", "no cluster of that name", still_true="", next_step="")
         return cast("ClusterClient", _At(1))
 
-    made = Clusters(cast("ClusterClient", _Source()), client, cast("TaskOwner", None), lambda: None, lambda: None)
-    made.follow(_link("old"), table())
-    assert (made.source_uuid("l"), made.source_settings("l") is None) == ("old", False)
-    made.follow(_link("new"), table())
-    assert (made.source_uuid("l"), made.source_settings("l")) == ("", None)
-    assert made.source_leader("l", "t", 0) == (-1, -1)
+    async def scenario() -> None:
+        made = Clusters(cast("ClusterClient", _Source()), client, TaskOwner(), lambda: None, lambda: None)
+        made.follow(_link("old"), table())
+        assert (made.source_uuid("l"), made.source_settings("l") is None) == ("old", False)
+        made.follow(_link("new"), table())
+        assert (made.source_uuid("l"), made.source_settings("l")) == ("", None)
+        assert made.source_leader("l", "t", 0) == (-1, -1)
+
+    asyncio.run(scenario())

@@ -11,7 +11,15 @@ import pytest
 
 from kmigrate.mirror import membership
 from kmigrate.mirror.membership import Membership
-from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionProgress, RouterPresence, mirror_key
+from kmigrate.model.presences import (
+    ControllerPresence,
+    FencedProgress,
+    MirrorPresence,
+    PartitionProgress,
+    RouterPresence,
+    mirror_key,
+)
+from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state import log as state_log
@@ -34,7 +42,7 @@ class Scene:
         self._ahead_ms = ahead_ms
         for module in (membership, state_log):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        monkeypatch.setattr(state_log, "now_ms", self.wall_ms)
+        monkeypatch.setattr(state_log, "steady_ms", self.wall_ms)
         self.log = StateLog(cast("Any", None))
         self.log._written_before = OLD
         self.log._said["mirror/l/me"] = b"", MirrorPresence("me", "l", 1, False, 500)
@@ -61,6 +69,10 @@ class Scene:
         for batch in walk(memoryview(stored)):
             batch.base_offset = offset
             self.log._take_presence(batch)
+
+    def read_before(self, instance: str, said_s_ago: float) -> None:
+        """Read a word that was written before the log was opened, at a moment of the broker's clock."""
+        self.hear(instance, said_s_ago=said_s_ago, offset=OLD - 1)
 
     def alive(self) -> list[str]:
         return [word.instance for word in self.log.alive(MirrorPresence)]
@@ -97,6 +109,30 @@ def test_what_was_said_before_the_log_was_opened_counts_from_then(monkeypatch: p
     assert scene.alive() == ["you"]
 
 
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, -5_000, 0, 3_600_000])
+def test_how_far_the_clocks_are_apart_is_known_from_our_own_words(
+    monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    scene = Scene(monkeypatch, ahead_ms)
+    scene.hear("you")
+    assert scene.log.now_ms() == scene.wall_ms(), "another's clock says nothing of ours"
+    scene.hear("me")
+    assert scene.log.now_ms() == scene.wall_ms() + ahead_ms
+    for instance, said_s_ago in (("gone", 30.0), ("dead", 3.1), ("old", 2.9)):
+        scene.read_before(instance, said_s_ago)
+    assert scene.alive() == ["you", "me", "old"]
+
+
+def test_a_word_of_ours_that_was_long_on_its_way_tells_the_difference_of_the_clocks_until_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    for late_ms, told_ms in ((3, 0), (400, 0), (9_000, 9_000), (5, 5), (2, 2)):
+        scene._ahead_ms = late_ms
+        scene.hear("me")
+        assert scene.log.now_ms() - scene.wall_ms() == told_ms
+
+
 def test_after_a_standstill_an_old_word_of_our_own_is_no_sign_that_we_hear_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,11 +164,30 @@ def test_a_mirror_that_is_silent_for_the_longest_lease_time_is_known_still(monke
 
 
 def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that a fence waits for, registered or replaced; others came and went, each with a name of its own."""
     scene = Scene(monkeypatch)
-    scene.log._presence["router/r"] = (RouterPresence("r", "r", 1, 500), scene.now)
+    for record in (RouterRecord("edge", "r", "host", "h:1", 1), StrayRecord("edge", "host", ("s",))):
+        scene.log._fold.state = scene.log.state.with_record(record.key, record, 1)
+    for instance in ("r", "s", "left"):
+        word = RouterPresence(instance, "edge", 1, 500)
+        scene.log._presence[word.key] = (word, scene.now)
+    left = ControllerPresence("left", 1, True, 500)
+    scene.log._presence[left.key] = (left, scene.now)
     scene.now += 86_400
     scene.hear("me")
-    assert "router/r" in scene.log.presence
+    assert list(scene.log.presence) == ["router/r", "router/s", "mirror/l/me"]
+
+
+def test_nothing_is_kept_of_what_was_said_of_links_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch)
+    for number in range(30):
+        word = MirrorPresence("me", f"link-{number}", 1, False, 500, PROGRESS)
+        scene.log._said[word.key] = scene.log._writer.write(word), word
+        scene.read(word)
+        scene.now += 60
+    kept = [f"mirror/link-{number}/me" for number in range(19, 30)]
+    assert [key for key in scene.log._said if "link-" in key] == kept
+    assert [f"mirror/{link}/me" for link in scene.log._writer._kept] == kept
 
 
 def test_what_is_said_of_fenced_topics_goes_on_with_the_word_before_and_makes_nobody_live_longer(

@@ -1,0 +1,130 @@
+"""What a router remembers after hundreds of topics, groups, producers and transactional ids that came and went.
+
+On a connection that stays, and on those that go. `make soak-weeks` is the same with a process, clusters and clients.
+"""
+
+from __future__ import annotations
+
+from kmigrate.model.records import ProducerMark
+from kmigrate.model.routes import GroupRoute, Serve
+from kmigrate.protocol.api import entity
+from kmigrate.router.apis.blank import blank, element
+from kmigrate.router.session import Session
+from tests.soak.census import census, grown
+from tests.unit.router.router_fakes import Stage, batch, route
+from tests.unit.router.test_router_follow import BEAT, JOIN, LEAVE, Member
+from tests.unit.router.test_router_transactions import ADD, END, INIT, Desk, T
+
+EARLY, LATE = 100, 300
+"""By the first everything has been used that a connection remembers a few of."""
+
+
+def lengths(stage: Stage, staying: Session) -> dict[str, int]:
+    stage.core.held.waiting((), 0.0)  # as the router's presence does
+    return census([stage.core, staying])
+
+
+def turns(stage: Stage, number: int, staying: Session) -> tuple[Session, ...]:
+    """Whose turn it is: who stays, and one who goes behind it."""
+    passing = Session(stage.core, stage.edge)
+    passing.broker, passing.client_id = 1, f"client-{number}"
+    return staying, passing
+
+
+def answer_all(stage: Stage) -> None:
+    while stage.edge.sent:
+        stage.edge.sent.pop(0).answer(0)
+
+
+def write(stage: Stage, topic: str, producer: int, sequence: int) -> None:
+    stage.produce((topic, 0, batch(producer, 0, sequence)))
+    answer_all(stage)
+
+
+def promoted_and_forgotten(stage: Stage, number: int) -> None:
+    """One topic's life: forwarded, fenced, promoted, and its link deleted; its producer wrote all the while."""
+    topic, producer, at = f"t-{number}", 1000 + number, stage.core.table.epoch
+    stage.swap(route(topic, Serve.FORWARD))
+    write(stage, topic, producer, 0)
+    stage.swap(route(topic, Serve.HOLD, fence_epoch=at))
+    stage.core.forwards.fences(stage.core.table)
+    stage.produce((topic, 0, batch(producer, 0, 1)))
+    stage.swap(route(topic, Serve.LOCAL, gate={0: (ProducerMark(producer, 0, 0),)}))
+    answer_all(stage)
+    write(stage, topic, producer, 2)
+    stage.swap()
+
+
+def test_topics_and_producers_that_went_are_not_remembered() -> None:
+    stage = Stage()
+    staying = stage.session
+    seen = []
+    for number in range(LATE):
+        for session in turns(stage, number, staying):
+            stage.session = session
+            promoted_and_forgotten(stage, number)
+            if session is not staying:
+                session.closed()
+        if number in (EARLY, LATE - 1):
+            seen.append(lengths(stage, staying))
+    assert stage.core.forwards.total == 2 * LATE, "the first batch of each producer went to the source"
+    assert grown(seen[:1], seen[1:], {}) == {}
+
+
+def transacts(desk: Desk, name: str, topic: str) -> None:
+    """An id is asked for, writes what is mirrored, is refused what is not together with it, and commits."""
+    kind = element(entity(ADD, 3, "request"), "v3_and_below_topics")
+    desk.says(INIT, transactional_id=name, producer_id=-1, producer_epoch=-1)
+    for topics in ((topic, "free"), (topic,)):
+        desk.says(
+            ADD,
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=T[0],
+            v3_and_below_producer_epoch=T[1],
+            v3_and_below_topics=tuple(blank(kind, name=each, partitions=(0,)) for each in topics),
+        )
+    desk.says(END, transactional_id=name, producer_id=T[0], producer_epoch=T[1], committed=True)
+
+
+def test_transactional_ids_that_went_are_not_remembered() -> None:
+    """Flink names new ones with each checkpoint, over connections that stay."""
+    desk = Desk(known=False)
+    stage, staying = desk.stage, desk.stage.session
+    seen, begun = [], 0
+    for number in range(LATE):
+        stage.swap(route("t", Serve.FORWARD))
+        for who, session in enumerate(turns(stage, number, staying)):
+            stage.session = session
+            transacts(desk, f"till-{number}-{who}", "t")
+            begun += len(stage.memory.records)
+            if session is not staying:
+                session.closed()
+            stage.memory.records.clear()  # as the controller does with ids that both clusters have forgotten
+        if number in (EARLY, LATE - 1):
+            stage.swap()
+            seen.append(lengths(stage, staying))
+    assert begun == 2 * LATE
+    assert desk.asked(END) == [("source", END)] * 2 * LATE
+    assert grown(seen[:1], seen[1:], {}) == {}
+
+
+def test_groups_that_followed_and_went_are_not_remembered() -> None:
+    member = Member()
+    stage, staying = member.stage, member.stage.session
+    seen = []
+    for number in range(LATE):
+        group = f"g-{number}"
+        member.turns(**{group: GroupRoute("l")})
+        for session in turns(stage, number, staying):
+            stage.session = session
+            member.says(JOIN, group_id=group, member_id="m", protocol_type="consumer")
+            member.says(BEAT, group_id=group, generation_id=2, member_id="m")
+            stage.core.followers.leave(group)
+            stage.core.followers.resolved(group)
+            if session is not staying:
+                member.says(LEAVE, group_id=group)
+                session.closed()
+        if number in (EARLY, LATE - 1):
+            member.turns(none=GroupRoute("l"))
+            seen.append(lengths(stage, staying))
+    assert grown(seen[:1], seen[1:], {}) == {}
