@@ -115,13 +115,17 @@ class ClusterClient:
 
         One that stands still, or that nothing comes back from, takes connections all the same.
         """
-        for (_, purpose), known in list(self._connections.items()):
-            if purpose == "control" and not known.lost and known.address not in self.silence:
-                return known
+        controls = [each for (_, purpose), each in self._connections.items() if purpose == "control"]
+        known = {each.address: each for each in controls if not each.lost}
+        for address, connection in known.items():
+            if address not in self.silence:
+                return connection
         failures: list[str] = []
         addresses = [*self.metadata.brokers.items()]
         addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
         for node, (host, port) in sorted(addresses, key=lambda each: self.silent_since(each[1])):
+            if (silent := known.get(f"{host}:{port}")) is not None:
+                return silent
             try:
                 # A login that fails is told at once: asking the other brokers would only lock the account.
                 return await self._open(node, host, port, "control")
