@@ -25,8 +25,8 @@ _RATE = 100.0
 _OUTSIDE = "127.0.0.2"
 """Where clients are told that the router is; relays stand there."""
 _QUICK = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100, "socket.timeout.ms": 5000}
-_BAD_S = 40.0
-"""How long the network is bad: longer than kmigrate waits for an answer of its own."""
+_BAD_S = 33.0
+"""How long the network is bad: longer than kmigrate waits for an answer of its own, not as long as aiokafka does."""
 _GO_ON_S = 10.0
 _MORE_MB = 60
 _QUICK_AIO = {"metadata_max_age_ms": 3000}
