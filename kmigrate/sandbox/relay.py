@@ -221,7 +221,8 @@ class Relay:
                 own = own_left.get(direction, math.inf)
                 if own <= len(part):
                     writer.write(part[: int(own)])
-                    raise ConnectionResetError
+                    self.passed[direction] += int(own)
+                    raise ConnectionResetError  # ends this link alone
                 own_left[direction] = own - len(part)
                 left = self._cut_at.get(direction, math.inf) - self.passed[direction]
                 if cutting := len(part) >= left:
