@@ -205,8 +205,10 @@ class Clusters:
 
     def refresh_sources(self) -> None:
         """Learn which brokers the sources have, and by who answers whom to ask."""
-        for source in self._sources.values():
-            self._refresh(source)
+        for link in self._unfinished:
+            source = self._sources.get(link)
+            if source is not None:
+                self._refresh(source)
 
     def when_copied(
         self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]

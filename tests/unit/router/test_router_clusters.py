@@ -284,9 +284,11 @@ def test_whoever_wants_any_broker_of_the_target_is_not_sent_to_a_silent_one_firs
     asyncio.run(scenario())
 
 
-def test_sources_are_asked_now_and_then_which_brokers_they_have() -> None:
-    """Who answers is whom clients' questions for any broker go to."""
-    link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+@pytest.mark.parametrize(("finished_ms", "asked"), [(0, 1), (1, 0)], ids=["unfinished", "finished"])
+def test_sources_are_asked_now_and_then_which_brokers_they_have(finished_ms: int, asked: int) -> None:
+    """Who answers is whom clients' questions for any broker go to; that of a finished link may be gone for good."""
+    ends = ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B")
+    link = LinkRecord("l", "uuid", *ends, 1, finished_ms=finished_ms)
     source = _Source()
 
     async def scenario() -> None:
@@ -299,7 +301,7 @@ def test_sources_are_asked_now_and_then_which_brokers_they_have() -> None:
         assert source.asked == 0
         made.refresh_sources()
         await asyncio.sleep(0)
-        assert source.asked == 1
+        assert source.asked == asked
         await tasks.close()
         assert failures == []
 
