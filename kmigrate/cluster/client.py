@@ -24,6 +24,7 @@ from kmigrate.cluster.layout import (
     ask_about,
     names_told,
 )
+from kmigrate.cluster.silence import Silence, first_answer
 from kmigrate.cluster.versions import refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -89,6 +90,7 @@ class ClusterClient:
         self._producers = Gathered(self._describe_all)
         self._login_failure: AuthenticationFailed | None = None
         self._login_failed_at = 0.0
+        self.silence = Silence()
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -109,14 +111,21 @@ class ClusterClient:
         return self.layout.known
 
     async def bootstrap(self) -> BrokerConnection:
-        """Any broker that answers: a known one first, then the bootstrap addresses."""
-        for (_, purpose), known in list(self._connections.items()):
-            if purpose == "control" and not known.lost:
-                return known
+        """Any broker that answers: a known one first, then the bootstrap addresses.
+
+        One that stands still, or that nothing comes back from, takes connections all the same.
+        """
+        controls = [each for (_, purpose), each in self._connections.items() if purpose == "control"]
+        known = {each.address: each for each in controls if not each.lost}
+        for address, connection in known.items():
+            if address not in self.silence:
+                return connection
         failures: list[str] = []
         addresses = [*self.metadata.brokers.items()]
         addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
-        for node, (host, port) in addresses:
+        for node, (host, port) in sorted(addresses, key=lambda each: self.silent_since(each[1])):
+            if (silent := known.get(f"{host}:{port}")) is not None:
+                return silent
             try:
                 # A login that fails is told at once: asking the other brokers would only lock the account.
                 return await self._open(node, host, port, "control")
@@ -141,34 +150,47 @@ class ClusterClient:
         async with self._refresh_lock:
             if self._refreshes.get(asked, called) > called:
                 return self.metadata
-            connection = await self.bootstrap()
             if not self.metadata.cluster_id:
-                await refuse_too_old(connection, self.settings)
+                await self._refuse_too_old()
             began = monotonic()
-            metadata = await self._ask(connection, asked)
+            metadata = self.layout.hear(asked, await self._told_by_any(asked))
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
             return metadata
+
+    async def _refuse_too_old(self) -> None:
+        """Ask the first that answers of those that the settings name."""
+        for left in reversed(range(len(self.settings.bootstrap))):
+            connection = await self.bootstrap()
+            try:
+                await refuse_too_old(connection, self.settings)
+            except Unreachable as unreachable:
+                self.silence.failed(connection.address, unreachable)
+                if unreachable.ref != "no-answer" or not left:
+                    raise
+            else:
+                return
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
         """Those of these names of which a broker does not say that there is no such topic; nothing of them is kept.
 
         They may be of a client's choosing, and of what is no name, or not for us to see, there is no end.
         """
-        return names_told(await self._told(await self.bootstrap(), tuple(topics)))
+        return names_told(await self._told_by_any(tuple(topics)))
 
-    async def _ask(self, connection: BrokerConnection, asked: Topics) -> Metadata:
-        return self.layout.hear(asked, await self._told(connection, asked))
-
-    async def _told(self, connection: BrokerConnection, asked: Topics) -> bytearray:
-        return await connection.call_raw(
-            METADATA,
-            METADATA_VERSION,
-            [ask_about(asked)],
-            flexible=True,
-            timeout=self.settings.request_timeout_s,
+    async def _told_by_any(self, asked: Topics) -> bytearray:
+        question = ask_about(asked)
+        return await first_answer(
+            self.bootstrap,
+            lambda connection: connection.send(METADATA, METADATA_VERSION, [question], flexible=True),
+            self.silence,
+            self.settings.request_timeout_s,
         )
+
+    def silent_since(self, address: tuple[str, int]) -> float:
+        """What can be asked of any broker is asked of the newest such last."""
+        return self.silence.since("{}:{}".format(*address))
 
     async def topic(self, name: str) -> TopicInfo | None:
         """One topic, read now; None where the cluster does not have it."""
@@ -183,7 +205,14 @@ class ClusterClient:
         for node in list(self.metadata.brokers):
             if found is not None:
                 break
-            found = (await self._ask(await self.connection(node), (name,))).topics.get(name)
+            told = await (await self.connection(node)).call_raw(
+                METADATA,
+                METADATA_VERSION,
+                [ask_about((name,))],
+                flexible=True,
+                timeout=self.settings.request_timeout_s,
+            )
+            found = self.layout.hear((name,), told).topics.get(name)
         return found
 
     def leader(self, topic: str, partition: int) -> int:
@@ -213,13 +242,19 @@ class ClusterClient:
         return known.address == "{}:{}".format(*address)
 
     def any_broker(self) -> int:
-        """Node id of a broker that we are connected to, of any other where there is none; −1 while none is known.
+        """Node id of the broker that answered us last if we are still connected to it, of another one that we are
+        connected to, of any; −1 while none is known.
 
-        One that has just died is named by its cluster for seconds yet.
+        One that has just died, or stands still, is named by its cluster for seconds yet.
         """
         connected = {each.address for each in self._connections.values() if not each.lost}
         brokers = self.metadata.brokers
-        return min(brokers, key=lambda node: "{}:{}".format(*brokers[node]) not in connected, default=-1)
+
+        def doubts(node: int) -> tuple[float, bool, bool]:
+            address = "{}:{}".format(*brokers[node])
+            return self.silent_since(brokers[node]), address not in connected, address != self.silence.last_heard
+
+        return min(brokers, key=doubts, default=-1)
 
     async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
         key = (node, purpose)
@@ -247,7 +282,13 @@ class ClusterClient:
     async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
         """Send to a broker (any, where `node` is None)."""
         connection = await self.bootstrap() if node is None else await self.connection(node, purpose)
-        return await connection.call(request, self.settings.request_timeout_s)
+        try:
+            answer = await connection.call(request, self.settings.request_timeout_s)
+        except Unreachable as unreachable:
+            self.silence.failed(connection.address, unreachable)
+            raise
+        self.silence.heard(connection.address)
+        return answer
 
     # offsets
 

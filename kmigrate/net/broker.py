@@ -53,6 +53,8 @@ class BrokerConnection:
         self._pending: deque[tuple[int, _Answer]] = deque()
         self._held: list[tuple[_Request, _Answer]] | None = None
         self._answered = False
+        self._given_up = ""
+        """Why we ended it ourselves."""
         self._login_failure: AuthenticationFailed | None = None
         # A renewal that fails has told everyone who waits, and takes the connection with it.
         self._renewal = TaskOwner()
@@ -170,6 +172,7 @@ class BrokerConnection:
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError:
+            self._given_up = f"api {api_key} had no answer in {timeout:g} s"
             self.abort()
             raise Unreachable(
                 "no-answer", f"{self.address} did not answer api {api_key} within {timeout:g} s"
@@ -222,6 +225,8 @@ class BrokerConnection:
         named = named_failure(error, self._called)
         if named is not None:
             return named
+        if self._given_up:
+            return Unreachable("connection-lost", f"the connection to {self.address} was given up: {self._given_up}")
         what = f"the connection to {self.address} was lost: {error or 'closed'}"
         if not self._answered:
             what += "; closed before any answer: the listener may want TLS or SASL (security.protocol)"

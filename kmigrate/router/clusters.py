@@ -160,7 +160,7 @@ class Clusters:
         brokers = self.target.metadata.brokers
         if node is not None:
             return [brokers[node]] if node in brokers else []
-        return [*brokers.values(), *self.target.settings.bootstrap]
+        return sorted([*brokers.values(), *self.target.settings.bootstrap], key=self.target.silent_since)
 
     async def source_addresses(self, link: str, node: int) -> Sequence[tuple[str, int]]:
         source = self._sources.get(link)
@@ -231,6 +231,13 @@ class Clusters:
         if topic:
             source.wanted.add(topic)
         self._refresh(source)
+
+    def refresh_sources(self) -> None:
+        """Learn which brokers the sources have, and by who answers whom to ask."""
+        for link in self._unfinished:
+            source = self._sources.get(link)
+            if source is not None:
+                self._refresh(source)
 
     def when_copied(
         self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]

@@ -38,6 +38,9 @@ _ON_TRUST = 128 * 1024
 _LOGIN_PAUSE_S = 1.0
 _PARTING_S = 5.0
 """How long a client may take to read to the end of a connection that was ended to it, and to close it."""
+_LAST_FORWARDS_S = 120.0
+"""How long a source may take to answer what a client that is gone has written: as long as a host that has vanished may
+be silent (`net.dial`). One that takes everything and answers nothing would be waited for by every promote for ever."""
 _LAST_WRITES_S = 30.0
 """How long the target may take to read the last writes of a client that is gone, if they ask for no answer."""
 
@@ -388,7 +391,7 @@ class ClientConnection:
         elif self._target is not None:
             self._target.close_now()
         for upstream in list(self._sources.values()):
-            upstream.close_when_answered()
+            upstream.close_when_answered(_LAST_FORWARDS_S)
         for upstream in list(self._coordinators.values()):
             upstream.close_now()
 

@@ -43,6 +43,8 @@ class Pipeline:
     """Requests under way, the oldest first."""
 
     _sent: dict[Way[Any], None] = field(default_factory=dict)
+    _oldest: Way[Any] | None = None
+    """When `stands` was asked last."""
 
     def send(self, way: Way[Any]) -> None:
         self._sent[way] = None
@@ -57,6 +59,15 @@ class Pipeline:
             if way.link == link:
                 return way.layout is not layout
         return False
+
+    def stands(self) -> bool:
+        """Whether the oldest one was that already when this was asked last."""
+        before, self._oldest = self._oldest, next(iter(self._sent), None)
+        return self._oldest is not None and self._oldest is before
+
+    def topics(self) -> set[tuple[str, str]]:
+        """Link and topic of all that is under way."""
+        return {(way.link, batch.key[0]) for way in self._sent for batch in way.batches}
 
     def elsewhere(self, link: str, layout: object, key: GateKey, node: int) -> bool:
         """Whether another broker than this one has yet to answer a batch of a partition and producer."""

@@ -102,6 +102,19 @@ class ProduceDesk:
         if self._core.gate.left(self._edge) or self._sent:
             self._core.wake()
         self._sent.clear()
+        self._ask_leaders()  # it may have lost patience with one that leads no more, and comes again at once
+
+    def look_after(self) -> None:
+        """Ask who leads what is written where a leader has not answered for as long as between two such looks.
+
+        One that stands still is not the leader for long, and takes writes without a word.
+        """
+        if self._judge.pipeline.stands():
+            self._ask_leaders()
+
+    def _ask_leaders(self) -> None:
+        for link, topic in self._judge.pipeline.topics():
+            self._core.outside.refresh_source(link, topic)
 
     def _wait(self, request: ProduceRequest, waits: list[Plan]) -> bool:
         """Note what is waited for and get it under way; False once the deadline has passed."""

@@ -42,6 +42,7 @@ __all__ = ["Router"]
 
 _log = logging.getLogger("kmigrate.router")
 _LOOK_AT_BROKERS_S = 10.0
+_LOOK_AT_WRITES_S = 5.0
 _LOOK_AT_TRANSACTIONS_S = 0.25
 _LOOK_AT_CLIENTS_S = 5.0
 _BEAT_S = 0.25
@@ -114,6 +115,7 @@ class Router:
         self._tasks.start(self._follow(), "router-follow")
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
+        self._tasks.start(self._watch_writes(), "router-writes")
         self._tasks.start(self._watch_routers(), "router-stand-ins")
         self._tasks.start(self._watch_transactions(), "router-transactions")
         self._tasks.start(self._see_off(), "router-farewell")
@@ -245,6 +247,7 @@ class Router:
         while True:
             await sleep(_LOOK_AT_BROKERS_S)
             self._clusters.refresh_target()
+            self._clusters.refresh_sources()
             self._renew_certificate()
 
     def _renew_certificate(self) -> None:
@@ -253,6 +256,12 @@ class Router:
                 _log.info("the listeners' certificate was read again")
         except KmigrateError as error:
             _log.warning("the listeners keep their certificate: %s", error.what)
+
+    async def _watch_writes(self) -> None:
+        while True:
+            await sleep(_LOOK_AT_WRITES_S)
+            for connection in self._connections:
+                connection.session.look_after()
 
     async def _watch_routers(self) -> None:
         """Receive the clients of every other router, know where each receives this one's, and which it still keeps."""

@@ -144,6 +144,10 @@ class Session:
         self._order.drop()
         self.advance()
 
+    def look_after(self) -> None:
+        """Every few seconds: see whether a write waits for a leader that may be none any more."""
+        self._writes.look_after()
+
     def leave(self) -> None:
         """Its turn to leave has come: it is parted from as soon as it is idle."""
         self.leaving = True

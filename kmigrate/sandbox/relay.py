@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
@@ -32,8 +32,9 @@ class _Faults:
 class Relay:
     """`with Relay("127.0.0.1:9092") as relay: connect(relay.address)`."""
 
-    def __init__(self, upstream: str = "") -> None:
+    def __init__(self, upstream: str = "", listen: str = "127.0.0.1:0") -> None:
         """Without an upstream it resets whoever connects, until `forward_to` names one."""
+        self._listens = listen
         self._upstream = ("", 0)
         if upstream:
             self.forward_to(upstream)
@@ -42,11 +43,13 @@ class Relay:
         self._faults = _Faults()
         self._flowing: dict[Direction, asyncio.Event] = {"up": asyncio.Event(), "down": asyncio.Event()}
         self._cut_at: dict[Direction, int] = {}
+        self._cuts: dict[Direction, Iterator[int]] = {}
+        self._lives: Iterator[float] | None = None
         self._links: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
-        self._port = 0
+        self._host, self._port = "", 0
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -73,7 +76,7 @@ class Relay:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"{self._host}:{self._port}"
 
     def forward_to(self, upstream: str) -> None:
         """Where new connections go: a broker that advertises this relay has its port only afterwards."""
@@ -89,6 +92,19 @@ class Relay:
     def cut_after(self, count: int, direction: Direction) -> None:
         """Resets every connection once `count` more bytes have passed that way, in the middle of a chunk."""
         self._in_loop(lambda: self._cut_at.__setitem__(direction, self.passed[direction] + count))
+
+    def cut_each_after(self, counts: Iterator[int], direction: Direction) -> None:
+        """Resets each connection that comes from now on, alone, after the next count of bytes that way, while there is
+        one: a client that comes again at once meets each of them."""
+        self._in_loop(lambda: self._cuts.__setitem__(direction, counts))
+
+    def let_live(self, seconds: Iterator[float]) -> None:
+        """Resets each connection that comes from now on after the next time, while there is one."""
+
+        def begin() -> None:
+            self._lives = seconds
+
+        self._in_loop(begin)
 
     def stall(self, *directions: Direction) -> None:
         """Stops forwarding (both ways if none is named); connections stay open and bytes wait."""
@@ -116,6 +132,8 @@ class Relay:
         def well() -> None:
             self._faults = _Faults()
             self._cut_at.clear()
+            self._cuts.clear()
+            self._lives = None
             for flowing in self._flowing.values():
                 flowing.set()
 
@@ -138,8 +156,9 @@ class Relay:
     async def _listen(self) -> asyncio.Server:
         for flowing in self._flowing.values():
             flowing.set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self._port = server.sockets[0].getsockname()[1]
+        host, _, port = self._listens.rpartition(":")
+        server = await asyncio.start_server(self._accept, host, int(port))
+        self._host, self._port = server.sockets[0].getsockname()[:2]
         return server
 
     async def _close(self) -> None:
@@ -163,13 +182,16 @@ class Relay:
             return
         self._links.add(link)
         self._writers.add(writer)
+        left: dict[Direction, float] = {way: next(counts, math.inf) for way, counts in self._cuts.items()}
+        life = next(self._lives, math.inf) if self._lives is not None else math.inf
+        end = self._loop.call_later(life, link.cancel) if life < math.inf else None
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
             self._writers.add(upstream_writer)
             try:
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(self._pump(reader, upstream_writer, "up"))
-                    both.create_task(self._pump(upstream_reader, writer, "down"))
+                    both.create_task(self._pump(reader, upstream_writer, "up", left))
+                    both.create_task(self._pump(upstream_reader, writer, "down", left))
             except* OSError:
                 pass  # one side is gone: the other will see it in a moment
             finally:
@@ -178,16 +200,30 @@ class Relay:
         except (OSError, asyncio.CancelledError):
             pass  # the upstream refuses, or a fault of ours: both ends see a reset
         finally:
+            if end is not None:
+                end.cancel()
             self._links.discard(link)
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: Direction,
+        own_left: dict[Direction, float],
+    ) -> None:
         while chunk := await reader.read(_CHUNK):
             if self._faults.delay:
                 await asyncio.sleep(self._faults.delay)
             await self._flowing[direction].wait()
             for part in self._parts(chunk):
+                own = own_left.get(direction, math.inf)
+                if own <= len(part):
+                    writer.write(part[: int(own)])
+                    self.passed[direction] += int(own)
+                    raise ConnectionResetError  # ends this link alone
+                own_left[direction] = own - len(part)
                 left = self._cut_at.get(direction, math.inf) - self.passed[direction]
                 if cutting := len(part) >= left:
                     part = part[: int(left)]

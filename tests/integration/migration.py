@@ -201,14 +201,15 @@ class Migration:
 
     def writers_go_on(self, records: int) -> None:
         """Wait until each writer among the clients has had so many records more acknowledged."""
-        before = self._acknowledged()
+        before = self.acknowledged()
         wait_until(
-            lambda: all(count >= before[name] + records for name, count in self._acknowledged().items()),
+            lambda: all(count >= before[name] + records for name, count in self.acknowledged().items()),
             30,
-            lambda: f"every writer to go on: {before}, {self._acknowledged()}\n{self.logs()}",
+            lambda: f"every writer to go on: {before}, {self.acknowledged()}\n{self.logs()}",
         )
 
-    def _acknowledged(self) -> dict[str, int]:
+    def acknowledged(self) -> dict[str, int]:
+        """How many records each writer among the clients was told are stored."""
         assert self.traffic is not None
         names = [client.name for client in self.traffic.clients() if not isinstance(client.spec, ConsumerSpec)]
         told = {name: [path.read_bytes() for path in self.traffic.folder.glob(f"{name}.*.jsonl")] for name in names}

@@ -6,8 +6,8 @@ SETTINGS are fields of RouterSettings as JSON.
 
 Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. SIGUSR1 has it stop itself (SIGSTOP) when its
 next write to a source has been looked at and counted, and is about to be sent. STATE_VIA=host:port is where it reaches
-the state log, so that a test can cut it off from that alone; ROUTER_LOG is the least that it logs. At SIGUSR2 it prints
-what it holds as one line of JSON.
+the state log, so that a test can cut it off from that alone; DETOUR where it reaches brokers (`detour`); ROUTER_LOG is
+the least that it logs. At SIGUSR2 it prints what it holds as one line of JSON.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from kmigrate.router.listeners import ClientConnection
 from kmigrate.router.server import Router
 from kmigrate.router.settings import RouterSettings
 from kmigrate.state.log import StateLog
+from tests.integration.detour import detoured
 from tests.soak.census import census
 
 
@@ -107,4 +108,5 @@ async def main(name: str, target: str, port: int, more: dict[str, Any]) -> None:
 if __name__ == "__main__":
     server.ClientConnection = StoppingConnection  # type: ignore[attr-defined]
     logging.basicConfig(level=os.environ["ROUTER_LOG"], format="%(asctime)s %(name)s %(message)s")
-    uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])))
+    with detoured():
+        uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])))

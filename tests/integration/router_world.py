@@ -24,7 +24,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.recent import RecentBatches
 from kmigrate.model.barrier import barrier_chunks, merge_marks
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, RouterPresence
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, ProducerMark, TopicRecord, topic_key
 from kmigrate.model.routes import routing_table
@@ -73,11 +73,12 @@ class RouterProcess:
 
 
 def start_router(
-    name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", log_level: str = "INFO", **settings: Any
-) -> RouterProcess:
+    name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", detour: str = "", log_level: str = "INFO",
+    **settings: Any,
+) -> RouterProcess:  # fmt: skip
     words = [name, target.bootstrap, str(port), json.dumps(settings)]
     command = program("tests/integration/router_process.py", *words)
-    around = {"PYTHONPATH": ".", "STATE_VIA": state_via, "ROUTER_LOG": log_level}
+    around = {"PYTHONPATH": ".", "STATE_VIA": state_via, "DETOUR": detour, "ROUTER_LOG": log_level}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=around)
     assert process.stdout is not None
     words = process.stdout.readline().split()
@@ -87,9 +88,10 @@ def start_router(
 
 @contextlib.contextmanager
 def router(
-    name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", log_level: str = "INFO", **settings: Any
+    name: str, target: KafkaCluster, port: int = 0, **more: Any
 ) -> Iterator[RouterProcess]:
-    running = start_router(name, target, port, state_via=state_via, log_level=log_level, **settings)
+    """As `start_router` takes them."""
+    running = start_router(name, target, port, **more)
     try:
         yield running
     finally:
@@ -117,8 +119,8 @@ class World:
         assert record is not None
         return record
 
-    async def put_group(self, group: str, phase: GroupPhase) -> None:
-        await self.log.append(lambda _: GroupRecord(self.link, group, phase, 1))
+    async def put_group(self, group: str, phase: GroupPhase, mode: GroupMode = GroupMode.HOLD) -> None:
+        await self.log.append(lambda _: GroupRecord(self.link, group, phase, 1, mode=mode))
 
     async def fence(self, topic: str) -> TopicRecord:
         epoch = self.log.state.epoch + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,7 +25,14 @@ _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
 
 
-def _answer(*leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 1) -> bytearray:
+def answer_of(*brokers: int) -> bytearray:
+    """An answer that names these brokers, each at the port of its number."""
+    return _answer(brokers=brokers)
+
+
+def _answer(
+    *leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 1, brokers: Sequence[int] = (1,)
+) -> bytearray:
     kind = entity(3, 10, "response")
     topic, broker = element_type(kind, "topics"), element_type(kind, "brokers")
     partition = element_type(topic, "partitions")
@@ -43,7 +50,7 @@ def _answer(*leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 
     )
     told = kind(
         throttle_time=dt.timedelta(),
-        brokers=(broker(node_id=1, host="127.0.0.1", port=9092, rack=None),),
+        brokers=tuple(broker(node_id=node, host="127.0.0.1", port=node, rack=None) for node in brokers),
         cluster_id="c",
         controller_id=controller,
         topics=(topic(error_code=error, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
@@ -52,8 +59,13 @@ def _answer(*leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 
 
 
 class _Broker:
+    address = "127.0.0.1:1"
+
     def __init__(self, *answers: bytearray) -> None:
         self.answers = list(answers)
+
+    def send(self, *_: Any, **__: Any) -> asyncio.Future[bytearray]:
+        return asyncio.ensure_future(self.call_raw())
 
     async def call_raw(self, *_: Any, **__: Any) -> bytearray:
         await asyncio.sleep(0)

@@ -330,6 +330,21 @@ def test_an_answer_out_of_order_ends_the_connection() -> None:
     asyncio.run(run())
 
 
+def test_who_waits_behind_a_question_that_gets_no_answer_is_told_that_and_nothing_of_tls() -> None:
+    async def run() -> None:
+        connection, server = await _answering([])
+        behind = connection.send(3, 0, [b"y"], flexible=False)
+        with pytest.raises(Unreachable) as caught:
+            await connection.call_raw(18, 0, [b"x"], flexible=False, timeout=0.0)
+        assert caught.value.ref == "no-answer"
+        with pytest.raises(Unreachable) as also:
+            await behind
+        assert also.value.what == f"the connection to {connection.address} was given up: api 18 had no answer in 0 s"
+        server.close()
+
+    asyncio.run(run())
+
+
 def test_nobody_at_the_address_is_unreachable() -> None:
     async def run() -> None:
         with pytest.raises(Unreachable):

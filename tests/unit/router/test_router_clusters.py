@@ -384,3 +384,45 @@ def test_a_link_that_was_made_anew_from_an_unknown_cluster_has_no_source_rather_
         assert made.source_leader("l", "t", 0) == (-1, -1)
 
     asyncio.run(scenario())
+
+
+def test_whoever_wants_any_broker_of_the_target_is_not_sent_to_a_silent_one_first() -> None:
+    """It takes the connection, and a client would come to it again and again: a router has one bootstrap address."""
+    brokers = {1: ("a", 1), 2: ("b", 2)}
+    target = SimpleNamespace(
+        metadata=SimpleNamespace(brokers=brokers),
+        settings=SimpleNamespace(bootstrap=(("a", 1), ("c", 3))),
+        silent_since=lambda address: 7.0 if address == ("a", 1) else 0.0,
+    )
+
+    async def scenario() -> None:
+        none = cast("ClusterClient", None)
+        made = Clusters(cast("ClusterClient", target), lambda _: none, TaskOwner(), lambda: None, lambda: None)
+        assert await made.target_addresses(None) == [("b", 2), ("c", 3), ("a", 1), ("a", 1)]
+        assert await made.target_addresses(1) == [("a", 1)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("finished_ms", "asked"), [(0, 1), (1, 0)], ids=["unfinished", "finished"])
+def test_sources_are_asked_now_and_then_which_brokers_they_have(finished_ms: int, asked: int) -> None:
+    """Who answers is whom clients' questions for any broker go to; that of a finished link may be gone for good."""
+    ends = ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B")
+    link = LinkRecord("l", "uuid", *ends, 1, finished_ms=finished_ms)
+    source = _Source()
+
+    async def scenario() -> None:
+        failures: list[BaseException] = []
+        tasks = TaskOwner(failures.append)
+        made = Clusters(
+            cast("ClusterClient", _Source()), lambda _: cast("ClusterClient", source), tasks, lambda: None, lambda: None
+        )
+        made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
+        assert source.asked == 0
+        made.refresh_sources()
+        await asyncio.sleep(0)
+        assert source.asked == asked
+        await tasks.close()
+        assert failures == []
+
+    asyncio.run(scenario())

@@ -350,6 +350,25 @@ def test_a_client_that_does_not_read_keeps_no_promote_waiting() -> None:
     asyncio.run(scenario())
 
 
+def test_a_source_that_takes_everything_and_answers_nothing_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client comes again over another connection; every promote would wait for what the first one had sent."""
+    monkeypatch.setattr(listeners, "_LAST_FORWARDS_S", 0.1)
+
+    async def silent(_: asyncio.StreamWriter, __: int) -> None: ...
+
+    async def scenario() -> None:
+        async with scene_of(silent) as scene:
+            await scene.sends(produce(1, "away"))
+            in_flight = scene.stage.core.forwards.in_flight
+            await scene.until(lambda: in_flight == {"topic/l/away": 1})
+            scene.resets()
+            await scene.until(lambda: in_flight == {"topic/l/away": 0})
+
+    asyncio.run(scenario())
+
+
 def test_a_client_that_does_not_read_is_read_no_further() -> None:
     """As a broker has it: otherwise answers to what it asks for without end would wait for it."""
     stored = 0

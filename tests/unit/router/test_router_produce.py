@@ -222,6 +222,30 @@ def test_a_source_that_cannot_be_reached_is_a_moved_leader_and_a_lost_one_closes
     assert stage.core.forwards.in_flight == {"topic/l/t": 0}
 
 
+def test_leaders_are_asked_for_anew_when_a_client_lost_patience_with_one() -> None:
+    """It may stand still: it takes connections and writes as before, and others lead what it has led."""
+    stage = Stage(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    stage.produce(("t", 0, batch()))
+    stage.produce(("u", 0, batch()))
+    stage.edge.sent[0].answer(0)
+    assert stage.outside.refreshed == []
+    stage.session.closed()
+    assert stage.outside.refreshed == ["u"]
+
+
+def test_leaders_are_asked_for_anew_while_one_does_not_answer() -> None:
+    stage = Stage(route("t", Serve.FORWARD), route("u", Serve.FORWARD))
+    stage.session.look_after()
+    for topic in ("t", "u", "t"):
+        stage.produce((topic, 0, batch()))
+    stage.session.look_after()
+    stage.edge.sent[0].answer(0)
+    stage.session.look_after()
+    assert stage.outside.refreshed == [], "what is the oldest now was not the oldest before"
+    stage.session.look_after()
+    assert sorted(stage.outside.refreshed) == ["t", "u"]
+
+
 def test_a_broken_batch_is_never_given_a_valid_crc() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     broken = batch()

@@ -156,3 +156,47 @@ def test_an_upstream_that_is_not_there_looks_like_a_reset() -> None:
         port = closed.getsockname()[1]
     with Relay(f"127.0.0.1:{port}") as relay, connect(relay) as connection:
         assert_cut(connection)
+
+
+def test_each_connection_ends_after_a_number_of_bytes_of_its_own_and_the_others_live(relay: Relay) -> None:
+    with connect(relay) as before:
+        before.sendall(b"x")
+        assert receive(before, 1) == b"x"  # it was accepted
+        relay.cut_each_after(iter([0, 3]), "down")
+        for count in (0, 3):
+            with connect(relay) as connection:
+                connection.sendall(b"0123456789")
+                assert receive(connection, 10) == b"0123456789"[:count]
+                assert_cut(connection)
+        with connect(relay) as after:
+            for connection in (before, after):
+                connection.sendall(b"all of it")
+                assert receive(connection, 9) == b"all of it"
+
+
+def test_bytes_of_a_connection_are_counted_from_its_first_in_all_chunks_together(relay: Relay) -> None:
+    relay.cut_each_after(iter([5]), "down")
+    with connect(relay) as connection:
+        for part in (b"012", b"345"):
+            connection.sendall(part)
+            assert receive(connection, 3) == part[: 3 if part == b"012" else 2]
+        assert_cut(connection)
+
+
+def test_connections_live_for_as_long_as_they_are_let_and_until_it_is_healed(relay: Relay) -> None:
+    relay.let_live(iter([0.0, 60.0]))
+    with connect(relay) as short, connect(relay) as long:
+        assert_cut(short)
+        long.sendall(b"x")
+        assert receive(long, 1) == b"x"
+        relay.heal()
+        long.sendall(b"y")
+        assert receive(long, 1) == b"y"
+
+
+def test_it_listens_where_it_is_told(echo: str) -> None:
+    with Relay(echo, "127.0.0.2:0") as relay:
+        assert relay.address == f"127.0.0.2:{relay.port}"
+        with socket.create_connection(("127.0.0.2", relay.port), timeout=5) as connection:
+            connection.sendall(b"x")
+            assert receive(connection, 1) == b"x"

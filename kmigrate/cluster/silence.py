@@ -1,0 +1,107 @@
+"""Brokers that take connections and questions and answer nothing: who they are, and how others are asked as well.
+
+A broker that stands still, or that nothing comes back from, refuses nobody. Its cluster has others lead what it has
+led within seconds, but who asks it alone never hears of that: so what any broker can tell is asked of the next one
+after a moment, and of the silent ones last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from kmigrate.errors import Unreachable
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.net.clock import monotonic
+
+__all__ = ["Silence", "first_answer"]
+
+_PATIENCE_S = 5.0
+"""For an answer that any broker can give, before another is asked for it as well."""
+
+
+class Silence:
+    """Of one cluster's brokers, by address."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self.last_heard = ""
+        """Who answered last."""
+
+    def __contains__(self, address: str) -> bool:
+        return address in self._since
+
+    def since(self, address: str) -> float:
+        """When a question to it was last found to have no answer; 0 where it has answered since."""
+        return self._since.get(address, 0.0)
+
+    def note(self, *addresses: str) -> None:
+        self._since.update(dict.fromkeys(addresses, monotonic()))
+
+    def failed(self, address: str, error: Unreachable) -> None:
+        """A question to it has failed; one that was lost with its connection says nothing of the next."""
+        if error.ref == "no-answer":
+            self.note(address)
+
+    def heard(self, address: str) -> None:
+        self._since.pop(address, None)
+        self.last_heard = address
+
+
+async def first_answer(
+    any_broker: Callable[[], Awaitable[BrokerConnection]],
+    ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
+    silence: Silence,
+    timeout: float,
+) -> bytearray:
+    """The first answer of the brokers that are asked one after the other; raises Unreachable."""
+    deadline = monotonic() + timeout
+    asking: dict[asyncio.Future[bytearray], BrokerConnection] = {}
+    try:
+        while (left := deadline - monotonic()) > 0:
+            await _ask_another(asking, any_broker, ask)
+            patience = min(left, _PATIENCE_S)
+            done, _ = await asyncio.wait(asking, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                silence.note(*(each.address for each in asking.values()))
+            elif (told := _first(asking, done, silence)) is not None:
+                return told
+        for each in asking.values():
+            each.abort()
+        who = ", ".join(each.address for each in asking.values())
+        raise Unreachable("no-answer", f"{who} did not answer within {timeout:g} s")
+    finally:
+        for answer in asking:
+            if not answer.cancel():
+                answer.exception()  # seen: another answer stands for it
+
+
+async def _ask_another(
+    asking: dict[asyncio.Future[bytearray], BrokerConnection],
+    any_broker: Callable[[], Awaitable[BrokerConnection]],
+    ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
+) -> None:
+    """Ask one that was not asked yet, where there is one."""
+    try:
+        connection = await any_broker()
+    except Unreachable:
+        if not asking:
+            raise
+        return
+    if all(connection.address != each.address for each in asking.values()):
+        asking[ask(connection)] = connection
+
+
+def _first(
+    asking: dict[asyncio.Future[bytearray], BrokerConnection], done: set[asyncio.Future[bytearray]], silence: Silence
+) -> bytearray | None:
+    """The answer of one of those that are done, raising the last failure; None while others may answer."""
+    for answered in done:
+        failure = answered.exception()
+        if failure is None:
+            silence.heard(asking[answered].address)
+            return answered.result()
+        del asking[answered]
+        if not asking:
+            raise failure
+    return None

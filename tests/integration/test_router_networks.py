@@ -1,0 +1,275 @@
+"""Bad networks around a router: cut in the midst of each answer, short-lived, and taking everything without a word.
+
+The clients are librdkafka's: what they are told, and what is stored, must be what brokers alone would give them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.relay import Relay
+from tests.integration.detour import Lines, detour, lines
+from tests.integration.migration import wait_until
+from tests.integration.router_world import Writer, link_between, quietly, router, values
+
+pytestmark = pytest.mark.timeout(120)
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
+
+_AT_ONCE = {
+    "reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 10, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20,
+    "log_level": 0,
+}  # fmt: skip
+"""Clients that come again as soon as they can."""
+_OUTSIDE = "127.0.0.2"
+"""Where clients are told that the router is; relays stand there."""
+_EACH_BYTE = range(200)
+"""The longest answer of a source to a write, a commit or a question of a transaction is shorter."""
+_SOME_BYTES = sorted({*range(24), *range(24, 120, 6)})
+_OF_TARGET = (600, 2600)
+"""A connection to the target begins with longer answers: versions, brokers."""
+
+
+@dataclass
+class Till:
+    """Transactions of one number each, in a thread of its own, until it is stopped; a fifth of them aborted."""
+
+    bootstrap: str
+    topic: str
+    name: str
+    committed: list[bytes] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Till:
+        self._producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "transactional.id": self.name, **_AT_ONCE}, logger=None
+        )
+        self._producer.init_transactions(30)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        try:
+            for number in itertools.count():
+                if self._stop.is_set():
+                    return
+                value, abort = b"%d" % number, number % 5 == 4
+                self._producer.begin_transaction()
+                self._producer.produce(self.topic, value, partition=0)
+                while not self._ended(abort=abort):
+                    pass
+                if not abort:
+                    self.committed.append(value)
+        except KafkaException as error:
+            self.errors.append(str(error))
+
+    def _ended(self, *, abort: bool) -> bool:
+        try:
+            (self._producer.abort_transaction if abort else self._producer.commit_transaction)(60)
+        except KafkaException as error:
+            if error.args[0].retriable():
+                return False
+            raise
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+
+@dataclass
+class Committer:
+    """Commits of a group, one position after the other, in a thread of its own, until it is stopped."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    told: int = 0
+    """The newest position that it was told is committed."""
+    errors: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Committer:
+        config = {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False, **_AT_ONCE}
+        self._consumer = Consumer(config, logger=None)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        for position in itertools.count(1):
+            while not self._committed(position):
+                if self._stop.is_set():
+                    return
+
+    def _committed(self, position: int) -> bool:
+        """Whether one was told that it is; what a client is told while its coordinator is away, brokers tell, too."""
+        if self._stop.is_set():
+            return False
+        try:
+            self._consumer.commit(offsets=[TopicPartition(self.topic, 0, position)], asynchronous=False)
+        except KafkaException as error:
+            self.errors.append(error.args[0].name())
+            return False
+        self.told = position
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._consumer.close()
+
+
+@dataclass
+class Clients:
+    """One of each kind: what is forwarded, what passes, transactions, and the commits of a group that follows."""
+
+    kept: Writer
+    passed: Writer
+    till: Till
+    committer: Committer
+
+    def done(self) -> list[int]:
+        return [self.kept.acked, self.passed.acked, len(self.till.committed), self.committer.told]
+
+    def go_on(self, of: slice = slice(None), count: int = 20) -> None:
+        before = self.done()
+        wait_until(
+            lambda: all(now >= then + count for now, then in zip(self.done()[of], before[of], strict=True)),
+            20,
+            lambda: f"clients to go on from {before}: {self.done()}; {self.errors()}",
+        )
+
+    def errors(self) -> list[str]:
+        return [*self.kept.errors, *self.passed.errors, *self.till.errors]
+
+
+Weather = Callable[[Clients, Lines, Lines, list[Relay]], None]
+
+
+def cut_in_answers(
+    counts: Sequence[int], clients: Clients, source: Lines, target: Lines, outside: list[Relay]
+) -> None:
+    """The next connection to the source ends after the next number of bytes of its answers."""
+    (line,), (other,) = source.clients.values(), target.clients.values()
+    chance = random.Random(1)
+    came = line.connections
+    line.cut_each_after(iter(counts), "down")
+    other.cut_each_after((chance.randrange(*_OF_TARGET) for _ in range(20)), "down")
+    for each in outside:
+        each.cut_each_after((chance.randrange(_OF_TARGET[1]) for _ in range(10)), "down")
+        each.cut()
+    wait_until(lambda: line.connections >= came + len(counts), 60, "a connection for each byte")
+    for each in (line, other, *outside):
+        each.heal()
+
+
+def short_lives(clients: Clients, source: Lines, target: Lines, outside: list[Relay]) -> None:
+    """Connections through the router and behind it, its own among them, live for a second."""
+    chance = random.Random(2)
+    for each in (*source.all, *target.all, *outside):
+        each.let_live(chance.uniform(0.5, 1.5) for _ in itertools.count())
+        each.cut()
+    clients.go_on()
+    for each in (*source.all, *target.all, *outside):
+        each.heal()
+
+
+def not_a_word(clients: Clients, source: Lines, target: Lines, outside: list[Relay]) -> None:
+    """The source takes everything and nothing comes back: nothing of it is acknowledged, what passes goes on."""
+    (line,) = source.clients.values()
+    line.stall("down")
+    clients.go_on(slice(1, 2), 100)
+    before = clients.kept.acked, len(clients.till.committed), clients.committer.told
+    clients.go_on(slice(1, 2), 200)
+    assert (clients.kept.acked, len(clients.till.committed), clients.committer.told) == before
+    line.heal()
+
+
+@pytest.mark.parametrize(
+    "counts", [pytest.param(_SOME_BYTES, id="some"), pytest.param(_EACH_BYTE, id="each", marks=pytest.mark.soak)]
+)
+def test_no_client_is_harmed_by_a_bad_network_around_its_router(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, counts: Sequence[int]
+) -> None:
+    weathers: list[Weather] = [partial(cut_in_answers, counts), short_lives, not_a_word]
+    kept, passed, pays, group = (unique_name(name) for name in ("kept", "passed", "pays", "group"))
+    for topic in (kept, passed, pays):
+        for cluster in (source, target):
+            make_topic(cluster, topic, partitions=3)
+
+    async def scenario() -> Clients:
+        with contextlib.ExitStack() as until:
+            to_source, to_target = until.enter_context(lines(source)), until.enter_context(lines(target))
+            async with link_between(source, target, unique_name("link")) as world:
+                for topic in (kept, pays):
+                    await world.put(topic, TopicPhase.MIRRORING)
+                await world.put_group(group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
+                port = free_ports(1)[0]
+                outside = [
+                    until.enter_context(Relay(f"127.0.0.1:{at}", f"{_OUTSIDE}:{at}"))
+                    for at in (port, *(port + 1 + node for node in target.brokers))
+                ]
+                through = {"detour": detour(to_source, to_target), "advertised_host": _OUTSIDE}
+                with router("r1", target, port, log_level="ERROR", **through):
+                    at = outside[0].address
+                    clients = Clients(
+                        Writer(at, kept, "kept", _AT_ONCE),
+                        Writer(at, passed, "passed", _AT_ONCE),
+                        Till(at, pays, unique_name("till")),
+                        Committer(at, kept, group),
+                    )
+                    with clients.kept, clients.passed, clients.till, clients.committer:
+                        for weather in weathers:
+                            await quietly(clients.go_on)
+                            await quietly(weather, clients, to_source, to_target, outside)
+                        await quietly(clients.go_on)
+        return clients
+
+    clients = asyncio.run(scenario())
+    assert clients.errors() == []
+    assert values(source.bootstrap, kept) == clients.kept.sent
+    assert values(target.bootstrap, passed) == clients.passed.sent
+    assert shown(source, pays) == clients.till.committed
+    assert clients.committer.told <= committed(source, group, kept) <= clients.committer.told + 1
+
+
+def shown(cluster: KafkaCluster, topic: str) -> list[bytes | str | None]:
+    """What a reader of committed records gets of a topic's first partition, up to its end."""
+    config = {"bootstrap.servers": cluster.bootstrap, "group.id": "shown", "enable.partition.eof": True}
+    consumer = Consumer(config)
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[bytes | str | None] = []
+        while (message := consumer.poll(20)) is not None and message.error() is None:
+            found.append(message.value())
+        ended = message.error() if message is not None else None
+        assert ended is not None and ended.code() == KafkaError._PARTITION_EOF
+        return found
+    finally:
+        consumer.close()
+
+
+def committed(cluster: KafkaCluster, group: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+    try:
+        (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+        return found.offset
+    finally:
+        consumer.close()

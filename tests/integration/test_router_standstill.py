@@ -1,0 +1,94 @@
+"""Brokers behind a router that stand still: they take connections and requests, answer nothing, and lead no more.
+
+Other brokers lead instead after some seconds. Nobody who talks to a cluster itself has more to wait for than that and
+its own time for an answer; nor has a client of a router.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kmigrate.sandbox.checker import Verdict
+from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
+from tests.conftest import Pair
+from tests.integration.migration import Migration
+from tests.soak.chaos import wait_in_sync
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(240)]
+
+Names = Callable[[str], str]
+
+_IMPATIENT = {"socket.timeout.ms": 4000, "request.timeout.ms": 4000}
+_IMPATIENT_READER = {"socket.timeout.ms": 4000}
+_ELECTED_S = 10.0
+"""A broker is taken for dead after nine seconds of silence."""
+_GOES_ON_S = 30.0
+_RATE = 60.0
+_OF_SILENCE = ("commit _TIMED_OUT", "commit COORDINATOR_LOAD_IN_PROGRESS")
+
+
+@pytest.fixture
+def migration(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
+    run = Migration(clusters3.source, clusters3.target, tmp_path / "run")
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def test_clients_go_on_while_a_broker_stands_still(migration: Migration, unique_name: Names) -> None:
+    run = migration
+    kept, moved = unique_name("kept"), unique_name("moved")
+    clients: list[ClientSpec] = []
+    for topic in (kept, moved):
+        for name in (topic, f"{topic}-tx"):
+            run.make_topic(name, 3, 3, config={"min.insync.replicas": "2"})
+        run.make_group(f"{topic}-group", topic, f"{topic}-tx")
+        clients += [
+            ProducerSpec(f"{topic}-rd", "librdkafka", topic, _RATE, settings=_IMPATIENT),
+            TransactionalSpec(f"{topic}-till", f"{topic}-tx", _RATE, settings=_IMPATIENT),
+            ConsumerSpec(f"{topic}-reader", "librdkafka", f"{topic}-group", (topic, f"{topic}-tx"), _IMPATIENT_READER),
+        ]
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", kept, f"{kept}-tx", moved, f"{moved}-tx")
+    run.does("group", "mirror", f"{kept}-group", f"{moved}-group")
+    run.run_clients(clients, at=run.routers)
+    run.does("group", "promote", f"{moved}-group", "--yes")
+    run.does("promote", moved, f"{moved}-tx", "--yes")
+    run.writers_go_on(100)
+    for cluster in (run.source, run.target):
+        cluster.pause(1)
+        time.sleep(_ELECTED_S)
+        went = how_long_until_all_go_on(run)
+        assert max(went.values()) < _GOES_ON_S, f"{cluster.spec.name}: {went}\n{run.logs()}"
+        cluster.resume(1)
+        cluster.wait_ready()
+        wait_in_sync(cluster)
+    verdict = run.judge(kept, moved, f"{kept}-tx", f"{moved}-tx")
+    assert not harm(verdict), f"{verdict.named}\n{run.logs()}"
+
+
+def how_long_until_all_go_on(run: Migration) -> dict[str, float]:
+    """Until each writer has had some seconds' records acknowledged."""
+    began, before, went = time.monotonic(), run.acknowledged(), dict[str, float]()
+    while went.keys() != before.keys() and time.monotonic() < began + _GOES_ON_S:
+        went |= {
+            name: time.monotonic() - began
+            for name, count in run.acknowledged().items()
+            if name not in went and count > before[name] + _RATE * 3
+        }
+        time.sleep(0.1)
+    return {name: went.get(name, _GOES_ON_S) for name in before}
+
+
+def harm(verdict: Verdict) -> set[str]:
+    """What was found, but for what a coordinator that is not to be heard does to its groups by itself."""
+    found = set(verdict.named) - {"group_rereads"}
+    if all(text.endswith(_OF_SILENCE) for text in verdict.findings["client_errors"].examples):
+        found.discard("client_errors")
+    return found

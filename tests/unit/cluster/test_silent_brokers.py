@@ -1,0 +1,149 @@
+"""A broker that takes connections and requests and never answers: others are asked, and from then on it comes last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster import silence
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Unreachable
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.broker import BrokerConnection
+from kmigrate.protocol.api import entity
+from tests.unit.cluster.test_metadata import answer_of, versions
+
+
+class _Broker:
+    """One connection to a broker; asked while it is silent, it never answers."""
+
+    def __init__(self, cluster: _Cluster, address: str) -> None:
+        self.address = address
+        self.lost = self.holds = False
+        self._cluster = cluster
+
+    def send(self, api_key: int, *_: Any, **__: Any) -> asyncio.Future[bytearray]:
+        answered: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+        self._cluster.asked.append((api_key, self.address))
+        if self.address not in self._cluster.silent:
+            answered.set_result(answer_of(*self._cluster.brokers))
+        return answered
+
+    async def call(self, request: Any, _: float = 30.0) -> Any:
+        self._cluster.asked.append((int(request.__api_key__), self.address))
+        if self.address in self._cluster.silent:
+            self.abort()
+            raise Unreachable("no-answer", "not a word")
+        return versions()
+
+    def abort(self) -> None:
+        self.lost = True
+
+    close = abort
+
+
+class _Cluster:
+    """Three brokers."""
+
+    def __init__(self) -> None:
+        self.brokers = (1, 2, 3)
+        self.silent: set[str] = set()
+        self.asked: list[tuple[int, str]] = []
+
+    async def open(self, host: str, port: int, **_: Any) -> _Broker:
+        return _Broker(self, f"{host}:{port}")
+
+    def asked_anew(self) -> list[str]:
+        told, self.asked = [address for _, address in self.asked], []
+        return told
+
+
+def at(node: int) -> str:
+    return f"127.0.0.1:{node}"
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    scene: Callable[[ClusterClient, _Cluster], Awaitable[None]],
+    timeout: float = 30.0,
+    silent: frozenset[str] = frozenset(),
+) -> None:
+    cluster = _Cluster()
+    cluster.silent |= silent
+    monkeypatch.setattr(BrokerConnection, "open", cluster.open)
+    monkeypatch.setattr(silence, "_PATIENCE_S", 0.01)
+
+    async def run() -> None:
+        named = tuple(("127.0.0.1", node) for node in cluster.brokers)
+        async with ClusterClient(ClusterSettings("c", named, request_timeout_s=timeout)) as client:
+            await client.refresh([])
+            assert cluster.asked[-1][1] not in silent
+            cluster.asked.clear()
+            await scene(client, cluster)
+
+    asyncio.run(run())
+
+
+def test_the_layout_is_asked_of_another_broker_and_of_the_silent_one_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent = {at(1)}
+        await client.refresh([])
+        assert cluster.asked_anew() == [at(1), at(2)]
+        await client.refresh([])
+        assert cluster.asked_anew() == [at(2)]
+        cluster.silent = {at(2)}
+        await client.refresh([])
+        assert cluster.asked_anew() == [at(2), at(3)]
+        assert client.any_broker() == 3
+
+    play(monkeypatch, scene)
+
+
+def test_where_all_are_silent_each_is_asked_in_turn_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent = {at(1), at(2), at(3)}
+        with pytest.raises(Unreachable) as caught:
+            await client.refresh([])
+        assert caught.value.ref == "no-answer"
+        assert cluster.asked_anew() == [at(1), at(2), at(3)]
+        cluster.silent = {at(1), at(2)}
+        await client.refresh([])
+        assert cluster.asked_anew()[-1] == at(3)
+
+    play(monkeypatch, scene, timeout=0.2)
+
+
+def test_who_did_not_answer_any_other_question_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent = {at(1)}
+        with pytest.raises(Unreachable):
+            await client.call(entity(18, 0, "request")())
+        await client.call(entity(18, 0, "request")())
+        assert cluster.asked_anew() == [at(1), at(2)]
+
+    play(monkeypatch, scene)
+
+
+def test_a_broker_that_answers_again_is_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent = {at(1)}
+        await client.refresh([])
+        cluster.silent = {at(2), at(3)}
+        cluster.asked.clear()
+        await client.refresh([])
+        assert set(cluster.asked_anew()) == {at(1), at(2), at(3)}
+        await client.refresh([])
+        assert cluster.asked_anew() == [at(1)]
+
+    play(monkeypatch, scene)
+
+
+def test_a_cluster_is_reached_though_the_first_that_is_named_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        await client.refresh([])
+        assert cluster.asked_anew() == [at(2)]
+
+    play(monkeypatch, scene, silent=frozenset({at(1)}))
