@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.errors import Failed, KmigrateError, Refused
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import routing_table
@@ -82,6 +82,8 @@ class Router:
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._ports = Ports(settings, self._accept, self._tls)
         self._serving = False
+        self._unheard = ""
+        """Why this router's word does not reach the others, '' where it does."""
         self._bootstrap = ("", 0)
         self._beat = boottime()
         """When this process was last seen to work, by its own clock."""
@@ -320,8 +322,18 @@ class Router:
     async def _announce(self) -> None:
         try:
             await self._state_log.announce(self.presence())
-        except Unreachable as error:
-            _log.warning("presence: %s", error.what)  # said again within the interval
+        except Failed as error:  # said again within the interval; clients need nothing of ours meanwhile
+            self._hear(error.what)
+            return
+        self._hear("")
+
+    def _hear(self, trouble: str) -> None:
+        """The log is told once of what keeps this router's word back, however often it is tried again."""
+        before, self._unheard = self._unheard, trouble
+        if trouble and trouble != before:
+            _log.warning("presence: %s", trouble)
+        elif before and not trouble:
+            _log.warning("presence: this router is heard again")
 
     def presence(self) -> RouterPresence:
         """What this router says of itself now."""
