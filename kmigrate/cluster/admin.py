@@ -46,6 +46,8 @@ _BROKER_LEFT = -137
 _RESEND_SECONDS = 0.1
 _Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
+_ALERT = "SSL alert number"
+"""In TLS 1.3 a broker refuses a certificate after the handshake: to librdkafka that is a transport's failure."""
 _OFFSET_INVALID = -1001
 _TOKEN_SECONDS = 60.0
 """How long a token that does not say when it ends is taken to live."""
@@ -397,7 +399,7 @@ def _hearing(login_failures: list[str]) -> Callable[[KafkaError], None]:
     """What librdkafka tells its errors: failed logins are kept."""
 
     def hear(error: KafkaError) -> None:
-        if error.code() in _LOGIN:
+        if error.code() in _LOGIN or _ALERT in error.str():
             login_failures.append(error.str())
 
     return hear
