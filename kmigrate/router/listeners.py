@@ -79,6 +79,8 @@ class ClientConnection:
         self._identity: Identity | None = None
         """None until the client has proved who it is, where it is asked to."""
         self._deadline: asyncio.TimerHandle | None = None
+        self._distrusts: dict[str, str] = {}
+        """What was wrong with TLS to the source of a link when it was last told."""
         self._refusals: dict[str, tuple[float, str]] = {}
         """When the source of a link refused this client last, and why."""
         self._target: Upstream | None = None
@@ -291,6 +293,9 @@ class ClientConnection:
         self._target.on_ready = ready
 
     def _target_ended(self, why: str) -> None:
+        if self._target is not None and self._target.distrust and not self._ended:
+            self._core.outside.warn(f"{self.principal or self.stream.peer} does not reach the target: {why}")
+            why = ""
         self.close("" if not self.session.waits_for_answer else why)
 
     def to_source(
@@ -361,6 +366,11 @@ class ClientConnection:
         ended = pool.pop(key, None)
         if ended is not None and ended.refused:
             self._refuse_at(link, why)
+        elif ended is not None and ended.distrust and ended.distrust != self._distrusts.get(link):
+            self._distrusts[link] = ended.distrust
+            self._core.outside.warn(
+                f"{self.principal or self.stream.peer} does not reach the source of {link}: {why}"
+            )
 
     def _open(
         self, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]
