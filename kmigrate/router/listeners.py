@@ -104,7 +104,7 @@ class ClientConnection:
 
     def _made(self) -> None:
         """There is a connection. It has so long to log in, and until then its requests are short."""
-        settings, door = self._core.settings, self._core.settings.door
+        settings, door = self._core.settings, self._core.door
         self.session.host = self.stream.peer.rpartition(":")[0]
         self._on_made(self)
         self.session.since = self.session.active = monotonic()
@@ -129,6 +129,19 @@ class ClientConnection:
         self.stream.max_frame = self._core.settings.max_frame
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def look_up(self) -> None:
+        """The table is a newer one: whoever it no longer knows is let go, where nobody but the table ever judges.
+
+        What is open goes on as it is; the next connection, and the next login on one, are as the newer table says.
+        """
+        identity = self._identity
+        if self._ended or identity is None or identity is NOBODY:
+            return
+        self._identity = self._core.door.still(identity)
+        if self._identity is None:
+            self._identity = identity
+            self.close(f"the table no longer has {identity.name}")
 
     @property
     def principal(self) -> str:
@@ -260,7 +273,7 @@ class ClientConnection:
 
     def _target_security(self) -> Security:
         """As whom this connection meets the target; before and beside a relayed login, as nobody yet (a)."""
-        target, door = self._clusters.target_settings, self._core.settings.door
+        target, door = self._clusters.target_settings, self._core.door
         if self._identity is None or (door.asks and not door.mapped):
             return replace(target.security, sasl=None)
         found = self._identity.at(target)

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Failed, KmigrateError, Refused
+from kmigrate.errors import Failed, Refused
+from kmigrate.model.door import Door
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import routing_table
@@ -24,6 +25,7 @@ from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
+from kmigrate.router.credentials import Credentials
 from kmigrate.router.forgotten import end_forgotten
 from kmigrate.router.leaving import grouped
 from kmigrate.router.limits import Ended
@@ -81,6 +83,7 @@ class Router:
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._ports = Ports(settings, self._accept, self._tls)
+        self._credentials = Credentials(settings, self._tls, self._take_table)
         self._serving = False
         self._unheard = ""
         """Why this router's word does not reach the others, '' where it does."""
@@ -116,6 +119,7 @@ class Router:
         self._tasks.start(self._follow(), "router-follow")
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
+        self._tasks.start(self._credentials.watch(), "router-credentials")
         self._tasks.start(self._watch_routers(), "router-stand-ins")
         self._tasks.start(self._watch_transactions(), "router-transactions")
         self._tasks.start(self._see_off(), "router-farewell")
@@ -247,14 +251,12 @@ class Router:
         while True:
             await sleep(_LOOK_AT_BROKERS_S)
             self._clusters.refresh_target()
-            self._renew_certificate()
 
-    def _renew_certificate(self) -> None:
-        try:
-            if self._tls is not None and self._tls.renew():
-                _log.info("the listeners' certificate was read again")
-        except KmigrateError as error:
-            _log.warning("the listeners keep their certificate: %s", error.what)
+    def _take_table(self, door: Door) -> None:
+        """The clients' table is a newer one, for every connection from this moment."""
+        self._core.door = door
+        for connection in list(self._connections):
+            connection.look_up()
 
     async def _watch_routers(self) -> None:
         """Receive the clients of every other router, know where each receives this one's, and which it still keeps."""
@@ -337,7 +339,7 @@ class Router:
 
     def presence(self) -> RouterPresence:
         """What this router says of itself now."""
-        core, door = self._core, self.settings.door
+        core, door = self._core, self._core.door
         clients, more = self._clients
         return RouterPresence(
             instance=self.instance,
