@@ -57,10 +57,41 @@ def rotated(cluster: KafkaCluster, user: str) -> Iterator[Path]:
         held.write_text(old, encoding="utf-8")
 
 
-def test_clients_stay_while_the_routers_password_is_rotated_and_its_table_is_written_anew(
+MAPPED = 'security_protocol = "SASL_SSL"\nlogin = "mapped"'
+
+
+def test_clients_stay_while_the_routers_password_is_rotated_and_one_of_its_table(
     pair: SecurePair, tmp_path: Path, unique_name: Names
 ) -> None:
-    """F24: each trouble is named, none ends the router or a client's connection, and none is mended by a restart."""
+    """F24: it is named, ends neither the router nor a client's connection, and is mended without a restart."""
+    topic, held = unique_name("here"), tmp_path / "app.password"
+    made(pair, topic)
+    permit(pair.target, "producers", topic)
+    held.write_text("f1rst-secret", "utf-8")
+    app = entry("app", pair.target, "producers", password="x").replace('"x"', f'{{ file = "{held}" }}', 1)
+    with secure_router(pair, tmp_path / "rotated", MAPPED, app) as running:
+        before, after = (
+            running.client("producers") | {"sasl.username": "app", "sasl.password": password}
+            for password in ("f1rst-secret", "s2cond-secret")
+        )
+        with Writer(running.bootstrap, topic, "w", before, 0.01, 1) as writer:
+            writer.until(5)
+            with rotated(pair.target, "kmigrate") as ours:
+                held.write_text("s2cond-secret", "utf-8")
+                running.said("read again: changed: app")
+                running.said("refused the SCRAM-SHA-512 login")
+                assert written(after, topic, "by the new one") == [None]
+                ours.write_text("rotated", "utf-8")
+                running.said("this router is heard again")
+            writer.until(writer.acked + 50)
+    assert writer.errors == []
+    assert [value for value in stored(pair.target, topic) if value != b"by the new one"] == writer.sent[0]
+
+
+@pytest.mark.soak
+def test_a_table_is_written_anew_while_the_routers_password_is_rotated(
+    pair: SecurePair, tmp_path: Path, unique_name: Names
+) -> None:
     here, there = unique_name("here"), unique_name("there")
     made(pair, here, there)
     permit(pair.target, "producers", here)
@@ -70,8 +101,7 @@ def test_clients_stay_while_the_routers_password_is_rotated_and_its_table_is_wri
     held.write_text("f1rst-secret", "utf-8")
     app = entry("app", pair.target, "producers", password="x").replace('"x"', f'{{ file = "{held}" }}', 1)
     leaver = entry("leaver", pair.target, "producers", password="leaver-secret")
-    section = 'security_protocol = "SASL_SSL"\nlogin = "mapped"'
-    with secure_router(pair, folder, section, app + leaver) as running:
+    with secure_router(pair, folder, MAPPED, app + leaver) as running:
         clients = folder / "clients.toml"
 
         def config(name: str, password: str) -> dict[str, Any]:
@@ -213,11 +243,10 @@ def certified(pair: SecurePair, topic: str, folder: Path) -> Iterator[Certified]
         pair.target.security.issue(name)
     names = table(pair, {"orders": 'password = "secret"', "billing": 'password = "secret"'})
     subjects = table(pair, {"orders": 'certificate = "CN=here"', "billing": 'certificate = "CN=elsewhere"'})
-    section = 'security_protocol = "SASL_SSL"\nlogin = "mapped"'
     mutual = f'security_protocol = "SSL"\nclient_ca = "{pair.target.security.ca_file}"'
     clusters = by_certificate(pair)
     with (
-        secure_router(pair, folder / "names", section, names, clusters) as named,
+        secure_router(pair, folder / "names", MAPPED, names, clusters) as named,
         secure_router(pair, folder / "subjects", mutual, subjects, clusters) as known,
     ):
         yield Certified(pair, topic, folder, named, known)
