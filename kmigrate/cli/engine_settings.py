@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from kmigrate.config.door import door_of
 from kmigrate.config.settings import Settings
 from kmigrate.mirror.settings import DefaultsFrom, HoleFiller, MirrorSettings
+from kmigrate.model.door import Door, check_door
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.router.settings import RouterSettings
 
 __all__ = ["mirror_settings", "router_settings"]
 
 
-def router_settings(settings: Settings) -> RouterSettings:
+def router_settings(
+    settings: Settings, target: ClusterSettings, sources: Collection[ClusterSettings]
+) -> RouterSettings:
+    """Refuses listeners that could not keep the clusters' word on who may do what."""
     section = settings.router
+
+    def read_door() -> Door:
+        door = door_of(settings, os.environ)
+        check_door(door, target, sources)
+        return door
+
     return RouterSettings(
         name=section.name,
         host=section.host,
@@ -29,7 +41,8 @@ def router_settings(settings: Settings) -> RouterSettings:
         read_ahead=section.read_ahead_bytes,
         max_idle_s=section.max_idle_s,
         leave_per_s=section.leave_per_s,
-        door=door_of(settings, os.environ),
+        door=read_door(),
+        read_door=read_door if section.credentials else None,
         login_s=section.login_timeout_ms / 1000,
     )
 

@@ -28,7 +28,6 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.metrics import MirrorMetrics
-from kmigrate.model.door import check_door
 from kmigrate.model.records import LinkRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
@@ -115,12 +114,12 @@ class _Process:
             """
             return ClusterClient(self._call.settings.cluster(link.source.name))
 
-        settings, target = router_settings(self._call.settings), self._estate.target.settings
+        target, clusters = self._estate.target.settings, self._call.settings.clusters
+        others = [each for name, each in clusters.items() if name != target.name]
+        settings = router_settings(self._call.settings, target, others)
         if shared:
             name = f"{settings.name}-{self._worker + 1}"
             settings = replace(settings, name=name, shares_ports=True)
-        others = (each for name, each in self._call.settings.clusters.items() if name != target.name)
-        check_door(settings.door, target, others)
         router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
         router.show_in(self._registry)
         _raise_file_limit()

@@ -29,12 +29,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable, UsageError
 from kmigrate.model.acls import Acl
 from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.login import current_password, current_token
+from kmigrate.net.stamps import Stamps, stamps_of
 from kmigrate.protocol.sasl import expiry_of
 
 __all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState"]
@@ -45,6 +46,8 @@ _BROKER_LEFT = -137
 _RESEND_SECONDS = 0.1
 _Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
+_ALERT = "SSL alert number"
+"""In TLS 1.3 a broker refuses a certificate after the handshake: to librdkafka that is a transport's failure."""
 _OFFSET_INVALID = -1001
 _TOKEN_SECONDS = 60.0
 """How long a token that does not say when it ends is taken to live."""
@@ -86,40 +89,77 @@ class Admin:
         self._settings = settings
         self._timeout = settings.request_timeout_s
         self._client: AdminClient | None = None
+        self._files: Stamps = ()
+        """Of the certificates as the client has read them: librdkafka does so once."""
+        self._replaced: list[AdminClient] = []
+        self._asked = 0
         self._password = ""
         self._login_failures: list[str] = []
 
     @property
     def client(self) -> AdminClient:
         security = self._settings.security
-        if self._client is None:
-            config: dict[str, Any] = {
-                "bootstrap.servers": self._settings.bootstrap_servers,
-                **security.librdkafka(),
-                "error_cb": _hearing(self._login_failures),
-                "client.id": f"{self._settings.client_id}-admin",
-                "log_level": 0,
-                "socket.timeout.ms": 10_000,
-                "topic.metadata.refresh.interval.ms": 5_000,
-                **self._settings.admin,
-            }
-            if isinstance(security.sasl, Bearer):
-                config["oauth_cb"] = _tokens(security.sasl)
-            if isinstance(security.sasl, Login):
-                config["sasl.password"] = self._password = current_password(security.sasl)
-            self._client = AdminClient(config, logger=None)
+        if self._client is None or self._files != self._files_now():
+            self._make()
         elif isinstance(security.sasl, Login) and (password := current_password(security.sasl)) != self._password:
             self._client.set_sasl_credentials(str(security.sasl.username), password)
             self._password = password
+        assert self._client is not None
         self._client.poll(0)
         self._login_failures.clear()  # of earlier calls
         return self._client
 
+    def _files_now(self) -> Stamps:
+        tls = self._settings.security.tls
+        return stamps_of((tls.ca_file, tls.cert_file, tls.key_file)) if tls is not None else ()
+
+    def _make(self) -> None:
+        """A client of the credentials as they are now, in place of an earlier one if they can be used."""
+        security, self._files = self._settings.security, self._files_now()
+        config: dict[str, Any] = {
+            "bootstrap.servers": self._settings.bootstrap_servers,
+            **security.librdkafka(),
+            "error_cb": _hearing(self._login_failures),
+            "client.id": f"{self._settings.client_id}-admin",
+            "log_level": 0,
+            "socket.timeout.ms": 10_000,
+            "topic.metadata.refresh.interval.ms": 5_000,
+            **self._settings.admin,
+        }
+        if isinstance(security.sasl, Bearer):
+            config["oauth_cb"] = _tokens(security.sasl)
+        if isinstance(security.sasl, Login):
+            config["sasl.password"] = current_password(security.sasl)
+        try:
+            made = AdminClient(config, logger=None)
+        except KafkaException as error:
+            if self._client is None:
+                raise self._unusable(error) from error
+            return  # the wire client says so, which reads the same files
+        if self._client is not None:
+            self._replaced.append(self._client)
+        self._client, self._password = made, config.get("sasl.password", "")
+
+    def _unusable(self, error: KafkaException) -> UsageError:
+        return UsageError(
+            "tls-file-unusable" if self._files else "bad-config-value",
+            f"the admin client of cluster {self._settings.name} cannot be made: {error.args[0].str()}",
+            still_true="nothing was contacted or changed",
+            next_step=f"check the keys of [clusters.{self._settings.name}] and its .admin section",
+        )
+
     def close(self) -> None:
         """End the client, and its threads."""
         client, self._client = self._client, None
-        if client is not None:
-            client.__exit__(None, None, None)
+        for each in (*self._replaced, client):
+            if each is not None:
+                each.__exit__(None, None, None)
+        self._replaced.clear()
+
+    def _end_replaced(self) -> None:
+        """End clients whose certificate was renewed, once nobody waits for an answer, which one of them may owe."""
+        while self._replaced and not self._asked:
+            self._replaced.pop().__exit__(None, None, None)
 
     def __enter__(self) -> Admin:
         return self
@@ -147,6 +187,16 @@ class Admin:
         Sent again while a broker that leaves the metadata takes it along: whether such a request was carried out is
         not known, and each of ours may be carried out twice (a topic made twice exists, which callers accept).
         """
+        self._asked += 1
+        try:
+            return await self._told(send, what)
+        finally:
+            self._asked -= 1
+            self._end_replaced()
+
+    async def _told(
+        self, send: Callable[[], Mapping[_Key, Future[Any]]], what: Callable[[_Key], str]
+    ) -> dict[_Key, Any]:
         deadline = monotonic() + self._timeout
         while True:
             outcomes: dict[_Key, Any] = {}
@@ -349,7 +399,7 @@ def _hearing(login_failures: list[str]) -> Callable[[KafkaError], None]:
     """What librdkafka tells its errors: failed logins are kept."""
 
     def hear(error: KafkaError) -> None:
-        if error.code() in _LOGIN:
+        if error.code() in _LOGIN or _ALERT in error.str():
             login_failures.append(error.str())
 
     return hear

@@ -16,7 +16,7 @@ import tomli
 from kmigrate.config.given import Given, bad_value, resolve
 from kmigrate.config.load import flat
 from kmigrate.config.nearest import nearest
-from kmigrate.config.secret_text import SecretText
+from kmigrate.config.secret_text import FileText, SecretText
 from kmigrate.config.security import no_kerberos, security_of
 from kmigrate.config.settings import RouterSection, Settings
 from kmigrate.errors import UsageError
@@ -47,6 +47,7 @@ class _Reader:
         self._section: RouterSection = settings.router
         self._env = env
         self._folder = settings.path.parent if settings.path else Path()
+        self._files: list[str] = []
 
     def door(self) -> Door:
         protocol = self._section.security_protocol
@@ -62,11 +63,13 @@ class _Reader:
         if protocol == "PLAINTEXT":
             return OPEN_DOOR
         mapped = sasl and self._section.login == "mapped"
+        clients = self._clients(mapped, sasl)
         return Door(
             tls=self._tls() if tls else None,
             mechanisms=self._mechanisms(mapped) if sasl else (),
             mapped=mapped,
-            clients=self._clients(mapped, sasl),
+            clients=clients,
+            files=tuple(self._files),
         )
 
     def _tls(self) -> ListenerTls:
@@ -98,6 +101,7 @@ class _Reader:
                 raise self._bad("credentials", "a TOML file with the clients", "it is missing, and login is mapped")
             return {}
         path = Path(self._file("credentials"))
+        self._files.append(str(path))
         try:
             content = tomli.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -109,6 +113,8 @@ class _Reader:
                 raise self._bad("credentials", "tables named [clients.NAME]", f"{path}: [{section}] is none")
             for name, keys in table.items():
                 found[name] = self._entry(name, keys, path, mapped, sasl)
+        if mapped and not found:  # as a file is that somebody is about to write
+            raise self._bad("credentials", "tables named [clients.NAME]", f"{path} has no client, and login is mapped")
         return found
 
     def _entry(self, name: str, keys: Any, path: Path, mapped: bool, sasl: bool) -> ClientEntry:
@@ -122,7 +128,10 @@ class _Reader:
             if key == "clusters" and isinstance(value, dict):
                 upstream = {each: self._upstream(place, each, table, path) for each, table in value.items()}
             elif key in texts:
-                texts[key] = self._text(resolve(given, self._env, path.parent))
+                text = resolve(given, self._env, path.parent)
+                if isinstance(text.value, FileText):
+                    self._files.append(text.value.path)
+                texts[key] = self._text(text)
             else:
                 raise bad_value(given, f"password, certificate or [clients.{name}.clusters.CLUSTER]", "no such key")
         password, certificate = texts["password"], texts["certificate"]

@@ -95,6 +95,8 @@ class Door:
     mapped: bool = False
     """Whether the router judges logins by its table, instead of the target."""
     clients: Mapping[str, ClientEntry] = field(default_factory=dict)
+    files: tuple[str, ...] = field(default=(), compare=False)
+    """What the clients were read from: the table, and what it says stands in a file of its own."""
 
     @property
     def asks(self) -> bool:
@@ -127,6 +129,14 @@ class Door:
             if entry.certificate and entry.certificate == certificate:
                 return Identity(entry.name, None, entry, self.clients.get(ANYBODY))
         return None
+
+    def still(self, identity: Identity) -> Identity | None:
+        """The same client by this table; None where a table alone has let it in, and this one does not know it."""
+        before = identity.entry
+        found = self.named(identity.name, identity.own)
+        if before is None or (self.asks and not self.mapped):
+            return found
+        return found if found.entry is not None and found.entry.certificate == before.certificate else None
 
 
 OPEN_DOOR = Door()

@@ -1,23 +1,27 @@
 """TLS of our connections to brokers, and of listeners of ours: the contexts, and a name for each way it fails.
 
 A certificate that is renewed on the disk serves the next connection: towards brokers because its files are read
-again when they have changed, on a listener when `ServerTls.renew` finds that they have.
+again when they have changed, on a listener when `ServerTls.renew` finds that they have. Files that cannot be used, as
+they are while they are written one after the other, leave what was in use before them.
 """
 
 from __future__ import annotations
 
+import logging
 import ssl
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.errors import AuthenticationFailed, UsageError
 from kmigrate.model.door import ListenerTls
 from kmigrate.model.security import Tls
+from kmigrate.net.stamps import Stamps, stamps_of
 
 __all__ = ["ServerTls", "client_context", "named_failure", "subject_of"]
 
+_log = logging.getLogger("kmigrate.net")
+_MOST_CONTEXTS = 1024
 _EXPIRED, _NOT_YET = 10, 9
 _HOST, _ADDRESS = 62, 64
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
@@ -26,16 +30,38 @@ _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 def client_context(tls: Tls) -> ssl.SSLContext:
     """TLS 1.2 or newer, the broker's certificate always verified; its host name too, unless told otherwise."""
-    return _client_context(tls, _stamps((tls.ca_file, tls.cert_file, tls.key_file)))
+    stamps, known = stamps_of((tls.ca_file, tls.cert_file, tls.key_file)), _contexts.get(tls)
+    if known is not None and known.stamps == stamps:
+        return known.context
+    try:
+        made = _client_context(tls)
+    except UsageError as broken:
+        if known is None:
+            raise
+        known.stamps = stamps  # said once; what mends it is another change
+        _log.warning("what was in use before stays so: %s", broken.what)
+        return known.context
+    if known is not None:
+        _log.warning("read again: %s", ", ".join(file for file in (tls.ca_file, tls.cert_file, tls.key_file) if file))
+    elif len(_contexts) >= _MOST_CONTEXTS:
+        del _contexts[next(iter(_contexts))]
+    _contexts[tls] = _Made(stamps, made)
+    return made
 
 
-def _stamps(files: Iterable[str]) -> tuple[int, ...]:
-    """When the files were written last: a router opens thousands of connections by the same ones."""
-    return tuple(Path(file).stat().st_mtime_ns if file and Path(file).exists() else 0 for file in files)
+@dataclass(slots=True)
+class _Made:
+    """A context, and when the files were written that it is of, or that could not be used in its place."""
+
+    stamps: Stamps
+    context: ssl.SSLContext
 
 
-@lru_cache(maxsize=256)
-def _client_context(tls: Tls, _: tuple[int, ...]) -> ssl.SSLContext:
+_contexts: dict[Tls, _Made] = {}
+"""A router opens thousands of connections by the same ones."""
+
+
+def _client_context(tls: Tls) -> ssl.SSLContext:
     reading = tls.ca_file
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
@@ -62,23 +88,37 @@ class ServerTls:
 
     def __init__(self, tls: ListenerTls) -> None:
         self._tls = tls
-        self._stamps: tuple[int, ...] = ()
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if tls.client_ca:
-            self.context.verify_mode = ssl.CERT_REQUIRED
+        self._stamps: Stamps = ()
+        self.context = self._current = self._blank()
+        self.context.sni_callback = self._begun
         self.renew()
+
+    def _blank(self) -> ssl.SSLContext:
+        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._tls.client_ca:
+            made.verify_mode = ssl.CERT_REQUIRED
+            # A session that is taken up again shows no certificate: one that has expired would be good for hours more.
+            made.num_tickets = 0  # for TLS 1.3; of 1.2 Python cannot say it
+        return made
+
+    def _begun(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """A handshake has begun, with a host name or without: it is of the newest files.
+
+        The context that servers have is not loaded again: it would go on to believe the authorities it had before.
+        """
+        connection.context = self._current
 
     def renew(self) -> bool:
         """Read the files if they have changed, for the connections from now on; whether they had."""
         tls = self._tls
-        stamps = _stamps((tls.cert_file, tls.key_file, tls.client_ca))
+        stamps = stamps_of((tls.cert_file, tls.key_file, tls.client_ca))
         if stamps == self._stamps:
             return False
         self._stamps = stamps
-        # First into a context that nobody uses: a key that does not fit would take the one in use along.
-        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
-            self._load(context)
+        made = self._blank()
+        self._load(made)
+        self._current = made
         return True
 
     def _load(self, context: ssl.SSLContext) -> None:

@@ -66,7 +66,7 @@ class _Source:
     def answered(self) -> None:
         if self._trouble:
             self._trouble = ""
-            _log.info("source of link %s: it answers again", self.link.name)
+            _log.warning("source of link %s: it answers again", self.link.name)
 
     def failed(self, error: KmigrateError) -> None:
         """It could not be asked; the log is told once, however often it is tried again."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from kmigrate.model.door import Identity
+from kmigrate.model.door import Door, Identity
 from kmigrate.model.presences import GroupWord
 from kmigrate.model.records import TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
@@ -201,6 +201,8 @@ class Core:
     stand_ins: StandIns
     gate: Gate = field(default_factory=Gate)
     forwards: Forwards = field(default_factory=Forwards)
+    door: Door = field(init=False)
+    """Who may come, and as whom each goes on: of the newest table that could be used."""
     fenced: frozenset[str] = field(init=False)
     """Keys of the topics of which is told what is not resolved."""
     begun: Begun = field(init=False)
@@ -221,6 +223,7 @@ class Core:
     """Whether this process has just stood still for so long that others may have taken it for dead."""
 
     def __post_init__(self) -> None:
+        self.door = self.settings.door
         self.fenced = _fenced(self.table)
         self.begun = Begun(self.forwards)
         bounds = self.settings

@@ -82,6 +82,8 @@ class ClientConnection:
         self._identity: Identity | None = None
         """None until the client has proved who it is, where it is asked to."""
         self._deadline: asyncio.TimerHandle | None = None
+        self._distrusts: dict[str, str] = {}
+        """What was wrong with TLS to the source of a link when it was last told."""
         self._refusals: dict[str, tuple[float, str]] = {}
         """When the source of a link refused this client last, and why."""
         self._target: Upstream | None = None
@@ -105,7 +107,7 @@ class ClientConnection:
 
     def _made(self) -> None:
         """There is a connection. It has so long to log in, and until then its requests are short."""
-        settings, door = self._core.settings, self._core.settings.door
+        settings, door = self._core.settings, self._core.door
         self.session.host = self.stream.peer.rpartition(":")[0]
         self._on_made(self)
         self.session.since = self.session.active = monotonic()
@@ -130,6 +132,19 @@ class ClientConnection:
         self.stream.max_frame = self._core.settings.max_frame
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def look_up(self) -> None:
+        """The table is a newer one: whoever it no longer knows is let go, where nobody but the table ever judges.
+
+        What is open goes on as it is; the next connection, and the next login on one, are as the newer table says.
+        """
+        identity = self._identity
+        if self._ended or identity is None or identity is NOBODY:
+            return
+        self._identity = self._core.door.still(identity)
+        if self._identity is None:
+            self._identity = identity
+            self.close(f"the table no longer has {identity.name}")
 
     @property
     def principal(self) -> str:
@@ -261,7 +276,7 @@ class ClientConnection:
 
     def _target_security(self) -> Security:
         """As whom this connection meets the target; before and beside a relayed login, as nobody yet (a)."""
-        target, door = self._clusters.target_settings, self._core.settings.door
+        target, door = self._clusters.target_settings, self._core.door
         if self._identity is None or (door.asks and not door.mapped):
             return replace(target.security, sasl=None)
         found = self._identity.at(target)
@@ -294,6 +309,9 @@ class ClientConnection:
         self._target.on_ready = ready
 
     def _target_ended(self, why: str) -> None:
+        if self._target is not None and self._target.distrust and not self._ended:
+            self._core.outside.warn(f"{self.principal or self.stream.peer} does not reach the target: {why}")
+            why = ""
         self.close("" if not self.session.waits_for_answer else why)
 
     def to_source(
@@ -364,6 +382,11 @@ class ClientConnection:
         ended = pool.pop(key, None)
         if ended is not None and ended.refused:
             self._refuse_at(link, why)
+        elif ended is not None and ended.distrust and ended.distrust != self._distrusts.get(link):
+            self._distrusts[link] = ended.distrust
+            self._core.outside.warn(
+                f"{self.principal or self.stream.peer} does not reach the source of {link}: {why}"
+            )
 
     def _open(
         self, addresses: Addresses, security: Callable[[], Security], on_end: Callable[[str], None]

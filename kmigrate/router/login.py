@@ -25,7 +25,7 @@ from kmigrate.protocol.sasl import MIN_ITERATIONS
 from kmigrate.protocol.sasl_server import ScramKeys, ScramServer, bearer_token, plain_login, scram_name
 from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.apis.offered import API_VERSIONS
-from kmigrate.router.core import Buffer, Edge, Outside
+from kmigrate.router.core import Buffer, Core, Edge
 
 __all__ = ["SASL_APIS", "ClientLogin"]
 
@@ -41,17 +41,22 @@ _REFUSED = "Authentication failed: Invalid username or password"
 class ClientLogin:
     """What one client connection may do so far, and who it is."""
 
-    def __init__(self, door: Door, edge: Edge, outside: Outside) -> None:
-        self._door = door
+    def __init__(self, core: Core, edge: Edge) -> None:
+        self._core = core
         self._edge = edge
-        self._outside = outside
-        self.accepted = not door.asks
+        self._outside = core.outside
+        self.accepted = not core.door.asks
         self._ends = float("inf")
         self._mechanism = ""
         self._claim: tuple[str | None, Login | Bearer | None] | None = None
         """Name and credential of the login under way, None before its first word."""
         self._scram: ScramServer | None = None
         self._mapped_as = ""
+
+    @property
+    def _door(self) -> Door:
+        """As it is now: another word of one login may meet a newer table."""
+        return self._core.door
 
     def admit(self, head: RequestHead, *, alone: bool) -> None:
         """Refuse what may not come yet, or no more; `alone`: nothing of this client waits for an answer."""

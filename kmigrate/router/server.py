@@ -13,7 +13,8 @@ import logging
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.errors import Failed, Refused
+from kmigrate.model.door import Door
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import routing_table
@@ -24,6 +25,7 @@ from kmigrate.net.tls import ServerTls
 from kmigrate.observe.registry import Registry
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.core import Core
+from kmigrate.router.credentials import Credentials
 from kmigrate.router.forgotten import end_forgotten
 from kmigrate.router.leaving import grouped
 from kmigrate.router.limits import Ended
@@ -82,7 +84,10 @@ class Router:
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
         self._ports = Ports(settings, self._accept, self._tls)
+        self._credentials = Credentials(settings, self._tls, self._take_table)
         self._serving = False
+        self._unheard = ""
+        """Why this router's word does not reach the others, '' where it does."""
         self._bootstrap = ("", 0)
         self._beat = boottime()
         """When this process was last seen to work, by its own clock."""
@@ -116,6 +121,7 @@ class Router:
         self._tasks.start(self._presence(), "router-presence")
         self._tasks.start(self._watch_brokers(), "router-brokers")
         self._tasks.start(self._watch_writes(), "router-writes")
+        self._tasks.start(self._credentials.watch(), "router-credentials")
         self._tasks.start(self._watch_routers(), "router-stand-ins")
         self._tasks.start(self._watch_transactions(), "router-transactions")
         self._tasks.start(self._see_off(), "router-farewell")
@@ -248,14 +254,12 @@ class Router:
             await sleep(_LOOK_AT_BROKERS_S)
             self._clusters.refresh_target()
             self._clusters.refresh_sources()
-            self._renew_certificate()
 
-    def _renew_certificate(self) -> None:
-        try:
-            if self._tls is not None and self._tls.renew():
-                _log.info("the listeners' certificate was read again")
-        except KmigrateError as error:
-            _log.warning("the listeners keep their certificate: %s", error.what)
+    def _take_table(self, door: Door) -> None:
+        """The clients' table is a newer one, for every connection from this moment."""
+        self._core.door = door
+        for connection in list(self._connections):
+            connection.look_up()
 
     async def _watch_writes(self) -> None:
         while True:
@@ -329,12 +333,22 @@ class Router:
     async def _announce(self) -> None:
         try:
             await self._state_log.announce(self.presence())
-        except Unreachable as error:
-            _log.warning("presence: %s", error.what)  # said again within the interval
+        except Failed as error:  # said again within the interval; clients need nothing of ours meanwhile
+            self._hear(error.what)
+            return
+        self._hear("")
+
+    def _hear(self, trouble: str) -> None:
+        """The log is told once of what keeps this router's word back, however often it is tried again."""
+        before, self._unheard = self._unheard, trouble
+        if trouble and trouble != before:
+            _log.warning("presence: %s", trouble)
+        elif before and not trouble:
+            _log.warning("presence: this router is heard again")
 
     def presence(self) -> RouterPresence:
         """What this router says of itself now."""
-        core, door = self._core, self.settings.door
+        core, door = self._core, self._core.door
         clients, more = self._clients
         return RouterPresence(
             instance=self.instance,

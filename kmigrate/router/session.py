@@ -68,7 +68,7 @@ class Session:
         self._follow = FollowDesk(core, edge)
         self._admin = AdminDesk(core, edge, self._follow, lambda: self._told)
         self._transactions = TransactionDesk(core, edge, self._follow)
-        self._login = ClientLogin(core.settings.door, edge, core.outside)
+        self._login = ClientLogin(core, edge)
         self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
         self._reads = FetchDesk(
             core, edge, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kmigrate.model.door import OPEN_DOOR, Door
@@ -49,6 +50,8 @@ class RouterSettings:
     max_pending_bytes: int = 64 * 1024 * 1024
     presence_interval_ms: int = 500
     door: Door = OPEN_DOOR
+    read_door: Callable[[], Door] | None = None
+    """Reads the clients' table again; raises what is wrong with it. None where there is no table."""
     max_login_frame: int = 512 * 1024
     """Longest request before a login is accepted: Kafka's own bound (`sasl.server.max.receive.size`)."""
     login_s: float = 20.0

@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kmigrate.errors import KmigrateError, ProtocolViolation, Unreachable
+from kmigrate.errors import AuthenticationFailed, KmigrateError, ProtocolViolation, Unreachable
 from kmigrate.model.security import Bearer, Login, Security
 from kmigrate.net.clock import monotonic
 from kmigrate.net.dial import dial
 from kmigrate.net.login import log_in
 from kmigrate.net.stream import FrameStream
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.net.tls import named_failure
 from kmigrate.protocol.api import decode_body, encode_body, response_type
 from kmigrate.protocol.frames import SIZE, TakePiece, correlation_id, encode_request_head, response_body_offset
 from kmigrate.router.core import BeginsAnswer, Buffer, Outcome
@@ -81,6 +82,10 @@ class Upstream:
         self._login_ids = itertools.count(-2, -1)
         self.refused = ""
         """Why the broker does not take this client's login; '' for every other end."""
+        self.distrust = ""
+        """What is wrong with a certificate of either side; '' for every other end. It may be renewed at any time."""
+        self._met = False
+        """Whether the broker has answered anything."""
         self.ended = False
         self.on_flow: Callable[[bool], None] | None = None
         self.on_ready: Callable[[str], None] | None = None
@@ -97,6 +102,7 @@ class Upstream:
                 problem = f"{host}:{port}: timed out"
             except KmigrateError as error:
                 problem = error.what
+                self.distrust = problem if isinstance(error, AuthenticationFailed) else ""
             else:
                 if self._stream.lost:  # it was aborted while it was opened
                     self._fail("it was aborted")
@@ -281,6 +287,7 @@ class Upstream:
     def _on_frame(self, frame: bytearray) -> None:
         if not self._answers(frame):
             return
+        self._met = True
         done = self._pending.popleft().done
         if done is not None:
             done(Outcome(frame))
@@ -312,6 +319,7 @@ class Upstream:
             begun = True
             taken = passes(piece, left)
             if taken == left:
+                self._met = True
                 self._pending.popleft()
                 self._answered()
             return taken
@@ -319,9 +327,15 @@ class Upstream:
         return take
 
     def _on_lost(self, error: Exception | None) -> None:
+        named = named_failure(error, self._stream.peer)
+        if named is not None and not self._met:
+            # In TLS 1.3 a broker refuses a certificate when the first requests are on their way: it reads none of them.
+            self.distrust = named.what
+            self._end(f"no connection to a broker ({named.what})", sent=False)
+            return
         self._end(f"a broker closed the connection{f' ({error})' if error else ''}")
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, sent: bool = True) -> None:
         if self.ended:
             return
         self.ended = True
@@ -332,7 +346,7 @@ class Upstream:
         self._pending.clear()
         for asked in lost:
             if asked.done is not None:
-                asked.done(Outcome(None, sent=True))
+                asked.done(Outcome(None, sent=sent))
         self._drop_queued()
         self._tell(why)
         self._on_end(why)

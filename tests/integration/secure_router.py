@@ -38,14 +38,13 @@ class SecureRouter:
 
 
 @contextlib.contextmanager
-def secure_router(pair: SecurePair, folder: Path, section: str, clients: str = "") -> Iterator[SecureRouter]:
-    """`section` is what `[router]` says beside its certificate, `clients` the table."""
+def secure_router(
+    pair: SecurePair, folder: Path, section: str, clients: str = "", clusters: str = ""
+) -> Iterator[SecureRouter]:
+    """`section` is what `[router]` says beside its certificate, `clients` the table; `clusters` if not by login."""
     folder.mkdir(parents=True, exist_ok=True)
     certificate, key = pair.target.security.issue("router")
-    lines = []
-    for cluster in (pair.source, pair.target):
-        lines.append(f'[clusters.{cluster.spec.name}]\n"bootstrap.servers" = "{cluster.bootstrap}"\n')
-        lines.append(cluster.security.access("kmigrate").toml())
+    lines = [clusters or by_login(pair)]
     lines.append(f'[defaults]\ntarget = "target"\n[router]\nname = "{folder.name}"\n')
     lines.append(f'certificate = "{certificate}"\nkey = "{key}"\n{section}\n')
     if clients:
@@ -67,6 +66,29 @@ def secure_router(pair: SecurePair, folder: Path, section: str, clients: str = "
     finally:
         process.terminate()
         process.wait(15)
+
+
+def by_login(pair: SecurePair) -> str:
+    lines = []
+    for cluster in (pair.source, pair.target):
+        lines.append(f'[clusters.{cluster.spec.name}]\n"bootstrap.servers" = "{cluster.bootstrap}"\n')
+        lines.append(cluster.security.access("kmigrate").toml())
+    return "".join(lines)
+
+
+def by_certificate(pair: SecurePair) -> str:
+    """Both clusters at the listeners that know by its certificate alone who comes."""
+    lines = []
+    for cluster in (pair.source, pair.target):
+        name, security = cluster.spec.name, cluster.security
+        lines.append(f'[clusters.{name}]\n"bootstrap.servers" = "127.0.0.1:{pair.certificate_ports[name]}"\n')
+        lines.append(f'"security.protocol" = "SSL"\n"ssl.ca.location" = "{security.ca_file}"\n')
+        lines.append(shown(*security.issue("kmigrate")))
+    return "".join(lines)
+
+
+def shown(certificate: Path, key: Path) -> str:
+    return f'"ssl.certificate.location" = "{certificate}"\n"ssl.key.location" = "{key}"\n'
 
 
 def entry(name: str, cluster: KafkaCluster, user: str, password: str = "", certificate: str = "") -> str:

@@ -90,6 +90,8 @@ def _add_listeners(cluster: KafkaCluster) -> int:
     (users,) = (
         line.partition("=")[2] for line in broker.properties.read_text("utf-8").splitlines() if line.startswith(plain)
     )
+    if cluster.spec.name == "target":  # the source knows a holder by the whole subject, as brokers do by default
+        extra["listener.name.ssl.ssl.principal.mapping.rules"] = "RULE:^CN=([a-z]+)$/$1/,DEFAULT"
     extra[plain] = users.replace(";", f' user_mover="{MOVER}";')
     with broker.properties.open("a", encoding="utf-8") as file:
         file.writelines(f"{key}={value}\n" for key, value in extra.items())

@@ -82,6 +82,30 @@ def test_a_client_certificate_logs_in_where_the_broker_demands_one(pair: SecureP
     assert _failure(dataclasses.replace(settings, security=old)).ref == "tls-refused"
 
 
+def test_a_client_certificate_that_has_expired_is_named_and_the_renewed_one_serves_without_a_restart(
+    pair: SecurePair,
+) -> None:
+    """F24: for a wire client and an admin client that go on running, as a mirror's do for months."""
+    security = pair.target.security
+    certificate, key = security.issue("renewed", days=-1)
+    mutual = Tls(str(security.ca_file), str(certificate), str(key))
+    settings = reached("target", f"127.0.0.1:{pair.certificate_ports['target']}", Security(mutual))
+
+    async def run() -> None:
+        async with ClusterClient(settings) as client:
+            with Admin(dataclasses.replace(settings, request_timeout_s=2.0)) as admin:
+                with pytest.raises(AuthenticationFailed, match="tls-refused"):
+                    await client.refresh([])
+                with pytest.raises(AuthenticationFailed, match="not logged in"):
+                    await admin.groups()
+                security.issue("renewed")
+                await asyncio.sleep(1)  # no refused login is tried again earlier
+                assert (await client.refresh([])).cluster_id == pair.target.cluster_id
+                await admin.groups()
+
+    asyncio.run(run())
+
+
 def test_a_session_is_renewed_before_it_ends_while_requests_flow(pair: SecurePair, tmp_path: Path) -> None:
     """KIP-368: a broker kills a connection that is used beyond its session; ours lives on, with the newest token."""
     held = tmp_path / "token"

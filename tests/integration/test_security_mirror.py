@@ -157,6 +157,9 @@ def _rotate_a_password(migration: SecureMigration) -> None:
         change = UserScramCredentialUpsertion("kmigrate", info, b"rotated")
         admin.alter_user_scram_credentials([change])["kmigrate"].result(30)
         wait_until(lambda: '"error": "authentication-failed"' in log.read_text("utf-8"), 10, "the failed login")
+        for verb in ("status", "doctor"):
+            said = migration.cli(verb, timeout=20)
+            assert (said.code, "authentication-failed" in json.dumps(said.told)) == (1, True), said
         _produce(migration.source, 400, 100)
         held.write_text("rotated", encoding="utf-8")
         _until_copied(migration)

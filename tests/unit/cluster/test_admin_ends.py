@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kmigrate.cluster.admin import Admin
+from kmigrate.errors import UsageError
+from kmigrate.model.security import Security, Tls
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.sandbox.security import SandboxSecurity
+
 THREADS = Path("/proc/self/task")
 SCENE = """
 import gc
@@ -47,3 +53,26 @@ def test_a_client_ends_with_the_last_who_holds_it_and_when_it_is_closed(security
     command = [sys.executable, "-c", SCENE.format(security=security)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.stdout.split() == ["True", "1", "True", "1"], ran.stderr
+
+
+def test_a_renewed_certificate_is_read_by_a_client_that_runs_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    """librdkafka reads it once: a mirror that ran on by the old one could not make a topic once that had expired."""
+    authority = SandboxSecurity.create(tmp_path / "s")
+    first, second = authority.issue("one"), authority.issue("two")
+    certificate, key = tmp_path / "ours.pem", tmp_path / "ours.key"
+
+    def put(file: Path, made: Path) -> None:
+        file.write_bytes(made.read_bytes())
+
+    put(certificate, first[0])
+    security = Security(Tls(str(authority.ca_file), str(certificate), str(key)))
+    with Admin(ClusterSettings("c", (("127.0.0.1", 1),), security=security)) as admin:
+        with pytest.raises(UsageError, match="tls-file-unusable"):
+            _ = admin.client
+        put(key, first[1])
+        used = admin.client
+        assert admin.client is used
+        put(certificate, second[0])
+        assert admin.client is used
+        put(key, second[1])
+        assert admin.client is not used

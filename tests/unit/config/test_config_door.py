@@ -76,6 +76,7 @@ def test_a_client_of_the_table_meets_each_cluster_by_its_own_credential_and_the_
     assert (old.tls, old.sasl) == (Tls(ca), Login("PLAIN", "o", "p4ss"))
     assert (new.tls, new.sasl) == (Tls(ca, str(tmp_path / "own.pem"), str(tmp_path / "own.key")), None)
     assert not [word for word in ("s3cret", "p4ss") if word in repr(door)]
+    assert door.files == (str(tmp_path / "clients.toml"), str(tmp_path / "secret"))
 
 
 def test_a_client_may_meet_a_source_by_a_token_that_a_command_prints(read: Read) -> None:
@@ -112,6 +113,7 @@ def test_clients_are_known_by_certificates_where_no_login_is_asked_for(read: Rea
         (TLS + 'login = "mapped"\nsasl_mechanisms = ["OAUTHBEARER"]', TABLE, "cannot judge OAUTHBEARER", "PLAIN"),
         (TLS + 'login = "mapped"', None, "[router] credentials: it is missing", "a TOML file"),
         (TLS + 'login = "mapped"\n', "[clients", "clients.toml", "a TOML file"),
+        (TLS + 'login = "mapped"\n', "", "has no client, and login is mapped", "[clients.NAME]"),
         (TLS, "[users.orders]", "[users] is none", "[clients.NAME]"),
         (TLS, TABLE, "[clients.orders]: it has a password that nobody asks for", "login is mapped"),
         (TLS + 'login = "mapped"\n', "[clients.orders]", "[clients.orders]: its password is missing", "a password"),

@@ -42,6 +42,26 @@ def test_the_entry_for_anybody_is_not_a_clients_name() -> None:
     assert door.named(None).fallback is ANYBODY
 
 
+def test_a_newer_table_is_asked_for_the_same_client_and_lets_go_only_whom_a_table_judges() -> None:
+    newer = ClientEntry("orders", "another", upstream={"asking": Security(Tls("ca.pem"), THEIRS)})
+    mapped, passing = Door(mechanisms=("PLAIN",), mapped=True), Door(mechanisms=("PLAIN",))
+    for door in (mapped, passing):
+        found = replace(door, clients={"orders": newer}).still(Identity("orders", THEIRS, ENTRY))
+        assert found == Identity("orders", THEIRS, newer)
+    assert mapped.still(Identity("orders", entry=ENTRY)) is None
+    assert passing.still(Identity("orders", THEIRS, ENTRY, ANYBODY)) == Identity("orders", THEIRS)
+
+
+def test_a_client_whose_certificate_is_another_by_a_newer_table_is_let_go() -> None:
+    entry = ClientEntry("o", certificate="CN=o")
+    identity = Door(clients={"o": entry}).holder("CN=o")
+    assert identity is not None
+    for certificate, stays in (("CN=o", True), ("CN=another", False), ("", False)):
+        door = Door(clients={"o": replace(entry, certificate=certificate), "p": ClientEntry("p", certificate="CN=p")})
+        assert (door.still(identity) is not None) is stays
+    assert Door(clients={"p": ClientEntry("p", certificate="CN=p")}).still(identity) is None
+
+
 @pytest.mark.parametrize(
     ("door", "target", "source", "ref"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +164,107 @@ def test_a_listener_shows_a_renewed_certificate_without_a_restart_and_keeps_the_
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
     assert clients == ["CN=o\\, r\\+d"] * 3
+
+
+def test_authorities_that_a_listener_does_not_trust_any_more_are_not_believed(
+    loop: Loop, authority: SandboxSecurity, tmp_path: Path
+) -> None:
+    """Clients' certificates are withdrawn by their authority, which is taken out of the file."""
+    other = SandboxSecurity.create(tmp_path / "other")
+    shown, key = authority.issue("shown")
+    trusted = tmp_path / "clients-ca.pem"
+    trusted.write_bytes(authority.ca_file.read_bytes())
+    listener = ServerTls(ListenerTls(str(shown), str(key), client_ca=str(trusted)))
+
+    async def let_in(issuer: SandboxSecurity) -> bool:
+        """A word that comes back, as in TLS 1.3 a client hears of its refusal last."""
+        certificate, own = issuer.issue("client")
+        context = ssl.create_default_context(cafile=str(authority.ca_file))
+        context.load_cert_chain(certificate, own)
+        server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=listener.context)
+        try:
+            port = server.sockets[0].getsockname()[1]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(b"word")
+            heard = await reader.read(4)
+            writer.close()
+            return heard == b"word"
+        except OSError:
+            return False
+        finally:
+            server.close()
+
+    async def run() -> list[tuple[bool, bool]]:
+        found = [(await let_in(authority), await let_in(other))]
+        for issuers in ((authority, other), (other,)):
+            trusted.write_bytes(b"".join(each.ca_file.read_bytes() for each in issuers))
+            assert listener.renew()
+            found.append((await let_in(authority), await let_in(other)))
+        return found
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(run()) == [(True, False), (True, True), (False, True)]
+
+
+def test_a_client_shows_its_certificate_at_each_connection(loop: Loop, authority: SandboxSecurity) -> None:
+    """A session that is taken up again has none in it to look at: Java's clients would do so for hours."""
+    shown, key = authority.issue("shown")
+    listener = ServerTls(ListenerTls(str(shown), str(key), client_ca=str(authority.ca_file)))
+    context = ssl.create_default_context(cafile=str(authority.ca_file))
+    context.load_cert_chain(*authority.issue("client"))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    def connect(port: int, before: ssl.SSLSession | None) -> tuple[bool | None, ssl.SSLSession | None]:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=15)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1", session=before) as made:
+            made.sendall(b"word")
+            assert made.recv(4) == b"word"
+            return made.session_reused, made.session
+
+    async def run() -> bool | None:
+        server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=listener.context)
+        port = server.sockets[0].getsockname()[1]
+        _, session = await asyncio.to_thread(connect, port, None)
+        reused, _ = await asyncio.to_thread(connect, port, session)
+        server.close()
+        return reused
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(run()) is False
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        writer.write(await reader.read(4))
+        await writer.drain()
+    except OSError:
+        pass
+    writer.close()
+
+
+def test_our_certificate_is_read_again_when_it_was_renewed_and_kept_while_its_files_cannot_be_used(
+    authority: SandboxSecurity, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever renews it writes one file after the other: a connection that is opened between the two is no failure."""
+    caplog.set_level(logging.INFO, "kmigrate.net")
+    certificate, key = tmp_path / "ours.pem", tmp_path / "ours.key"
+    tls = Tls(str(authority.ca_file), str(certificate), str(key))
+    with pytest.raises(UsageError, match="tls-file-unusable"):
+        client_context(tls)
+    first, second = (tuple(file.read_bytes() for file in authority.issue(name)) for name in ("one", "two"))
+    for file, content in zip((certificate, key), first, strict=True):
+        file.write_bytes(content)
+    used = client_context(tls)
+    assert client_context(tls) is used
+    assert caplog.messages == []
+    certificate.write_bytes(second[0])
+    assert client_context(tls) is used
+    assert client_context(tls) is used
+    (told,) = caplog.messages
+    assert "ours.pem" in told
+    key.write_bytes(second[1])
+    assert client_context(tls) is not used
+    assert f"read again: {authority.ca_file}, {certificate}, {key}" in caplog.messages
 
 
 def test_a_subject_is_written_as_kafka_names_principals() -> None:

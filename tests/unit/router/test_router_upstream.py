@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import socket
+import ssl
 import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kmigrate.model.security import Login, Security
+from kmigrate.model.security import Login, Security, Tls
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.api import decode_body, entity
 from kmigrate.protocol.frames import peek_request
@@ -20,6 +24,7 @@ from kmigrate.router import upstream
 from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.core import Outcome
 from kmigrate.router.upstream import Upstream
+from kmigrate.sandbox.security import SandboxSecurity
 
 _LIFETIME_S = 0.2
 LATER = 1 << 30
@@ -127,6 +132,46 @@ def play(act: Callable[[Scene], Awaitable[None]], password: str = "first") -> Sc
         return scene
 
     return asyncio.run(run())
+
+
+def refuse_once(listener: socket.socket, demands: ssl.SSLContext) -> None:
+    """A broker that says why a TLS handshake failed, and reads to the end of what came after it (Kafka does both)."""
+    met = demands.wrap_socket(listener.accept()[0], server_side=True, do_handshake_on_connect=False)
+    with contextlib.suppress(ssl.SSLError):
+        met.do_handshake()
+    with socket.socket(fileno=met.detach()) as plain, contextlib.suppress(OSError):
+        plain.shutdown(socket.SHUT_WR)
+        while plain.recv(1000):
+            pass
+
+
+def test_what_was_sent_to_a_broker_that_refuses_our_certificate_was_not_read(tmp_path: Path) -> None:
+    """In TLS 1.3 it refuses after our first requests: a write is no write that may have been done."""
+    authority = SandboxSecurity.create(tmp_path / "s")
+    demands = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca_file))
+    demands.verify_mode = ssl.CERT_REQUIRED
+    demands.load_cert_chain(*authority.issue("broker"))
+
+    async def run(listener: socket.socket) -> tuple[list[Outcome], str, str]:
+        tasks, outcomes, ended = TaskOwner(), list[Outcome](), asyncio.Queue[str]()
+
+        async def addresses() -> Sequence[tuple[str, int]]:
+            return [("127.0.0.1", listener.getsockname()[1])]
+
+        broker = asyncio.create_task(asyncio.to_thread(refuse_once, listener, demands))
+        upstream = Upstream(tasks, addresses, lambda: Security(Tls(str(authority.ca_file))), ended.put_nowait)
+        head = struct.pack(">hhih", 3, 4, 1, -1)
+        upstream.send([struct.pack(">i", len(head)) + head], 1, outcomes.append)
+        async with asyncio.timeout(15):
+            why = await ended.get()
+            await broker
+        await tasks.close()
+        return outcomes, why, upstream.distrust
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        outcomes, why, distrust = asyncio.run(run(listener))
+    assert (outcomes, distrust in why) == ([Outcome(None, sent=False)], True), why
+    assert "refused our side of TLS" in distrust
 
 
 def test_requests_wait_for_the_login_and_for_its_renewal_by_the_newest_credential() -> None:
