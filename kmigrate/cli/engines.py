@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import resource
 import secrets
@@ -56,6 +57,7 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     if worker:
         end_with_parent(stop)
+    _log_to_stderr()
     # What engines make is freed as soon as nobody holds it: looking for cycles all the time costs a twentieth of all.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -64,6 +66,16 @@ async def serve(
         process = _Process(call, estate, stop, worker)
         await process.run(engines, link, workers)
     call.out.line({"event": "stopped"}, "stopped")
+
+
+def _log_to_stderr() -> None:
+    """Let what engines say of clients and clusters be seen, also what is no warning: nobody else would hear of it."""
+    log = logging.getLogger("kmigrate")
+    if not log.handlers:
+        told = logging.StreamHandler()
+        told.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        log.addHandler(told)
+        log.setLevel(logging.INFO)
 
 
 class _Process:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +74,25 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
             return [_Router.source_client(link).settings.name for link in (LINK, anew)]
 
     assert asyncio.run(sources()) == ["first", "second"]
+
+
+def test_what_engines_say_of_clients_is_seen_also_where_it_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client whose transaction is refused is told a code; only whoever runs the router learns why."""
+    log = logging.getLogger("kmigrate")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(logging.root, "handlers", [])
+    before = log.level
+    try:
+        for _ in range(2):
+            engines._log_to_stderr()
+        logging.getLogger("kmigrate.router").info("till: promote its topics together")
+        logging.getLogger("somebody.else").info("what is not ours")
+    finally:
+        log.setLevel(before)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} till: promote its topics together", line)
 
 
 def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
