@@ -35,7 +35,7 @@ _LOADING = "commit COORDINATOR_LOAD_IN_PROGRESS"
 """Said by the broker that has just taken a group over; librdkafka asks again a few times and then tells."""
 _RATE = 60.0
 _GAP_S = (0.2, 0.8)
-_MOVES_S = 8.0
+_MOVES_S = 6.0
 _DEAD_S = 7.0
 
 

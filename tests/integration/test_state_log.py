@@ -226,6 +226,7 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
     assert caught.value.ref == "newer-state-log"
 
 
+@pytest.mark.soak
 def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
     own_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
