@@ -333,7 +333,8 @@ class StateLog:
         awaited.update(instance for stray in self.state.strays() for instance in stray.instances)
         for name, (word, heard) in list(self._presence.items()):
             if heard < past and not (isinstance(word, RouterPresence) and word.instance in awaited):
-                self._drop(name)
+                if name not in self._said or self._said[name][1] is word:  # else a newer one of ours is still to be read
+                    self._drop(name)
 
     def _drop(self, name: str) -> None:
         word, _ = self._presence.pop(name, (None, 0.0))
