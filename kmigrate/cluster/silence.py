@@ -8,11 +8,13 @@ after a moment, and of the silent ones last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from kmigrate.errors import Unreachable
+from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic
+from kmigrate.net.tasks import TaskOwner
 
 __all__ = ["Silence", "first_answer"]
 
@@ -49,27 +51,34 @@ class Silence:
 
 
 async def first_answer(
-    any_broker: Callable[[], Awaitable[BrokerConnection]],
+    any_broker: Callable[[], Coroutine[Any, Any, BrokerConnection]],
     ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
     silence: Silence,
     timeout: float,
 ) -> bytearray:
-    """The first answer of the brokers that are asked one after the other; raises Unreachable."""
+    """The first answer of the brokers that are asked one after the other; raises Failed."""
     deadline = monotonic() + timeout
     asking: dict[asyncio.Future[bytearray], BrokerConnection] = {}
+    refused: AuthenticationFailed | None = None
     try:
         while (left := deadline - monotonic()) > 0:
-            await _ask_another(asking, any_broker, ask)
-            patience = min(left, _PATIENCE_S)
+            if refused is None:  # else to ask others would only lock the account
+                try:
+                    await _ask_another(asking, any_broker, ask, left)
+                except AuthenticationFailed as error:
+                    if not asking:
+                        raise
+                    refused = error
+            patience = min(max(0.0, deadline - monotonic()), _PATIENCE_S)
             done, _ = await asyncio.wait(asking, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 silence.note(*(each.address for each in asking.values()))
             elif (told := _first(asking, done, silence)) is not None:
                 return told
         for each in asking.values():
-            each.abort()
+            each.give_up(f"it did not answer within {timeout:g} s")
         who = ", ".join(each.address for each in asking.values())
-        raise Unreachable("no-answer", f"{who} did not answer within {timeout:g} s")
+        raise refused or Unreachable("no-answer", f"{who} did not answer within {timeout:g} s")
     finally:
         for answer in asking:
             if not answer.cancel():
@@ -78,16 +87,26 @@ async def first_answer(
 
 async def _ask_another(
     asking: dict[asyncio.Future[bytearray], BrokerConnection],
-    any_broker: Callable[[], Awaitable[BrokerConnection]],
+    any_broker: Callable[[], Coroutine[Any, Any, BrokerConnection]],
     ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
+    left: float,
 ) -> None:
-    """Ask one that was not asked yet, where there is one."""
-    try:
+    """Ask one that was not asked yet, where there is one; an answer that comes meanwhile waits for no connection."""
+    if not asking:
         connection = await any_broker()
-    except Unreachable:
-        if not asking:
-            raise
+        asking[ask(connection)] = connection
         return
+    tasks = TaskOwner()
+    try:
+        opening = tasks.start(any_broker())
+        await asyncio.wait({opening, *asking}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            return
+        connection = opening.result()
+    except Unreachable:
+        return
+    finally:
+        await tasks.close()
     if all(connection.address != each.address for each in asking.values()):
         asking[ask(connection)] = connection
 
@@ -101,7 +120,8 @@ def _first(
         if failure is None:
             silence.heard(asking[answered].address)
             return answered.result()
-        del asking[answered]
+        connection = asking.pop(answered)
         if not asking:
             raise failure
+        silence.note(connection.address)  # else it would be the next one to be asked, at once and without an end
     return None
