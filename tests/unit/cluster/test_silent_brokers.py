@@ -220,7 +220,7 @@ def test_time_is_over_also_while_another_broker_is_connected_to(monkeypatch: pyt
 
 
 def test_a_slow_answer_counts_though_another_broker_refuses_our_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else is asked then, for that would lock the account; where there is no answer the refusal is the reason."""
+    """Nobody else is asked then, for that would lock the account; without an answer the refusal is the reason."""
 
     async def scene(client: ClusterClient, cluster: _Cluster) -> None:
         tried = []
