@@ -11,7 +11,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kmigrate.cluster.gathered import Gathered
 from kmigrate.cluster.layout import (
@@ -72,6 +72,7 @@ class ProducerState:
 
 
 Producers = tuple[ProducerState, ...]
+_T = TypeVar("_T")
 
 
 class ClusterClient:
@@ -151,9 +152,9 @@ class ClusterClient:
             if self._refreshes.get(asked, called) > called:
                 return self.metadata
             if not self.metadata.cluster_id:
-                refuse_too_old(await self._first_answer(ask_versions), self.settings)
+                refuse_too_old(await self._first_answer(ask_versions, memoryview), self.settings)
             began = monotonic()
-            metadata = self.layout.hear(asked, await self._told_by_any(asked))
+            metadata = await self._told_by_any(asked, lambda answer: self.layout.hear(asked, answer))
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
@@ -164,16 +165,18 @@ class ClusterClient:
 
         They may be of a client's choosing, and of what is no name, or not for us to see, there is no end.
         """
-        return names_told(await self._told_by_any(tuple(topics)))
+        return await self._told_by_any(tuple(topics), names_told)
 
-    async def _told_by_any(self, asked: Topics) -> bytearray:
+    async def _told_by_any(self, asked: Topics, hear: Callable[[bytearray], _T]) -> _T:
         question = ask_about(asked)
         return await self._first_answer(
-            lambda connection: connection.send(METADATA, METADATA_VERSION, [question], flexible=True)
+            lambda connection: connection.send(METADATA, METADATA_VERSION, [question], flexible=True), hear
         )
 
-    async def _first_answer(self, ask: Callable[[BrokerConnection], asyncio.Future[bytearray]]) -> bytearray:
-        return await first_answer(self.bootstrap, ask, self.silence, self.settings.request_timeout_s)
+    async def _first_answer(
+        self, ask: Callable[[BrokerConnection], asyncio.Future[bytearray]], hear: Callable[[bytearray], _T]
+    ) -> _T:
+        return await first_answer(self.bootstrap, ask, hear, self.silence, self.settings.request_timeout_s)
 
     def silent_since(self, address: tuple[str, int]) -> float:
         """What can be asked of any broker is asked of the newest such last."""

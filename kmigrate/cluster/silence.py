@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.net.broker import BrokerConnection
@@ -18,6 +18,7 @@ from kmigrate.net.tasks import TaskOwner
 
 __all__ = ["Silence", "first_answer"]
 
+_T = TypeVar("_T")
 _PATIENCE_S = 5.0
 """For an answer that any broker can give, before another is asked for it as well."""
 
@@ -53,10 +54,14 @@ class Silence:
 async def first_answer(
     any_broker: Callable[[], Coroutine[Any, Any, BrokerConnection]],
     ask: Callable[[BrokerConnection], asyncio.Future[bytearray]],
+    hear: Callable[[bytearray], _T],
     silence: Silence,
     timeout: float,
-) -> bytearray:
-    """The first answer of the brokers that are asked one after the other; raises Failed."""
+) -> _T:
+    """What is heard in the first answer of the brokers that are asked one after the other; raises Failed.
+
+    Whose answer is none of this cluster's, at which `hear` raises Unreachable, is asked last from then on, too.
+    """
     deadline = monotonic() + timeout
     asking: dict[asyncio.Future[bytearray], BrokerConnection] = {}
     refused: AuthenticationFailed | None = None
@@ -73,7 +78,7 @@ async def first_answer(
             done, _ = await asyncio.wait(asking, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 silence.note(*(each.address for each in asking.values()))
-            elif (told := _first(asking, done, silence)) is not None:
+            elif (told := _first(asking, done, hear, silence)) is not None:
                 return told
         for each in asking.values():
             each.give_up(f"it did not answer within {timeout:g} s")
@@ -112,15 +117,25 @@ async def _ask_another(
 
 
 def _first(
-    asking: dict[asyncio.Future[bytearray], BrokerConnection], done: set[asyncio.Future[bytearray]], silence: Silence
-) -> bytearray | None:
+    asking: dict[asyncio.Future[bytearray], BrokerConnection],
+    done: set[asyncio.Future[bytearray]],
+    hear: Callable[[bytearray], _T],
+    silence: Silence,
+) -> _T | None:
     """The answer of one of those that are done, raising the last failure; None while others may answer."""
     for answered in done:
+        connection = asking.pop(answered)
         failure = answered.exception()
         if failure is None:
-            silence.heard(asking[answered].address)
-            return answered.result()
-        connection = asking.pop(answered)
+            try:
+                told = hear(answered.result())
+            except Unreachable as stranger:
+                connection.give_up(stranger.what)
+                silence.note(connection.address)
+                failure = stranger
+            else:
+                silence.heard(connection.address)
+                return told
         if not asking:
             raise failure
         silence.note(connection.address)  # else it would be the next one to be asked, at once and without an end

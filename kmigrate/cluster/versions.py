@@ -28,7 +28,7 @@ def ask_versions(connection: BrokerConnection) -> asyncio.Future[bytearray]:
     return connection.send(_API_VERSIONS, 0, [encode_body(entity(_API_VERSIONS, 0, "request")())], flexible=False)
 
 
-def refuse_too_old(told: bytearray, settings: ClusterSettings) -> None:
+def refuse_too_old(told: memoryview, settings: ClusterSettings) -> None:
     """Raise Refused where the broker that has told what it speaks is older than the oldest that is served."""
     answer = decode_body(entity(_API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
     newest = {int(api.api_key): int(api.max_version) for api in answer.api_keys}

@@ -25,13 +25,17 @@ _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
 
 
-def answer_of(*brokers: int) -> bytearray:
+def answer_of(*brokers: int, cluster: str = "c") -> bytearray:
     """An answer that names these brokers, each at the port of its number."""
-    return _answer(brokers=brokers)
+    return _answer(brokers=brokers, cluster=cluster)
 
 
 def _answer(
-    *leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 1, brokers: Sequence[int] = (1,)
+    *leaders: int,
+    error: ErrorCode = ErrorCode.none,
+    controller: int = 1,
+    brokers: Sequence[int] = (1,),
+    cluster: str = "c",
 ) -> bytearray:
     kind = entity(3, 10, "response")
     topic, broker = element_type(kind, "topics"), element_type(kind, "brokers")
@@ -51,7 +55,7 @@ def _answer(
     told = kind(
         throttle_time=dt.timedelta(),
         brokers=tuple(broker(node_id=node, host="127.0.0.1", port=node, rack=None) for node in brokers),
-        cluster_id="c",
+        cluster_id=cluster,
         controller_id=controller,
         topics=(topic(error_code=error, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
     )

@@ -35,7 +35,8 @@ class _Broker:
         elif self.address in self._cluster.slow:
             self._cluster.slow[self.address] = answered
         elif self.address not in self._cluster.silent:
-            answered.set_result(answer_of(*self._cluster.brokers) if api_key == 3 else versions())
+            cluster = "other" if self.address in self._cluster.strangers else "c"
+            answered.set_result(answer_of(*self._cluster.brokers, cluster=cluster) if api_key == 3 else versions())
         return answered
 
     async def call(self, request: Any, timeout: float = 30.0) -> Any:
@@ -62,6 +63,8 @@ class _Cluster:
     def __init__(self) -> None:
         self.brokers = (1, 2, 3)
         self.silent: set[str] = set()
+        self.strangers: set[str] = set()
+        """Addresses of it that are another cluster's by now."""
         self.cutting: set[str] = set()
         """Those that end each connection on which they are asked."""
         self.slow: dict[str, asyncio.Future[bytearray] | None] = {}
@@ -253,3 +256,20 @@ def test_who_waits_behind_a_question_to_a_silent_broker_is_told_that(monkeypatch
         assert connection.given_up == "it did not answer within 0.05 s"
 
     play(monkeypatch, scene, timeout=0.05)
+
+
+def test_what_another_cluster_says_at_an_address_of_ours_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses are given to others; what is written there would be lost."""
+
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent, cluster.strangers = {at(1)}, {at(2)}
+        await client.refresh([])
+        assert (cluster.asked_anew(), client.metadata.cluster_id) == ([at(1), at(2), at(3)], "c")
+        cluster.silent, cluster.strangers = set(), {at(3)}
+        with pytest.raises(Unreachable) as caught:
+            await client.refresh([])
+        assert caught.value.what == "a broker of cluster other answers in place of one of c"
+        await client.refresh([])
+        assert (cluster.asked_anew()[0], client.metadata.cluster_id) == (at(3), "c")
+
+    play(monkeypatch, scene)
