@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kmigrate.cluster.gathered import Gathered
 from kmigrate.cluster.layout import (
@@ -25,7 +25,7 @@ from kmigrate.cluster.layout import (
     names_told,
 )
 from kmigrate.cluster.silence import Silence, first_answer
-from kmigrate.cluster.versions import refuse_too_old
+from kmigrate.cluster.versions import ask_versions, refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
@@ -72,6 +72,7 @@ class ProducerState:
 
 
 Producers = tuple[ProducerState, ...]
+_T = TypeVar("_T")
 
 
 class ClusterClient:
@@ -151,42 +152,31 @@ class ClusterClient:
             if self._refreshes.get(asked, called) > called:
                 return self.metadata
             if not self.metadata.cluster_id:
-                await self._refuse_too_old()
+                refuse_too_old(await self._first_answer(ask_versions, memoryview), self.settings)
             began = monotonic()
-            metadata = self.layout.hear(asked, await self._told_by_any(asked))
+            metadata = await self._told_by_any(asked, lambda answer: self.layout.hear(asked, answer))
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
             return metadata
-
-    async def _refuse_too_old(self) -> None:
-        """Ask the first that answers of those that the settings name."""
-        for left in reversed(range(len(self.settings.bootstrap))):
-            connection = await self.bootstrap()
-            try:
-                await refuse_too_old(connection, self.settings)
-            except Unreachable as unreachable:
-                self.silence.failed(connection.address, unreachable)
-                if unreachable.ref != "no-answer" or not left:
-                    raise
-            else:
-                return
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
         """Those of these names of which a broker does not say that there is no such topic; nothing of them is kept.
 
         They may be of a client's choosing, and of what is no name, or not for us to see, there is no end.
         """
-        return names_told(await self._told_by_any(tuple(topics)))
+        return await self._told_by_any(tuple(topics), names_told)
 
-    async def _told_by_any(self, asked: Topics) -> bytearray:
+    async def _told_by_any(self, asked: Topics, hear: Callable[[bytearray], _T]) -> _T:
         question = ask_about(asked)
-        return await first_answer(
-            self.bootstrap,
-            lambda connection: connection.send(METADATA, METADATA_VERSION, [question], flexible=True),
-            self.silence,
-            self.settings.request_timeout_s,
+        return await self._first_answer(
+            lambda connection: connection.send(METADATA, METADATA_VERSION, [question], flexible=True), hear
         )
+
+    async def _first_answer(
+        self, ask: Callable[[BrokerConnection], asyncio.Future[bytearray]], hear: Callable[[bytearray], _T]
+    ) -> _T:
+        return await first_answer(self.bootstrap, ask, hear, self.silence, self.settings.request_timeout_s)
 
     def silent_since(self, address: tuple[str, int]) -> float:
         """What can be asked of any broker is asked of the newest such last."""

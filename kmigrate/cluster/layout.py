@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from kmigrate.errors import Unreachable
 from kmigrate.protocol.api import decode_body, element_type, encode_body, entity
 from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import response_body_offset
@@ -97,12 +98,18 @@ class Layout:
         one as the controller, whoever asks."""
 
     def hear(self, asked: Topics, frame: bytearray) -> Metadata:
-        """Take in the response to a question; raises ProtocolViolation."""
+        """Take in the response to a question; raises ProtocolViolation, and Unreachable where another cluster gave it.
+
+        An address that was a broker's may be one of another cluster's by now.
+        """
         at = response_body_offset(frame, flexible=True)
         body = bytes(memoryview(frame)[at:])
         if body in self._agreed.get(asked, ()):
             return self.known
         answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
+        ours, theirs = self.known.cluster_id, answer.cluster_id or ""
+        if ours and theirs and ours != theirs:
+            raise Unreachable("other-cluster", f"a broker of cluster {theirs} answers in place of one of {ours}")
         brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers} or self.known.brokers
         heard = Metadata(answer.cluster_id or "", brokers, self._topics(answer.topics, whole=asked is None))
         if heard != self.known:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
-from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.protocol.api import element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
 from kmigrate.protocol.described import OPEN_STATES
 
 __all__ = [
+    "STILL_OPEN",
     "OpenTransaction",
     "add_partition",
     "begin_and_abort",
@@ -33,6 +33,8 @@ _OF_TRANSACTIONS = 1
 _NOBODYS_GROUP = "__kmigrate_nobody"
 _GONE = "Dead"
 """State of an id that its coordinator is about to forget."""
+STILL_OPEN = 1 << 62
+"""In place of when a transaction began: younger than any, by whosever clock its age is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,8 @@ async def listed_ids(client: ClusterClient) -> set[str]:
 async def last_begun(client: ClusterClient, name: str) -> int | None:
     """When a transactional id began its last transaction, ms since the epoch; None where the cluster knows no such id.
 
-    −1 for never, also where it cannot be told (before Kafka 3.0, or without DESCRIBE on the id); of an open transaction
-    the moment of the call.
+    −1 for never, also where it cannot be told (before Kafka 3.0, or without DESCRIBE on the id); STILL_OPEN for an open
+    transaction.
     """
     if _DESCRIBE_TRANSACTIONS not in await _apis(client):
         return -1
@@ -160,7 +162,7 @@ async def last_begun(client: ClusterClient, name: str) -> int | None:
         return None
     if code:
         raise Unreachable("transactions-unknown", f"{name}: DescribeTransactions answered {row(code).name}")
-    return now_ms() if _is_open(state.transaction_state) else millis_of(state.transaction_start_time)
+    return STILL_OPEN if _is_open(state.transaction_state) else millis_of(state.transaction_start_time)
 
 
 async def begin_and_abort(client: ClusterClient, name: str, producer: tuple[int, int]) -> int:

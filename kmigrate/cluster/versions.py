@@ -5,14 +5,17 @@ A broker closes the connection on a version that it does not know, without a wor
 
 from __future__ import annotations
 
+import asyncio
+
 from kmigrate.cluster.layout import METADATA, METADATA_VERSION
 from kmigrate.errors import Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
-from kmigrate.protocol.api import API_NAMES, entity
+from kmigrate.protocol.api import API_NAMES, decode_body, encode_body, entity
+from kmigrate.protocol.frames import response_body_offset
 from kmigrate.protocol.hot import FETCH, FETCH_VERSION, PRODUCE, PRODUCE_VERSION
 
-__all__ = ["OLDEST", "refuse_too_old"]
+__all__ = ["OLDEST", "ask_versions", "refuse_too_old"]
 
 OLDEST = "2.8"
 """The first Kafka that has all of them: Metadata 10 brought topic ids (KIP-516)."""
@@ -20,9 +23,14 @@ _NEEDED = {METADATA: METADATA_VERSION, FETCH: FETCH_VERSION, PRODUCE: PRODUCE_VE
 _API_VERSIONS = 18
 
 
-async def refuse_too_old(connection: BrokerConnection, settings: ClusterSettings) -> None:
-    """Raise Refused where the broker behind a connection is older than the oldest that is served."""
-    answer = await connection.call(entity(_API_VERSIONS, 0, "request")(), settings.request_timeout_s)
+def ask_versions(connection: BrokerConnection) -> asyncio.Future[bytearray]:
+    """Ask a broker what it speaks, in the words that every broker knows."""
+    return connection.send(_API_VERSIONS, 0, [encode_body(entity(_API_VERSIONS, 0, "request")())], flexible=False)
+
+
+def refuse_too_old(told: memoryview, settings: ClusterSettings) -> None:
+    """Raise Refused where the broker that has told what it speaks is older than the oldest that is served."""
+    answer = decode_body(entity(_API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
     newest = {int(api.api_key): int(api.max_version) for api in answer.api_keys}
     missing = [f"{API_NAMES[key]} {version}" for key, version in _NEEDED.items() if newest.get(key, -1) < version]
     if missing:

@@ -99,7 +99,8 @@ class BrokerConnection:
         finally:
             held, self._held = self._held, None
             for request, future in held:
-                self._write(request, future)
+                if not future.done():  # whoever asked may have lost patience
+                    self._write(request, future)
 
     async def _keep_session(self, sasl: Login | Bearer, lifetime: float) -> None:
         while lifetime:
@@ -172,8 +173,7 @@ class BrokerConnection:
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError:
-            self._given_up = f"api {api_key} had no answer in {timeout:g} s"
-            self.abort()
+            self.give_up(f"api {api_key} had no answer in {timeout:g} s")
             raise Unreachable(
                 "no-answer", f"{self.address} did not answer api {api_key} within {timeout:g} s"
             ) from None
@@ -186,6 +186,11 @@ class BrokerConnection:
 
     def abort(self) -> None:
         self._stream.abort()
+
+    def give_up(self, why: str) -> None:
+        """End it at once, and tell those who wait for other answers why."""
+        self._given_up = why
+        self.abort()
 
     def _on_frame(self, frame: bytearray) -> None:
         self._answered = True

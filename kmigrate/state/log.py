@@ -326,13 +326,15 @@ class StateLog:
     def _forget(self) -> None:
         """Drop words of processes that are long gone: they are large, and each start of one has a name of its own.
 
-        Not of a router that fences may wait for: that it holds one stays true when it falls silent.
+        Not of a router that fences may wait for: that it holds one stays true when it falls silent. Nor of ourselves
+        where a newer word of ours is still to be read: it would be taken for another's, who has spoken just now.
         """
         past = monotonic() - _FORGET_S
         awaited = {router.instance for router in self.state.routers()}
         awaited.update(instance for stray in self.state.strays() for instance in stray.instances)
         for name, (word, heard) in list(self._presence.items()):
-            if heard < past and not (isinstance(word, RouterPresence) and word.instance in awaited):
+            kept = isinstance(word, RouterPresence) and word.instance in awaited
+            if heard < past and not kept and self._said.get(name, (b"", word))[1] is word:
                 self._drop(name)
 
     def _drop(self, name: str) -> None:

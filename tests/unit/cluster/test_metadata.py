@@ -25,13 +25,17 @@ _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
 
 
-def answer_of(*brokers: int) -> bytearray:
+def answer_of(*brokers: int, cluster: str = "c") -> bytearray:
     """An answer that names these brokers, each at the port of its number."""
-    return _answer(brokers=brokers)
+    return _answer(brokers=brokers, cluster=cluster)
 
 
 def _answer(
-    *leaders: int, error: ErrorCode = ErrorCode.none, controller: int = 1, brokers: Sequence[int] = (1,)
+    *leaders: int,
+    error: ErrorCode = ErrorCode.none,
+    controller: int = 1,
+    brokers: Sequence[int] = (1,),
+    cluster: str = "c",
 ) -> bytearray:
     kind = entity(3, 10, "response")
     topic, broker = element_type(kind, "topics"), element_type(kind, "brokers")
@@ -51,7 +55,7 @@ def _answer(
     told = kind(
         throttle_time=dt.timedelta(),
         brokers=tuple(broker(node_id=node, host="127.0.0.1", port=node, rack=None) for node in brokers),
-        cluster_id="c",
+        cluster_id=cluster,
         controller_id=controller,
         topics=(topic(error_code=error, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
     )
@@ -64,26 +68,28 @@ class _Broker:
     def __init__(self, *answers: bytearray) -> None:
         self.answers = list(answers)
 
-    def send(self, *_: Any, **__: Any) -> asyncio.Future[bytearray]:
-        return asyncio.ensure_future(self.call_raw())
+    def send(self, api_key: int, *_: Any, **__: Any) -> asyncio.Future[bytearray]:
+        """Its versions are asked for before the first layout."""
+        return asyncio.ensure_future(self.call_raw() if api_key == 3 else self.spoken())
 
     async def call_raw(self, *_: Any, **__: Any) -> bytearray:
         await asyncio.sleep(0)
         return self.answers.pop(0)
 
-    async def call(self, request: Any, _: float = 30.0) -> Any:
-        """Its versions, which are asked for before the first layout."""
-        assert int(request.__api_key__) == 18
+    async def spoken(self) -> bytearray:
         return versions()
 
 
-def versions(**newest: int) -> Any:
+def versions(**newest: int) -> bytearray:
     """What a broker of Kafka 2.8 says that it speaks, but for what is given."""
     spoken = {"metadata": 10, "fetch": 12, "produce": 9, **newest}
     keys = {"produce": 0, "fetch": 1, "metadata": 3}
-    return SimpleNamespace(
-        api_keys=[SimpleNamespace(api_key=keys[name], max_version=version) for name, version in spoken.items()]
+    kind = entity(18, 0, "response")
+    key_type = element_type(kind, "api_keys")
+    keys_told = tuple(
+        key_type(api_key=keys[name], min_version=0, max_version=version) for name, version in spoken.items()
     )
+    return bytearray(_HEAD[:8] + encode_body(kind(error_code=ErrorCode.none, api_keys=keys_told)))
 
 
 def _client(*answers: bytearray) -> ClusterClient:
@@ -110,7 +116,7 @@ def test_a_cluster_that_is_too_old_is_refused_by_name(
 ) -> None:
     """Such a broker closes the connection on each request that it does not know, and was tried for ever."""
 
-    async def call(_: Any, __: Any, ___: float = 30.0) -> Any:
+    async def told(_: Any) -> bytearray:
         return versions(**spoken)
 
     async def scene() -> None:
@@ -119,7 +125,7 @@ def test_a_cluster_that_is_too_old_is_refused_by_name(
         assert caught.value.ref == "cluster-too-old"
         assert f"does not speak {missing}, as Kafka does from 2.8 on" in caught.value.what
 
-    monkeypatch.setattr(_Broker, "call", call)
+    monkeypatch.setattr(_Broker, "spoken", told)
     asyncio.run(scene())
 
 
@@ -232,6 +238,7 @@ def test_those_who_wait_for_their_turn_share_what_was_asked_for_after_they_came(
 
     async def scene() -> None:
         client = _client(_answer(1), _answer(2), _answer(3))
+        client.layout.known = Metadata("c")  # what its brokers speak is asked for no more
         waiting = [asyncio.create_task(client.refresh(["t"])) for _ in range(5)]
         seen = [told.topics["t"].partitions[0].leader for told in await asyncio.gather(*waiting)]
         assert seen == [1, 2, 2, 2, 2]

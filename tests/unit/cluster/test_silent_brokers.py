@@ -10,7 +10,7 @@ import pytest
 
 from kmigrate.cluster import silence
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Unreachable
+from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.protocol.api import entity
@@ -23,24 +23,36 @@ class _Broker:
     def __init__(self, cluster: _Cluster, address: str) -> None:
         self.address = address
         self.lost = self.holds = False
+        self.given_up = ""
         self._cluster = cluster
 
     def send(self, api_key: int, *_: Any, **__: Any) -> asyncio.Future[bytearray]:
         answered: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
         self._cluster.asked.append((api_key, self.address))
-        if self.address not in self._cluster.silent:
-            answered.set_result(answer_of(*self._cluster.brokers))
+        if self.address in self._cluster.cutting:
+            self.lost = True
+            answered.set_exception(Unreachable("connection-lost", "cut"))
+        elif self.address in self._cluster.slow:
+            self._cluster.slow[self.address] = answered
+        elif self.address not in self._cluster.silent:
+            cluster = "other" if self.address in self._cluster.strangers else "c"
+            answered.set_result(answer_of(*self._cluster.brokers, cluster=cluster) if api_key == 3 else versions())
         return answered
 
-    async def call(self, request: Any, _: float = 30.0) -> Any:
+    async def call(self, request: Any, timeout: float = 30.0) -> Any:
         self._cluster.asked.append((int(request.__api_key__), self.address))
         if self.address in self._cluster.silent:
+            await asyncio.sleep(timeout)
             self.abort()
             raise Unreachable("no-answer", "not a word")
-        return versions()
+        return None
 
     def abort(self) -> None:
         self.lost = True
+
+    def give_up(self, why: str) -> None:
+        self.given_up = why
+        self.abort()
 
     close = abort
 
@@ -51,10 +63,24 @@ class _Cluster:
     def __init__(self) -> None:
         self.brokers = (1, 2, 3)
         self.silent: set[str] = set()
+        self.strangers: set[str] = set()
+        """Addresses of it that are another cluster's by now."""
+        self.cutting: set[str] = set()
+        """Those that end each connection on which they are asked."""
+        self.slow: dict[str, asyncio.Future[bytearray] | None] = {}
+        """Those that answer when they are told to: what they were asked."""
+        self.opening: Callable[[str], Awaitable[None]] | None = None
         self.asked: list[tuple[int, str]] = []
 
     async def open(self, host: str, port: int, **_: Any) -> _Broker:
+        if self.opening is not None:
+            await self.opening(f"{host}:{port}")
         return _Broker(self, f"{host}:{port}")
+
+    def answer(self, address: str) -> None:
+        asked = self.slow[address]
+        assert asked is not None
+        asked.set_result(answer_of(*self.brokers))
 
     def asked_anew(self) -> list[str]:
         told, self.asked = [address for _, address in self.asked], []
@@ -79,7 +105,7 @@ def play(
     async def run() -> None:
         named = tuple(("127.0.0.1", node) for node in cluster.brokers)
         async with ClusterClient(ClusterSettings("c", named, request_timeout_s=timeout)) as client:
-            await client.refresh([])
+            await asyncio.wait_for(client.refresh([]), 10)
             assert cluster.asked[-1][1] not in silent
             cluster.asked.clear()
             await scene(client, cluster)
@@ -124,7 +150,7 @@ def test_who_did_not_answer_any_other_question_is_asked_last(monkeypatch: pytest
         await client.call(entity(18, 0, "request")())
         assert cluster.asked_anew() == [at(1), at(2)]
 
-    play(monkeypatch, scene)
+    play(monkeypatch, scene, timeout=0.1)
 
 
 def test_a_broker_that_answers_again_is_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +168,108 @@ def test_a_broker_that_answers_again_is_like_any_other(monkeypatch: pytest.Monke
 
 
 def test_a_cluster_is_reached_though_the_first_that_is_named_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what its brokers speak is asked of another one after a moment, not after all the time for one question."""
+
     async def scene(client: ClusterClient, cluster: _Cluster) -> None:
         await client.refresh([])
         assert cluster.asked_anew() == [at(2)]
 
     play(monkeypatch, scene, silent=frozenset({at(1)}))
+
+
+def test_a_broker_that_ends_each_connection_while_another_is_silent_is_not_tried_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent, cluster.cutting = {at(1)}, {at(2), at(3)}
+        with pytest.raises(Unreachable) as caught:
+            await client.refresh([])
+        assert caught.value.ref == "no-answer"
+        asked = cluster.asked_anew()
+        assert asked[:3] == [at(1), at(2), at(3)]
+        assert len(asked) <= 1 + 2 * (1 + 0.1 / 0.01), "each once for as long as is waited for the silent one"
+
+    play(monkeypatch, scene, timeout=0.1)
+
+
+def test_an_answer_waits_for_no_connection_to_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts that are gone let a connection wait for ten seconds, each of them."""
+
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.slow = {at(1): None}
+        ended = []
+
+        async def opening(address: str) -> None:
+            cluster.answer(at(1))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(address)
+
+        cluster.opening = opening
+        await asyncio.wait_for(client.refresh([]), 5)
+        assert (cluster.asked_anew(), ended) == ([at(1)], [at(2)])
+
+    play(monkeypatch, scene)
+
+
+def test_time_is_over_also_while_another_broker_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        async def opening(_: str) -> None:
+            await asyncio.Event().wait()
+
+        cluster.silent, cluster.opening = {at(1)}, opening
+        with pytest.raises(Unreachable, match="1 did not answer within"):
+            await asyncio.wait_for(client.refresh([]), 5)
+
+    play(monkeypatch, scene, timeout=0.05)
+
+
+def test_a_slow_answer_counts_though_another_broker_refuses_our_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is asked then, for that would lock the account; without an answer the refusal is the reason."""
+
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        tried = []
+
+        async def opening(address: str) -> None:
+            tried.append(address)
+            if len(tried) == 1:
+                asyncio.get_running_loop().call_later(0.05, cluster.answer, at(1))
+            raise AuthenticationFailed("authentication-failed", "not you")
+
+        cluster.slow, cluster.opening = {at(1): None}, opening
+        await client.refresh([])
+        assert tried == [at(2)]
+        with pytest.raises(AuthenticationFailed):
+            await client.refresh([])
+
+    play(monkeypatch, scene, timeout=0.2)
+
+
+def test_who_waits_behind_a_question_to_a_silent_broker_is_told_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent = {at(1), at(2), at(3)}
+        connection = await client.bootstrap()
+        with pytest.raises(Unreachable):
+            await client.refresh([])
+        assert isinstance(connection, _Broker)
+        assert connection.given_up == "it did not answer within 0.05 s"
+
+    play(monkeypatch, scene, timeout=0.05)
+
+
+def test_what_another_cluster_says_at_an_address_of_ours_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses are given to others; what is written there would be lost."""
+
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.silent, cluster.strangers = {at(1)}, {at(2)}
+        await client.refresh([])
+        assert (cluster.asked_anew(), client.metadata.cluster_id) == ([at(1), at(2), at(3)], "c")
+        cluster.silent, cluster.strangers = set(), {at(3)}
+        with pytest.raises(Unreachable) as caught:
+            await client.refresh([])
+        assert caught.value.what == "a broker of cluster other answers in place of one of c"
+        await client.refresh([])
+        assert (cluster.asked_anew()[0], client.metadata.cluster_id) == (at(3), "c")
+
+    play(monkeypatch, scene)

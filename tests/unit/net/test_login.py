@@ -118,6 +118,38 @@ def test_a_renewal_that_is_refused_tells_everyone_who_waits() -> None:
     run(peer, story)
 
 
+def test_who_lost_patience_while_a_session_is_renewed_keeps_nobody_else_waiting() -> None:
+    peer = Peer(lifetime_s=0.2)
+
+    async def story(host: str, port: int) -> None:
+        connection = await BrokerConnection.open(host, port, client_id="t", security=PLAIN)
+        peer.refuse, peer.pause = True, 0.2
+        await peer.renewing.wait()
+        impatient, patient = (connection.send(100, 0, [b""], flexible=False) for _ in range(2))
+        impatient.cancel()
+        with pytest.raises(AuthenticationFailed):
+            await asyncio.wait_for(patient, 5)
+
+    run(peer, story)
+    assert 100 not in peer.seen
+
+
+def test_what_nobody_waits_for_any_more_is_not_asked_once_a_session_is_renewed() -> None:
+    peer = Peer(lifetime_s=0.2)
+
+    async def story(host: str, port: int) -> None:
+        connection = await BrokerConnection.open(host, port, client_id="t", security=PLAIN)
+        peer.pause = 0.1
+        await peer.renewing.wait()
+        impatient, patient = (connection.send(api, 0, [b""], flexible=False) for api in (100, 101))
+        impatient.cancel()
+        await patient
+        connection.close()
+
+    run(peer, story)
+    assert [key for key in peer.seen if key >= 100] == [101]
+
+
 def test_a_mechanism_that_is_not_offered_is_answered_with_those_that_are() -> None:
     peer = Peer()
     peer.mechanisms = ("GSSAPI", "OAUTHBEARER")

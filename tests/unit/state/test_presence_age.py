@@ -144,6 +144,24 @@ def test_after_a_standstill_an_old_word_of_our_own_is_no_sign_that_we_hear_the_o
     assert not scene.membership.silent("you")
 
 
+def test_after_a_long_standstill_our_own_old_word_counts_from_then_though_a_new_process_spoke_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What we had said before was dropped as of somebody long gone, and with it that the next word is ours."""
+    scene = Scene(monkeypatch)
+    mine = [MirrorPresence("me", "l", number, False, 500, PROGRESS) for number in (1, 2)]
+    for word in mine:
+        scene.log._said[word.key] = PresenceWriter().write(word), word
+        if word is mine[0]:
+            scene.read(word)
+    scene.hear("you")
+    scene.now += 700
+    scene.hear("new")
+    scene.read(mine[1], said_s_ago=699)
+    assert not scene.membership.hears_itself()
+    assert not scene.membership.silent("you")
+
+
 def test_words_of_mirrors_that_are_long_gone_are_dropped_when_a_new_one_speaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

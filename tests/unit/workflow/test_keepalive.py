@@ -17,6 +17,7 @@ from kmigrate.workflow import keepalive, transactions
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.transactions import refuse_lost_ids
 from tests.fakes.state_log import MemoryLog
+from tests.unit.cluster.test_transactions import coordinators
 from tests.unit.workflow.test_promote import LINK, PENDING
 
 TILL = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",))
@@ -68,6 +69,21 @@ def test_an_idle_id_is_used_in_its_holders_name(monkeypatch: pytest.MonkeyPatch)
 def test_an_id_in_use_and_one_that_is_gone_are_left_alone(monkeypatch: pytest.MonkeyPatch, begun: int | None) -> None:
     target = look(monkeypatch, Target({"till": begun}), MIRRORING, TILL)
     assert (target.used, target.kept) == ([], ["till"])
+
+
+@pytest.mark.parametrize("ahead_ms", [-3_600_000, 0, 3_600_000])
+def test_an_open_transaction_is_nobody_elses_to_end_whatever_our_clock_says(
+    monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    """It was as old as our clock was behind the log's; to use its id then aborted what its client had written."""
+    log, used = MemoryLog(LINK, MIRRORING, TILL), Target(source_away=True)
+    log.ahead_ms = ahead_ms
+    monkeypatch.setattr(keepalive, "begin_and_abort", used.begin_and_abort)
+    for state, expected in (("Ongoing", []), ("CompleteCommit", [("till", (50, 3))])):
+        keeper = IdKeeper(log, coordinators(till=(0, state, 900)), used, used.source_of)  # type: ignore[arg-type]
+        keeper._since[TILL.key, 50, 3] = -1e9
+        asyncio.run(keeper.look(60.0))
+        assert used.used == expected
 
 
 def test_an_id_that_its_source_has_forgotten_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
