@@ -9,6 +9,14 @@ import pytest
 
 from kmigrate.workflow import turns
 from kmigrate.workflow.turns import Turns
+from tests.fakes.own_time import OwnTime
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> OwnTime:
+    made = OwnTime()
+    monkeypatch.setattr(turns, "monotonic", made.time)
+    return made
 
 
 class Line:
@@ -39,7 +47,9 @@ class Line:
         await asyncio.sleep(0.01)
 
 
-def test_who_comes_while_others_are_fenced_goes_with_the_next_round_in_the_order_in_which_they_came() -> None:
+def test_who_comes_while_others_are_fenced_goes_with_the_next_round_in_the_order_in_which_they_came(
+    loop: OwnTime,
+) -> None:
     async def scene() -> None:
         line = Line(200)
         for topic in ("a", "b", "c", "d", "e"):
@@ -56,29 +66,26 @@ def test_who_comes_while_others_are_fenced_goes_with_the_next_round_in_the_order
         assert line.gone == ["a", "b", "c", "d", "e"]
         assert line.waited == {"a": False, "b": True, "c": True, "d": True, "e": True}
 
-    asyncio.run(scene())
+    loop.run(scene())
 
 
-def test_after_a_round_nothing_is_fenced_for_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(turns, "monotonic", lambda: now)
-
+def test_after_a_round_nothing_is_fenced_for_as_long_as_it_took(loop: OwnTime) -> None:
     async def scene() -> None:
-        nonlocal now
         line = Line(200)
         await line.ask("a", 1)
-        now += 0.1
+        await asyncio.sleep(1.2)
         await line.over("a")
         await line.ask("b", 1)
         await line.ask("c", 1)
+        await asyncio.sleep(1.1)
         assert line.gone == ["a"]
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.1)
         assert line.gone == ["a", "b", "c"]
 
-    asyncio.run(scene())
+    loop.run(scene())
 
 
-def test_a_topic_that_has_more_than_there_is_room_goes_alone_and_none_overtakes_it() -> None:
+def test_a_topic_that_has_more_than_there_is_room_goes_alone_and_none_overtakes_it(loop: OwnTime) -> None:
     async def scene() -> None:
         line = Line(200)
         await line.ask("a", 10)
@@ -90,10 +97,10 @@ def test_a_topic_that_has_more_than_there_is_room_goes_alone_and_none_overtakes_
             await asyncio.sleep(0.3)
             assert line.gone == [*gone, *now]
 
-    asyncio.run(scene())
+    loop.run(scene())
 
 
-def test_a_unit_has_one_turn_and_who_comes_last_of_it_goes_at_once() -> None:
+def test_a_unit_has_one_turn_and_who_comes_last_of_it_goes_at_once(loop: OwnTime) -> None:
     async def scene() -> None:
         line = Line(200)
         await line.ask("a", 100)
@@ -110,10 +117,10 @@ def test_a_unit_has_one_turn_and_who_comes_last_of_it_goes_at_once() -> None:
         await asyncio.sleep(0.3)
         assert line.gone == ["a", "t", "u", "b"]
 
-    asyncio.run(scene())
+    loop.run(scene())
 
 
-def test_who_is_given_up_in_the_line_holds_nobody_up() -> None:
+def test_who_is_given_up_in_the_line_holds_nobody_up(loop: OwnTime) -> None:
     async def scene() -> None:
         line = Line(100)
         for topic in ("a", "b", "c"):
@@ -123,10 +130,10 @@ def test_who_is_given_up_in_the_line_holds_nobody_up() -> None:
         await asyncio.sleep(0.1)
         assert line.gone == ["a", "c"]
 
-    asyncio.run(scene())
+    loop.run(scene())
 
 
-def test_what_was_fenced_by_another_controller_counts_and_its_end_may_be_told_twice() -> None:
+def test_what_was_fenced_by_another_controller_counts_and_its_end_may_be_told_twice(loop: OwnTime) -> None:
     async def scene() -> None:
         line = Line(100)
         line.turns.go(("l", "before"))
@@ -137,10 +144,10 @@ def test_what_was_fenced_by_another_controller_counts_and_its_end_may_be_told_tw
         await asyncio.sleep(0.05)
         assert line.gone == ["a"]
 
-    asyncio.run(scene())
+    loop.run(scene())
 
 
-def test_one_that_is_given_up_in_the_moment_of_its_turn_leaves_it_to_the_next() -> None:
+def test_one_that_is_given_up_in_the_moment_of_its_turn_leaves_it_to_the_next(loop: OwnTime) -> None:
     async def scene() -> None:
         line = Line(100)
         await line.ask("a", 100)
@@ -153,4 +160,4 @@ def test_one_that_is_given_up_in_the_moment_of_its_turn_leaves_it_to_the_next() 
         await asyncio.sleep(0.1)
         assert line.gone == ["a", "c"]
 
-    asyncio.run(scene())
+    loop.run(scene())
