@@ -17,6 +17,8 @@ d. Whom a router has told what is so only through it (`late`, D) stays until tha
 e. Who was told has no coordinator here any more: its heartbeats and its words of transactions are answered
    NOT_COORDINATOR, at which every client asks anew who coordinates. Else those that remember a coordinator's address
    for as long as it takes connections (kafka-python 3, Java's transactional producers) would come back all the time.
+   What ends something is taken here still: a member that leaves its group says so once, and of an abort that has
+   nothing to end only routers know that it has succeeded (`late`, C).
 
 A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
 of another that shares both, and these go together.
