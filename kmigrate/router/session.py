@@ -236,7 +236,7 @@ class Session:
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """The same, of what neither writes nor reads."""
         key = head.api_key
-        if key in _COORDINATED and self._told and self._sent_on(head, frame):
+        if key in _COORDINATED and self._told and self._core.farewell.is_back(self) and self._sent_on(head, frame):
             return True
         if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
             return self._group(head, frame)
@@ -259,7 +259,7 @@ class Session:
         return True
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
-        """Have a client that may leave look for its coordinators anew (`leaving`, e); False where it stays with this one."""
+        """Have a client that came back look for its coordinators anew (`leaving`, e); False where it stays with this one."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key in HEARTBEATS:
             if leaves_group(request):

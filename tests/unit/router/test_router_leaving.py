@@ -323,6 +323,19 @@ def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -
     assert [sent.where for sent in stage.edge.sent] == ["target"] * 8
 
 
+def test_who_was_told_has_its_coordinators_here_until_its_connection_ends() -> None:
+    """Most clients ask anew when that ends; Sarama's application hears of a heartbeat that is not answered with 0."""
+    stage = _stage()
+    asks, asking = _another(stage, at=1.0)
+    asking.clock = 2.0
+    _ask_metadata(asks)
+    _ask(stage.session, blank(entity(12, 4, "request"), group_id="g"))
+    assert [sent.where for sent in stage.edge.sent] == ["target"]
+    back, coming = _another(stage, at=3.0)
+    _ask(back, blank(entity(12, 4, "request"), group_id="g"))
+    assert (coming.sent, len(coming.replies)) == ([], 1)
+
+
 def test_a_write_without_acknowledgement_is_taken_to_the_end() -> None:
     stage = _stage()
     stage.session.leave()
