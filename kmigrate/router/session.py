@@ -259,7 +259,7 @@ class Session:
         return True
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
-        """Have a client that came back look for its coordinators anew (`leaving`, e); False where it stays with this one."""
+        """Have a client that came back look for its coordinators anew (`leaving`, e); False where this one does."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key in HEARTBEATS:
             if leaves_group(request):
