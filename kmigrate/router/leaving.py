@@ -14,9 +14,13 @@ d. Whom a router has told what is so only through it (`late`, D) stays until tha
    before, and none of its connections has its turn. Its other connections may lead to other processes, so each says
    whom it keeps; and as one that has not acted on the finish yet may still tell more, nobody leaves before all have.
 
-e. Who was told has no coordinator here any more: its heartbeats and its words of transactions are answered
-   NOT_COORDINATOR, at which every client asks anew who coordinates. Else those that remember a coordinator's address
-   for as long as it takes connections (kafka-python 3, Java's transactional producers) would come back all the time.
+e. Who comes back after it was told has no coordinator here any more: its heartbeats and its words of transactions are
+   answered NOT_COORDINATOR, at which every client asks anew who coordinates. Else those that remember a coordinator's
+   address for as long as it takes connections (kafka-python 3, Java's transactional producers) would come back all the
+   time. Connections that it had before are left to (c): at their end the others ask by themselves, in silence, while
+   Sarama's heartbeat ends its session at this code and tells the application.
+   What ends something is taken here still: a member that leaves its group says so once, and of an abort that has
+   nothing to end only routers know that it has succeeded (`late`, C).
 
 A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
 of another that shares both, and these go together.
@@ -77,7 +81,8 @@ class Farewell:
     """Who is connected to this router, and which clients have been told where the brokers really are."""
 
     guests: set[Guest] = field(default_factory=set)
-    told: dict[tuple[str, str], None] = field(default_factory=dict)
+    told: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When each first asked for them."""
     heard: tuple[RouterPresence, ...] | None = None
     """The newest words of the other routers; None until it is known who is there, and until then all stay."""
     bootstrap: str = ""
@@ -99,6 +104,10 @@ class Farewell:
     def knows(self, guest: Guest) -> bool:
         """Whether this guest's client has been told (a)."""
         return (guest.host, guest.client_id) in self.told
+
+    def is_back(self, guest: Guest) -> bool:
+        """Whether this guest has come after its client was told (e)."""
+        return guest.since >= self.told.get((guest.host, guest.client_id), float("inf"))
 
     def stays(self, guest: Guest) -> bool:
         """Whether this guest's client may not leave yet (d)."""
@@ -125,7 +134,7 @@ class Farewell:
         """Whether it may be told now (b); from the first time it is asked for, (a) holds."""
         key = (guest.host, guest.client_id)
         if key not in self.told:
-            self.told[key] = None
+            self.told[key] = guest.active
             if len(self.told) > _REMEMBERED:
                 self.told.pop(next(iter(self.told)))
         return not any(other.writing for other in self._with(guest))

@@ -274,13 +274,18 @@ class ProduceJudge:
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
         stop = self.stops.refused(plan.part.topic, plan.part.partition, batch, now)
-        if stop is None or stop.asked or route.serve is Serve.HIDDEN:
+        if stop is None or route.serve is Serve.HIDDEN:
+            return
+        if stop.insisted(now):
+            self.stops.lift(plan.key, stop)
+            return
+        if stop.asked:
             return
         stop.asked = True
 
         def told(there: bool | None) -> None:
             stop.asked = False
-            if there or stop.insisted(now):
+            if there:
                 self.stops.lift(plan.key, stop)
 
         if route.serve is Serve.LOCAL:

@@ -2,9 +2,9 @@
 
 Nearly all forwarded writes are such, and what is done for each of their batches is most of what they cost. So this
 knows one case only: idempotent batches, and those without an id, of topics that are forwarded to the same broker, with
-none of them stopped and nothing under way since before a leader moved. Of any other request `look` says
-None and has changed nothing: `produce_path` judges it. And any answer but success is an `Exchange`'s to deal with, as
-of a request that it had sent itself.
+none of them stopped, nor too many others, and nothing under way since before a leader moved. Of any other request
+`look` says None and has changed nothing: `produce_path` judges it. And any answer but success is an `Exchange`'s to
+deal with, as of a request that it had sent itself.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Relay:
     def look(self, request: ProduceRequest) -> Way[_Written] | None:
         """The way of a request that is of this kind; nothing is changed yet."""
         own, routes, source_leader = self._judge.own, self._core.table.topics, self._core.outside.source_leader
-        if request.acks == 0:
+        if request.acks == 0 or self._judge.stops.too_many:
             return None
         way: tuple[str, int, int] | None = None
         layout: object = None

@@ -19,7 +19,16 @@ from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, 
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS
-from kmigrate.router.apis.groups import DELETES, HEARTBEATS, HELD_APIS, JOIN_GROUP, group_error, groups_of, wait_answer
+from kmigrate.router.apis.groups import (
+    DELETES,
+    HEARTBEATS,
+    HELD_APIS,
+    JOIN_GROUP,
+    group_error,
+    groups_of,
+    leaves_group,
+    wait_answer,
+)
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -30,7 +39,7 @@ from kmigrate.router.apis.offered import (
 from kmigrate.router.apis.produce import PRODUCE
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.share import SHARE_READS, show_leaders
-from kmigrate.router.apis.transactions import TRANSACTION_APIS, error_answer
+from kmigrate.router.apis.transactions import END_TXN, TRANSACTION_APIS, error_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
 from kmigrate.router.fetch_desk import FetchDesk
@@ -227,7 +236,7 @@ class Session:
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """The same, of what neither writes nor reads."""
         key = head.api_key
-        if key in _COORDINATED and self._told and self._sent_on(head, frame):
+        if key in _COORDINATED and self._told and self._core.farewell.is_back(self) and self._sent_on(head, frame):
             return True
         if key in _OF_GROUPS and (self._core.table.held_groups or self._core.table.followed):
             return self._group(head, frame)
@@ -250,11 +259,13 @@ class Session:
         return True
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
-        """Have a client that may leave look for its coordinators anew (`leaving`, e); False where it asks of none."""
+        """Have a client that came back look for its coordinators anew (`leaving`, e); False where this one does."""
         request = decode_request(frame, self._decodable(head, frame))
         if head.api_key in HEARTBEATS:
+            if leaves_group(request):
+                return False
             answer = frame_answer(group_error(head, request, Code.NOT_COORDINATOR), head.correlation_id)
-        elif head.api_key == INIT_PRODUCER_ID and request.transactional_id is None:
+        elif head.api_key == END_TXN or (head.api_key == INIT_PRODUCER_ID and request.transactional_id is None):
             return False
         else:
             answer = error_answer(head, request, Code.NOT_COORDINATOR)

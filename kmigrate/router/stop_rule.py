@@ -7,7 +7,8 @@ producer (B3). So they are told what the first was told, until the client sends 
 It may send the first again to another broker, as leaders move, and go on here when they have moved back. What was not
 taken a client sends again in order: where one that was refused comes once more and the first has not, the first went
 another way. So the cluster is asked whether it holds that. What a client insists on for seconds is for the broker to
-judge, for there are clients that give a batch up and send the next one.
+judge, for there are clients that give a batch up and send the next one. In both cases the client begins with another
+one, and what it has sent behind that waits for that: the broker would call it a gap, or the first of its producer.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ class Stop:
     epoch: int
     sequence: int
     refused: int | None = None
-    """First sequence of the first one that was refused behind it since it has come last."""
+    """First sequence of the newest one that was refused behind it."""
+    again: int = -1
+    """First sequence of the one with which the client has begun again, though this has not come."""
     since: float = float("inf")
-    """When that one came again."""
+    """When it first did so."""
     asked: bool = False
     """Whether a cluster is being asked for it."""
 
@@ -102,17 +105,17 @@ class StopRule:
         stop = self._stopped.get((topic, partition, batch.producer_id))
         if stop is None:  # the one before it is in the same request
             return None
-        if stop.refused is None:
-            stop.refused = batch.base_sequence
-        elif ring_distance(batch.base_sequence, stop.refused) <= 0:
-            stop.since = min(stop.since, now)
-            return stop
-        return None
+        before, stop.refused = stop.refused, batch.base_sequence
+        if before is None or ring_distance(batch.base_sequence, before) > 0:
+            return None
+        stop.again = batch.base_sequence
+        stop.since = min(stop.since, now)
+        return stop
 
     def lift(self, key: GateKey, stop: Stop) -> None:
-        """What was stopped may pass, unless another has failed meanwhile."""
+        """The one with which the client has begun again comes first, unless another has failed meanwhile."""
         if self._stopped.get(key) is stop:
-            del self._stopped[key]
+            self._stopped[key] = Stop(stop.epoch, stop.again)
 
     def given_up(self, topic: str, partition: int, batch: Batch) -> None:
         """The client will not send that batch again: what it sends next is not behind it."""

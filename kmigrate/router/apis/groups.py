@@ -33,6 +33,7 @@ __all__ = [
     "SYNC_GROUP",
     "group_error",
     "groups_of",
+    "leaves_group",
     "wait_answer",
 ]
 
@@ -47,7 +48,7 @@ HELD_APIS = frozenset(
     }
 )  # fmt: skip
 HEARTBEATS = frozenset({HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBEAT})
-"""Members' words that bear any answer: none reaches an application."""
+"""Members' words that ask for nothing: at another coordinator they are said again."""
 DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """Of them those that take positions away."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
@@ -61,6 +62,11 @@ def groups_of(request: Any) -> list[str]:
     if hasattr(request, "groups"):
         return [str(getattr(group, "group_id", group)) for group in request.groups]
     return [str(request.group_id)]
+
+
+def leaves_group(heartbeat: Any) -> bool:
+    """Whether a member takes its leave with it (KIP-848, KIP-932), which it says once and waits for no answer."""
+    return int(getattr(heartbeat, "member_epoch", 0)) < 0
 
 
 def wait_answer(head: RequestHead, request: Any, held: Collection[str]) -> bytes:

@@ -263,6 +263,18 @@ def test_whom_this_router_keeps_it_tells_the_others() -> None:
     assert farewell.staying == frozenset()
 
 
+def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds_also_for_who_was_told() -> None:
+    """Its connection was lost, so nobody knows any more that it has to stay."""
+    desk = promoted()
+    desk.add("t")
+    desk.stage.session.closed()
+    assert not finish(desk)
+    desk.stage.session = Session(desk.stage.core, desk.stage.edge)
+    desk.stage.core.farewell.told["", "c"] = 0.0
+    desk.codes["target", END] = NOTHING_OPEN
+    assert desk.end(committed=False) == 0
+
+
 @pytest.mark.parametrize("end", [Desk.end, Desk.init, lambda desk: desk.stage.session.closed()])
 def test_who_was_told_of_a_late_partition_stays_no_longer_than_the_transaction(end: Callable[[Desk], Any]) -> None:
     desk = promoted()

@@ -257,7 +257,7 @@ def test_what_a_client_that_was_told_still_writes_is_surely_not_appended(version
 def _of_coordinators() -> list[Any]:
     """What members and transactional producers say to a coordinator, in every version that may be seen."""
     found: list[Any] = []
-    for key in (12, 68, 76, 22, 24, 25, 26, 28):
+    for key in (12, 68, 76, 22, 24, 25, 28):
         least, most = OFFERED[key]
         for version in range(least, most + 1):
             kind = entity(key, version, "request")
@@ -303,7 +303,10 @@ def test_who_was_not_told_has_its_coordinators_here(request_: Any) -> None:
 
 
 def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -> None:
-    """A commit that is refused is told to the application; a producer id without transactions any broker gives."""
+    """A commit that is refused is told to the application; a producer id without transactions any broker gives.
+
+    Who leaves a group does not ask a second time: its partitions would be read by nobody until its session has expired.
+    """
     stage = _stage()
     stage.core.farewell.may_tell(stage.session)
     for request in (
@@ -311,9 +314,26 @@ def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -
         blank(entity(11, 7, "request"), group_id="g"),
         blank(entity(14, 5, "request"), group_id="g"),
         blank(entity(22, 4, "request"), transactional_id=None),
+        blank(entity(26, 3, "request"), transactional_id="till"),
+        blank(entity(68, 1, "request"), group_id="g", member_epoch=-1),
+        blank(entity(68, 0, "request"), group_id="g", member_epoch=-2),
+        blank(entity(76, 1, "request"), group_id="g", member_epoch=-1),
     ):
         _ask(stage.session, request)
-    assert [sent.where for sent in stage.edge.sent] == ["target"] * 4
+    assert [sent.where for sent in stage.edge.sent] == ["target"] * 8
+
+
+def test_who_was_told_has_its_coordinators_here_until_its_connection_ends() -> None:
+    """Most clients ask anew when that ends; Sarama's application hears of a heartbeat that is not answered with 0."""
+    stage = _stage()
+    asks, asking = _another(stage, at=1.0)
+    asking.clock = 2.0
+    _ask_metadata(asks)
+    _ask(stage.session, blank(entity(12, 4, "request"), group_id="g"))
+    assert [sent.where for sent in stage.edge.sent] == ["target"]
+    back, coming = _another(stage, at=3.0)
+    _ask(back, blank(entity(12, 4, "request"), group_id="g"))
+    assert (coming.sent, len(coming.replies)) == ([], 1)
 
 
 def test_a_write_without_acknowledgement_is_taken_to_the_end() -> None:

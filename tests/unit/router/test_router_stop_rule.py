@@ -32,6 +32,17 @@ def test_a_client_that_never_sends_again_what_was_not_taken_loses_its_connection
     assert len(stage.told()) == 11
 
 
+def test_nor_does_one_whose_writes_no_leader_takes() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    for producer in range(11):
+        stage.produce(("t", 0, batch(producer=producer)))
+        stage.edge.sent.pop().answer(MOVED)
+    assert stage.edge.closed == []
+    stage.produce(("t", 0, batch(producer=11)))
+    assert stage.edge.closed == ["a client does not send again what was not taken of it"]
+    assert stage.edge.sent == []
+
+
 def test_a_client_that_sends_it_again_keeps_its_connection_however_often_that_happens() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     for sequence in range(50):
@@ -88,6 +99,40 @@ def test_batches_that_are_sent_again_in_order_have_nobody_asked() -> None:
     assert (set(told(stage)), stage.outside.sought) == ({MOVED}, [])
 
 
+def test_a_client_whose_pipeline_was_refused_behind_the_first_goes_on_here_after_all_of_it_went_another_way() -> None:
+    stage = stopped()
+    for sequence in (1, 2, 3, 4):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    for _ in range(2):
+        assert stage.outside.sought == []
+        stage.produce(("t", 0, batch(sequence=5)))
+    (question,) = stage.outside.sought
+    question[4](True)
+    stage.produce(("t", 0, batch(sequence=5)))
+    stage.edge.sent.pop().answer()
+    assert told(stage) == [MOVED] * 6 + [0]
+
+
+@pytest.mark.parametrize("insisted", [False, True])
+def test_what_is_sent_again_in_a_pipeline_is_let_in_from_its_first_one_on(insisted: bool) -> None:
+    """A broker that knows nothing of the producer would take the one that comes next for its first (B3)."""
+    stage = stopped()
+    for sequence in (1, 2, 3, 1):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    (question,) = stage.outside.sought
+    if insisted:
+        stage.edge.clock = 6
+        stage.produce(("t", 0, batch(sequence=1)))
+    else:
+        question[4](True)
+    for sequence in (2, 3):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    assert stage.edge.sent == []
+    for sequence in (1, 2, 3):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    assert len(stage.edge.sent) == 3
+
+
 @pytest.mark.parametrize("answer", [False, None])
 def test_what_a_client_insists_on_is_for_the_broker_to_judge(answer: bool | None) -> None:
     """It may have given up what was not taken: with brokers alone it is told of a gap, and can begin anew."""
@@ -100,10 +145,19 @@ def test_what_a_client_insists_on_is_for_the_broker_to_judge(answer: bool | None
     assert stage.edge.sent == []
     stage.edge.clock = 6
     stage.produce(("t", 0, batch(sequence=5)))
-    stage.outside.sought.pop()[4](answer)
+    assert stage.outside.sought == [], "whatever the answer"
     stage.produce(("t", 0, batch(sequence=5)))
     stage.edge.sent.pop().answer(GAP)
     assert told(stage)[-2:] == [MOVED, GAP]
+
+
+def test_a_source_that_does_not_answer_keeps_nobody_for_longer() -> None:
+    stage = stopped()
+    for stage.edge.clock in range(7):
+        stage.produce(("t", 0, batch(sequence=5)))
+    assert (len(stage.outside.sought), stage.edge.sent) == (1, [])
+    stage.produce(("t", 0, batch(sequence=5)))
+    assert len(stage.edge.sent) == 1
 
 
 def test_what_has_failed_again_while_the_source_was_asked_stops_on() -> None:
