@@ -148,9 +148,11 @@ class Clusters:
     def _forget_topics(self, table: RoutingTable) -> None:
         """Where there are many, drop the leaders of topics that are promoted, or gone."""
         for name, source in self._sources.items():
-            known = source.client.metadata.topics.keys()
+            known = len(source.client.metadata.topics)
+            if known <= _SPARE_TOPICS:
+                continue
             asked = {r.topic for r in table.topics.values() if r.link == name and r.serve is not Serve.LOCAL}
-            if len(known) > _SPARE_TOPICS + len(asked) and len(known - asked) > _SPARE_TOPICS:
+            if known > _SPARE_TOPICS + len(asked):
                 source.client.layout.keep(asked)
 
     # addresses

@@ -23,16 +23,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 from kmigrate.model.ids import SEQUENCES
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.records.batch import Batch
 
-__all__ = ["Gate", "GateKey", "Verdict"]
+__all__ = ["Gate", "GateKey", "Keyed", "Verdict"]
 
 GateKey = tuple[str, int, int]
 """Topic, partition, producer id as the client knows it."""
+
+
+class Keyed(Protocol):
+    """A batch on its way, as any part of the router has it."""
+
+    @property
+    def key(self) -> GateKey: ...
 
 
 class Verdict(Enum):

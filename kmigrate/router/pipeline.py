@@ -11,19 +11,14 @@ Leaders seldom move: nothing is looked for while the source's layout is the one 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from kmigrate.router.gate import GateKey
+from kmigrate.router.gate import GateKey, Keyed
 
 __all__ = ["Pipeline", "Way"]
 
 
-class _Batch(Protocol):
-    @property
-    def key(self) -> GateKey: ...
-
-
-_B = TypeVar("_B", bound=_Batch)
+_B = TypeVar("_B", bound=Keyed)
 
 
 @dataclass(slots=True, eq=False)

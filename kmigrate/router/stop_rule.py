@@ -15,21 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from kmigrate.records.batch import Batch
-from kmigrate.router.gate import GateKey, ring_distance
+from kmigrate.router.gate import GateKey, Keyed, ring_distance
 
 __all__ = ["Stop", "StopRule"]
 
 _MOST_STOPPED = 20_000
 """More than the partitions of one broker that one producer writes; each is remembered for each of its ids."""
 _INSISTED_S = 5.0
-
-
-class _Batch(Protocol):
-    @property
-    def key(self) -> GateKey: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +60,7 @@ class StopRule:
         """Whether more is stopped than is remembered of one connection."""
         return len(self._stopped) > _MOST_STOPPED
 
-    def hold_any(self, batches: Iterable[_Batch]) -> bool:
+    def hold_any(self, batches: Iterable[Keyed]) -> bool:
         """Whether anything of their producers is stopped at their partitions."""
         return bool(self._stopped) and any(batch.key in self._stopped for batch in batches)
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from kmigrate.sandbox.jars import ensure_spark_kafka_jars
 from kmigrate.sandbox.java import find_java
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, keep_classes
+from tests.conftest import Pair
+from tests.integration.migration import Migration
 from tests.integration.secure_world import SecurePair, secure_pair
 
 if TYPE_CHECKING:
@@ -25,6 +28,16 @@ def _brokers_start_fast() -> None:
     """Some eighty brokers are started: each begins with the classes that one of its version has loaded."""
     with ThreadPoolExecutor() as threads:
         list(threads.map(keep_classes, (SOURCE_VERSION, TARGET_VERSION)))
+
+
+@pytest.fixture
+def migration3(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
+    """A migration on the clusters of three brokers."""
+    run = Migration(clusters3.source, clusters3.target, tmp_path / "run")
+    try:
+        yield run
+    finally:
+        run.stop()
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
@@ -19,7 +18,6 @@ from kmigrate.sandbox.checker import Verdict
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
-from tests.conftest import Pair
 from tests.integration.migration import Migration
 from tests.integration.router_world import quietly
 from tests.soak.chaos import move_leaders, wait_in_sync
@@ -63,15 +61,6 @@ class Estate:
         ]
 
 
-@pytest.fixture
-def migration(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
-    run = Migration(clusters3.source, clusters3.target, tmp_path / "run")
-    try:
-        yield run
-    finally:
-        run.stop()
-
-
 @pytest.mark.parametrize(
     "stops",
     [
@@ -85,9 +74,9 @@ def migration(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
     ],
 )
 def test_no_client_of_a_router_is_harmed_when_leaders_move_and_brokers_of_both_sides_come_and_go(
-    migration: Migration, unique_name: Names, stops: list[tuple[int, Signals]]
+    migration3: Migration, unique_name: Names, stops: list[tuple[int, Signals]]
 ) -> None:
-    run = migration
+    run = migration3
     kept, moved = (Estate(unique_name(name), unique_name(f"{name}-again")) for name in ("kept", "moved"))
     topics = [*kept.topics, *moved.topics]
     for topic in topics:

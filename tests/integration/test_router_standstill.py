@@ -7,14 +7,12 @@ its own time for an answer; nor has a client of a router.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from kmigrate.sandbox.checker import Verdict
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec, TransactionalSpec
-from tests.conftest import Pair
 from tests.integration.migration import Migration
 from tests.soak.chaos import wait_in_sync
 
@@ -31,17 +29,8 @@ _RATE = 60.0
 _OF_SILENCE = ("commit _TIMED_OUT", "commit COORDINATOR_LOAD_IN_PROGRESS")
 
 
-@pytest.fixture
-def migration(clusters3: Pair, tmp_path: Path) -> Iterator[Migration]:
-    run = Migration(clusters3.source, clusters3.target, tmp_path / "run")
-    try:
-        yield run
-    finally:
-        run.stop()
-
-
-def test_clients_go_on_while_a_broker_stands_still(migration: Migration, unique_name: Names) -> None:
-    run = migration
+def test_clients_go_on_while_a_broker_stands_still(migration3: Migration, unique_name: Names) -> None:
+    run = migration3
     kept, moved = unique_name("kept"), unique_name("moved")
     clients: list[ClientSpec] = []
     for topic in (kept, moved):

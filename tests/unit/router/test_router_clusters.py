@@ -49,6 +49,12 @@ class _Source:
         return SimpleNamespace(api_keys=[SimpleNamespace(api_key=0, max_version=9)])
 
 
+def _over(source: _Source, tasks: TaskOwner) -> Clusters:
+    """What a router asks, of this source and of a target of which nothing is wanted."""
+    target = cast("ClusterClient", _Source())
+    return Clusters(target, lambda _: cast("ClusterClient", source), tasks, lambda: None, lambda: None)
+
+
 def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -60,9 +66,7 @@ def test_a_source_that_does_not_answer_is_named_once_and_once_more_when_it_does(
     async def scenario() -> None:
         failures: list[BaseException] = []
         tasks = TaskOwner(failures.append)
-        made = Clusters(
-            cast("ClusterClient", _Source()), lambda _: cast("ClusterClient", source), tasks, lambda: None, lambda: None
-        )
+        made = _over(source, tasks)
         made.follow(cast("Any", state), routes)
         async with asyncio.timeout(20):
             for source.trouble in ("nobody at a:1", "a:1 timed out", ""):
@@ -260,9 +264,7 @@ def _source_told(
     async def scenario() -> tuple[bool | None, list[str]]:
         tasks = TaskOwner(lambda _: None)
         link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
-        made = Clusters(
-            cast("ClusterClient", _Source()), lambda _: cast("Any", Source()), tasks, lambda: None, lambda: None
-        )
+        made = _over(Source(), tasks)
         made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
         refreshed: list[str] = []
         monkeypatch.setattr(made, "refresh_source", lambda _, topic: refreshed.append(topic))
@@ -414,9 +416,7 @@ def test_sources_are_asked_now_and_then_which_brokers_they_have(finished_ms: int
     async def scenario() -> None:
         failures: list[BaseException] = []
         tasks = TaskOwner(failures.append)
-        made = Clusters(
-            cast("ClusterClient", _Source()), lambda _: cast("ClusterClient", source), tasks, lambda: None, lambda: None
-        )
+        made = _over(source, tasks)
         made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
         assert source.asked == 0
         made.refresh_sources()

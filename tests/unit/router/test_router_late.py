@@ -186,12 +186,18 @@ def test_what_the_coordinator_refuses_is_told_to_who_writes(code: int, told: int
     assert [error for _, parts in desk.stage.told() for _, _, error in parts] == [told]
 
 
-def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() -> None:
+def waited_too_long() -> Desk:
+    """A first batch, 7, was held until its client was told to send it again."""
     desk = promoted()
     desk.produce("t", sequence=7)
     desk.stage.edge.clock = desk.stage.edge.wakes[-1]
     desk.stage.session.advance()
     desk.stage.outside.asked.clear()
+    return desk
+
+
+def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() -> None:
+    desk = waited_too_long()
     assert desk.produce("t", sequence=8) is None
     assert [error for _, parts in desk.stage.told() for _, _, error in parts] == [6, 6]
     desk.produce("t", sequence=7)
@@ -201,11 +207,7 @@ def test_what_stands_behind_a_batch_that_waited_too_long_does_not_overtake_it() 
 
 
 def test_a_first_batch_that_entered_over_another_process_stops_nothing_behind_it() -> None:
-    desk = promoted()
-    desk.produce("t", sequence=7)
-    desk.stage.edge.clock = desk.stage.edge.wakes[-1]
-    desk.stage.session.advance()
-    desk.stage.outside.asked.clear()
+    desk = waited_too_long()
     assert desk.produce("t", sequence=8) is None
     assert desk.stage.outside.asked == []
     assert desk.produce("t", sequence=8) is None
