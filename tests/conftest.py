@@ -71,8 +71,8 @@ _IDLE_BROKERS = ("pair", "_clusters3")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test.
 
-    Of test processes side by side one has all that needs brokers, from the start: two such tests at once would wait for
-    each other's processor time.
+    Of test processes side by side one has all that needs brokers, from the start, but for what another does with Spark
+    too: two clients that are timed would wait for each other's processor time.
     """
 
     def dearest(item: pytest.Item) -> int:
@@ -81,18 +81,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=dearest)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not _has_brokers(item.nodeid))
+        items.sort(key=lambda item: (*_LONG_WORK, _work(item.nodeid)).index(_work(item.nodeid)))
 
 
-def _has_brokers(nodeid: str) -> bool:
-    return nodeid.startswith("tests/integration/")
+_LONG_WORK = ("brokers", "spark")
+_OF_SPARK = tuple(f"tests/integration/test_{name}" for name in ("bulk", "parity", "spark", "verify"))
+
+
+def _work(nodeid: str) -> str:
+    """The piece of work that a test belongs to: one process does all of it."""
+    if nodeid.startswith(_OF_SPARK):
+        return "spark"
+    return "brokers" if nodeid.startswith("tests/integration/") else nodeid.partition("::")[0]
 
 
 class _BrokersTogether(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
-    """Files as they come, but for all those that need brokers, which are one piece of work."""
+    """Files as they come, but for those that need brokers, which are two pieces of work."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "brokers" if _has_brokers(nodeid) else nodeid.partition("::")[0]
+        return _work(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
