@@ -41,6 +41,7 @@ async def create(
     """Store a link in the target's state log; the source is not contacted."""
     clusters = call.settings.clusters
     name = call.required(name, "NAME", "name of the link")
+    verbs.check_link_name(name)
     source = call.required(source, "--source", "the cluster to copy from", iter(sorted(clusters)))
     target = call.required(
         target or call.settings.defaults.target,

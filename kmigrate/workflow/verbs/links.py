@@ -10,15 +10,27 @@ from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
 from kmigrate.errors import AuthenticationFailed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence, RouterPresence
-from kmigrate.model.records import ClusterRef, CopyEngine, LinkRecord
+from kmigrate.model.records import (
+    AssignmentRecord,
+    BarrierRecord,
+    ClusterRef,
+    CopyEngine,
+    GroupRecord,
+    LinkRecord,
+    TopicRecord,
+    TransactionRecord,
+    VerifiedRecord,
+)
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.access import access_findings, state_findings
+from kmigrate.workflow.writes import telling
 
 __all__ = [
     "check_link",
+    "check_link_name",
     "create_link",
     "delete_link",
     "mirror_runs",
@@ -28,6 +40,9 @@ __all__ = [
     "throttle_link",
     "unpromoted",
 ]
+
+_LONGEST_NAME = 100
+"""Of a link: it stands in the key of each of its records."""
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -63,6 +78,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
 
 async def create_link(estate: Estate, name: str, source: str, *, plan: bool = False) -> Plan:
     """Store a link; the source is not contacted (AL-13)."""
+    check_link_name(name)
     target_settings, source_settings = estate.target.settings, estate.settings_of(source)
     state = estate.log.state
     wanted = LinkRecord(
@@ -104,6 +120,19 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
     return made.done()
 
 
+def check_link_name(name: str) -> None:
+    """UsageError where the keys of a link's records could be those of another one's, or no shell would take it."""
+    whole = name.isprintable() and not any(each.isspace() or each == "/" for each in name)
+    if whole and not name.startswith("-") and 0 < len(name) <= _LONGEST_NAME:
+        return
+    raise UsageError(
+        "bad-link-name",
+        f"{name!r} is no name for a link",
+        still_true="nothing was changed",
+        next_step=f"expected: 1 to {_LONGEST_NAME} characters without spaces and slashes, not beginning with a dash",
+    )
+
+
 def _standing(state: State, wanted: LinkRecord) -> Finding | None:
     """What a link that has the name already says to another one of that name."""
     known = state.link(wanted.name)
@@ -130,8 +159,8 @@ async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bo
         return made
 
     def decide(state: State) -> LinkRecord | None:
-        now = state.link(link.name)
-        return None if now is None or now.throttle == rate else replace(now, throttle=rate)
+        now = resolve_link(state, link.name)
+        return None if now.throttle == rate else replace(now, throttle=rate)
 
     await estate.log.append(decide)
     return made.done()
@@ -145,7 +174,7 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     restore = link.restore_expiration is not None and not any(
         other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
     )
-    changes = [f"forget {key}" for key in keys]
+    changes = [*([_NO_MORE_NAMES] if _picks_up(link) else []), *(f"forget {key}" for key in keys)]
     if restore:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link delete", changes, found)
@@ -153,7 +182,7 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     if plan:
         return made
 
-    def decide(now: State) -> tuple[str, None] | None:
+    def decide(now: State) -> LinkRecord | tuple[str, None] | None:
         current = now.link(link.name)
         if current is None or current.uuid != link.uuid:
             return None
@@ -161,16 +190,29 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
         guards = _delete_guards(now, current, delivery_timeout_s, estate.log.now_ms())
         judged = Plan.of("link delete", [], guards)
         judged.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
+        if _picks_up(current):
+            # A mirror that runs would take what is forgotten, or has just come, for a name that nobody mirrors yet.
+            return replace(current, topic_patterns=(), group_patterns=())
         return _link_keys(now, link.name)[0], None
 
-    state = estate.log.state
-    while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
-        if restore and _link_keys(state, link.name) == [left.key]:
-            # Late, since a link that stays needs it; and before its record goes, which alone knows what it was.
-            await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
-            restore = False
-        state = await estate.log.append(decide)
+    state, done = estate.log.state, list[str]()
+    with telling(done):
+        while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
+            if restore and _link_keys(state, link.name) == [left.key]:
+                # Late, since a link that stays needs it; and before its record goes, which alone knows what it was.
+                await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
+                restore = False
+            before, state = state, await estate.log.append(decide)
+            gone = [key for key in _link_keys(before, link.name) if key not in state.records]
+            done += [f"forget {key}" for key in gone] or [_NO_MORE_NAMES]
     return made.done()
+
+
+_NO_MORE_NAMES = "pick up no more names by its expressions"
+
+
+def _picks_up(link: LinkRecord) -> bool:
+    return bool(link.topic_patterns or link.group_patterns)
 
 
 def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
@@ -277,9 +319,9 @@ def refuse_finished(link: LinkRecord) -> None:
 
 def _link_keys(state: State, link: str) -> list[str]:
     """Keys of a link, the link itself last, so that a crash in between leaves a link to delete again."""
-    kinds = ("topic", "group", "barrier", "verified", "transaction", "assignment")
-    parts = [key for key in sorted(state.records) if key.split("/")[1:2] == [link] and key.split("/")[0] in kinds]
-    return [*parts, f"link/{link}"]
+    kinds = (TopicRecord, GroupRecord, BarrierRecord, VerifiedRecord, TransactionRecord, AssignmentRecord)
+    parts = [key for key, record in state.records.items() if isinstance(record, kinds) and record.link == link]
+    return [*sorted(parts), f"link/{link}"]
 
 
 async def check_link(estate: Estate, name: str | None) -> Plan:
