@@ -28,7 +28,7 @@ from kmigrate.cli.targets import find_target
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
-from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.errors import Interrupted, KmigrateError, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.workflow.estate import Estate
 
@@ -158,6 +158,14 @@ def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Ve
     return register
 
 
+_INTERRUPTED = Interrupted(
+    "interrupted",
+    "stopped by Ctrl-C",
+    still_true="what was written to the state log or to a file before stays; nothing more is done by this call",
+    next_step="kmigrate status; the same call again leaves what is done as it is",
+)
+
+
 def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result]]) -> Exit:
     """Act, print what comes of it, and say it as an exit code."""
     try:
@@ -169,11 +177,11 @@ def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result
         return answer.exit
     except typer.Exit as done:
         return Exit(done.exit_code)
-    except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
+    except typer.Abort:  # at a question: nothing was done before it
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        call.out.error(_INTERRUPTED)
+        return Exit.INTERRUPTED
     except KmigrateError as error:
         call.out.error(error)
         return Exit(error.exit_code)

@@ -121,11 +121,18 @@ def _one(call: Call, step: Step, count: int) -> None:
     """Run one step; with --json one line when it has ended."""
     started = monotonic()
     if not call.json:
-        call.out.out.print(Text(f"[{step.number}/{count}] {step.text}", style="bold"))
+        call.out.show(Text(f"[{step.number}/{count}] {step.text}", style="bold"))
+    if call.out.unheard:
+        raise Failed(
+            "nobody-reads",
+            f"whoever read this call's output has left before step {step.number}",
+            still_true="the steps before it stand",
+            next_step="run the playbook again, with its output to where it stays: it goes on here",
+        )
     result, view = _act(call, step)
     if not call.json:
         if view is not None:
-            call.out.out.print(view)
+            call.out.show(view)
         return
     outcome = "skipped" if "skipped" in result else "nothing to do" if result.get("changes") == [] else "done"
     seconds = round(monotonic() - started, 3)
@@ -158,7 +165,7 @@ def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableT
     if answer.exit is Exit.OK:
         return answer.json, answer.view
     if not call.json:
-        call.out.out.print(answer.view)
+        call.out.show(answer.view)
     kind = ParityMismatch if answer.exit is Exit.PARITY_MISMATCH else Refused
     raise kind(
         "step-failed",

@@ -1,0 +1,172 @@
+"""Streams that fail a call: readers that leave, streams that are closed, encodings that lack characters; and Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+import pytest
+from rich.text import Text
+
+from kmigrate.cli import status
+from kmigrate.cli.app import main
+from kmigrate.cli.call import Call, run_to_end
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.output import Answer
+from kmigrate.errors import Refused
+from kmigrate.model.records import ClusterRef, LinkRecord
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
+
+
+@contextmanager
+def nobody_reads(*names: str) -> Iterator[None]:
+    """The streams are pipes whose readers have left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe, pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(sys, name, pipe)
+        yield
+
+
+def differing() -> Answer:
+    return Answer({"equal": False}, Text("differs"), Exit.PARITY_MISMATCH)
+
+
+def refused() -> Answer:
+    raise Refused("group-not-promoted", "a group reads it")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("streams", [("stdout",), ("stderr",), ("stdout", "stderr")])
+@pytest.mark.parametrize(("act", "code"), [(differing, Exit.PARITY_MISMATCH), (refused, Exit.REFUSED)])
+def test_who_leaves_before_the_answer_changes_no_exit_code(
+    act: Any, code: Exit, streams: tuple[str, ...], as_json: bool
+) -> None:
+    """`kmigrate verify | head && …` went on with a copy that differs."""
+    with nobody_reads(*streams):
+        assert run_to_end(Call(json=as_json), act) == code
+
+
+@pytest.mark.parametrize("words", [["frob"], ["frob", "--json"], []])
+def test_a_usage_error_that_nobody_reads_is_one_all_the_same(words: list[str]) -> None:
+    with nobody_reads("stdout", "stderr"):
+        assert main(words) == Exit.USAGE
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_watch_that_nobody_reads_ends(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    async def snapshot(_: object) -> Any:
+        looks.append(1)
+        return SimpleNamespace(as_json=dict)
+
+    monkeypatch.setattr(status, "snapshot", snapshot)
+    monkeypatch.setattr(status, "snapshot_view", lambda _: Text("all"))
+    with nobody_reads("stdout"):
+        assert run_to_end(Call(json=as_json), lambda: status._watch(Call(json=as_json), None, 60.0)) == Exit.OK  # type: ignore[arg-type]
+    assert looks == [1]
+
+
+@pytest.mark.parametrize("flags", [["--json"], []])
+def test_a_playbook_that_nobody_reads_does_not_end_as_if_it_were_through(flags: list[str], tmp_path: Path) -> None:
+    """Nor does it begin another step."""
+    book = tmp_path / "p.toml"
+    steps = [f"[[step]]\nexec = 'touch {tmp_path}/{name}'\n" for name in ("one", "two")]
+    book.write_text("".join(steps), encoding="utf-8")
+    with nobody_reads("stdout"):
+        assert main(["playbook", "run", str(book), *flags]) == Exit.FAILED
+    assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_terminal_without_our_arrows_is_told_all_the_same(
+    encoding: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change was made by then: an error would say that it was not."""
+    told = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding=encoding))
+    answer = Answer({"change": "é ✓ 😀 \udcff"}, Text("store link l: s → t"))
+    assert run_to_end(Call(json=as_json), lambda: answer) == Exit.OK
+    sys.stdout.flush()
+    text = told.getvalue().decode(encoding)
+    assert json.loads(text) == answer.json if as_json else text.startswith("store link l: s \\u2192 t")
+
+
+def test_a_name_that_is_no_unicode_leaves_json_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding="utf-8"))
+    assert run_to_end(Call(json=True), lambda: Answer({"name": "é\udcff"}, Text(""))) == Exit.OK
+    sys.stdout.flush()
+    assert json.loads(told.getvalue()) == {"name": "é\udcff"}
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_a_stream_that_was_closed_before_takes_nothing_from_a_call(closed: tuple[int, ...], tmp_path: Path) -> None:
+    """Else the first connection to a broker would get its number."""
+    script = (
+        "import os, sys\n"
+        f"for number in {closed}: os.close(number)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'kmigrate', 'playbook', 'plan', 'gone.toml'])"
+    )
+    out: IO[Any]
+    with (tmp_path / "out").open("w+b") as out:
+        ended = subprocess.run([sys.executable, "-c", script], stdout=out, stderr=out, check=False)
+        out.seek(0)
+        text = out.read().decode()
+    assert (ended.returncode, "Traceback" in text) == (Exit.USAGE, False)
+    assert ("no-playbook" in text) is (2 not in closed)
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize(("words", "documents"), [(["link", "list"], 1), (["status", "--watch"], 0)])
+def test_ctrl_c_has_its_document_but_where_it_is_the_way_to_end(
+    words: list[str],
+    documents: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @asynccontextmanager
+    async def opened(_: Call) -> AsyncIterator[Any]:
+        if documents:
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+            await asyncio.sleep(5)
+        yield SimpleNamespace(log=MemoryLog(LINK))
+
+    async def snapshot(_: object) -> Any:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        await asyncio.sleep(5)
+
+    config = tmp_path / "kmigrate.toml"
+    config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
+    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(status, "snapshot", snapshot)
+    assert main([*words, "--config", str(config), "--json"]) == Exit.INTERRUPTED
+    told = capsys.readouterr().out
+    assert bool(told) is bool(documents)
+    if documents:
+        document = json.loads(told)
+        assert (document["error"], document["exit_code"]) == ("interrupted", 130)
+        assert document["still_true"] and document["next"]
