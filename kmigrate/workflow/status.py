@@ -131,7 +131,7 @@ class LinkStatus:
     source: str
     target: str
     trouble: str
-    """Why the source could not be asked, or ''."""
+    """Why one of its clusters could not be asked, or ''."""
     throttle: int = 0
     """Bytes a second; 0 is no limit."""
     notes: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class Snapshot:
 
 
 async def snapshot(estate: Estate) -> Snapshot:
-    """Ask both clusters now; a source that does not answer leaves its figures unknown and says so."""
+    """Ask both clusters now; one of which a leader does not answer leaves its figures unknown, and is told."""
     log = estate.log
     links: list[LinkStatus] = []
     topics: list[TopicStatus] = []
@@ -204,23 +204,34 @@ async def snapshot(estate: Estate) -> Snapshot:
     routers = log.alive(RouterPresence)
     for link in log.state.links():
         records = log.state.topics(link.name, forgotten=True)
-        trouble = ""
+        keys = [key for record in records for key in _keys(record)]
+        names = [r.topic for r in records]
+        trouble, away = "", ""
         source: ClusterClient | None = None
+        mine = theirs = _unknown(keys)
         try:
             source, _ = await estate.source(link)
-            await source.refresh([r.topic for r in records])
+            await source.refresh(names)
+            theirs = await _bounds(source, keys)
         except KmigrateError as error:
             trouble, source = error.what, None
+        try:
+            await estate.target.refresh(names)
+            mine = await _bounds(estate.target, keys)
+        except KmigrateError as error:
+            away = f"target {link.target.name}: {error.what}"
         notes = tuple(dict.fromkeys(note for m in mirrors if m.link == link.name for note in m.notes))
         links.append(
             LinkStatus(
-                link.name, link.source.name, link.target.name, trouble, link.throttle, notes, link.finished_ms
+                link.name,
+                link.source.name,
+                link.target.name,
+                "; ".join(filter(None, (trouble, away))),
+                link.throttle,
+                notes,
+                link.finished_ms,
             )
         )
-        keys = [key for record in records for key in _keys(record)]
-        await estate.target.refresh([r.topic for r in records])
-        mine = await _bounds(estate.target, keys)
-        theirs = await _bounds(source, keys)
         mirrored = [key for r in records if r.phase is not TopicPhase.PROMOTED for key in _keys(r)]
         waits = await _waits(source, mirrored, theirs)
         words = [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
@@ -245,10 +256,14 @@ async def snapshot(estate: Estate) -> Snapshot:
     )
 
 
-async def _bounds(client: ClusterClient | None, keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
-    if client is None or not keys:
-        unknown = LogOffset(-1, -1, -1)
-        return dict.fromkeys(keys, unknown), dict.fromkeys(keys, unknown)
+def _unknown(keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
+    unknown = LogOffset(-1, -1, -1)
+    return dict.fromkeys(keys, unknown), dict.fromkeys(keys, unknown)
+
+
+async def _bounds(client: ClusterClient, keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
+    if not keys:
+        return _unknown(keys)
     return (
         await client.list_offsets(dict.fromkeys(keys, EARLIEST)),
         await client.list_offsets(dict.fromkeys(keys, LATEST)),
@@ -378,7 +393,8 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
             offsets = await read_positions(serving, group.group, stable=False)
             wanted = dict.fromkeys(offsets, LATEST)
             ends = await read_logs(estate.log.state, link.name, wanted, serving, estate.target)
-            lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
+            if not any(end.error for end in ends.values()):
+                lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
         on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
     except KmigrateError:
         on_target = -1

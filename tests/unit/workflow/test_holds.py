@@ -246,6 +246,7 @@ def test_status_names_range_cause_and_the_way_on_for_people_and_for_programs() -
         "partition 1: target-denied: offset 5 was refused",
         "its promote waits: a router is silent",
         "accepted as lost: 2..3 (source-range-lost, by me@here)",
+        "nothing is copied: no mirror of it runs",
     ):
         assert words in text
     told = json.loads(json.dumps(shot.as_json()))

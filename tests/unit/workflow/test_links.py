@@ -237,7 +237,7 @@ def test_a_delete_that_is_broken_off_says_what_was_forgotten() -> None:
         raise Unreachable("state-log-unreachable", "nobody answers")
 
     def after_the_first(_: Record | None) -> None:
-        estate.log.append = away  # type: ignore[method-assign]
+        estate.log.append = away  # type: ignore[method-assign,assignment]
 
     estate.log.on_append = after_the_first
     with pytest.raises(Unreachable) as caught:
@@ -250,7 +250,11 @@ def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
 
     async def interrupted() -> Any:
         work = asyncio.ensure_future(verbs.delete_link(estate, "l", 0.0))  # type: ignore[arg-type]
-        estate.log.on_append = lambda _: work.cancel() and None
+
+        def ctrl_c(_: Record | None) -> None:
+            work.cancel()
+
+        estate.log.on_append = ctrl_c
         return await work
 
     with pytest.raises(Interrupted) as caught:
