@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -202,22 +202,48 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
 
 
 def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, timeout: float) -> int:
-    """The command's exit code. Where it is late or somebody interrupts, all that it has begun is ended with it: a
-    script that was called killed must not go on rolling clients."""
-    process = subprocess.Popen(
-        words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
-    )
+    """The command's exit code. Where it is late or somebody ends us, all that it has begun is ended with it: a script
+    that was called killed must not go on rolling clients."""
+    with _ended_with_us() as ours:
+        process = subprocess.Popen(
+            words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
+        )
+        ours.append(process)
+        try:
+            return process.wait(timeout)
+        except KeyboardInterrupt:
+            try:
+                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(process.pid, signal.SIGINT)  # as the terminal tells its own group
+                    process.wait(_INTERRUPTED_SECONDS)
+            finally:  # also where somebody presses Ctrl-C once more
+                _kill_all_of(process)
+            raise
+        except subprocess.TimeoutExpired:
+            _kill_all_of(process)
+            raise
+
+
+@contextmanager
+def _ended_with_us() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of another session, which hear nothing of a terminal that closes, nor of who ends us (SIGTERM)."""
+    ours: list[subprocess.Popen[bytes]] = []
+
+    def end(number: int, _: object) -> None:
+        for process in ours:
+            _kill_all_of(process)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [number for number, handler in before.items() if handler is signal.SIG_DFL]  # not of nohup
+    for number in heeded:
+        signal.signal(number, end)
     try:
-        return process.wait(timeout)
-    except KeyboardInterrupt:
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, signal.SIGINT)  # as the terminal tells its own group
-            process.wait(_INTERRUPTED_SECONDS)
-        _kill_all_of(process)
-        raise
-    except subprocess.TimeoutExpired:
-        _kill_all_of(process)
-        raise
+        yield ours
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number])
 
 
 def _kill_all_of(process: subprocess.Popen[bytes]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,3 +49,22 @@ def test_what_a_command_leaves_behind_on_purpose_goes_on(tmp_path: Path) -> None
 def test_a_command_that_fails_says_its_exit_code() -> None:
     with pytest.raises(Failed, match="exit code 3"):
         _execute(CALL, ExecStep(2, "", ("sh", "-c", "exit 3"), timeout=5.0))
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]])
+def test_a_command_does_not_outlive_who_runs_it(numbers: list[signal.Signals], tmp_path: Path) -> None:
+    """Nor one that heeds no Ctrl-C, where somebody presses it once more."""
+    book, script, begun = tmp_path / "p.toml", tmp_path / "command.sh", tmp_path / "begun"
+    script.write_text(f"trap '' INT HUP TERM; echo $$ > {begun}.new; mv {begun}.new {begun}; exec sleep 30\n", "utf-8")
+    book.write_text(f'[[step]]\nexec = "sh {script}"\n', encoding="utf-8")
+    words = [sys.executable, "-m", "kmigrate", "playbook", "run", str(book)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        while not begun.exists():
+            time.sleep(0.02)
+        for number in numbers:
+            time.sleep(0.5)
+            run.send_signal(number)
+        code = run.wait(20)
+    assert code == (130 if numbers[0] is signal.SIGINT else -numbers[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(begun.read_text("utf-8")), 0)
