@@ -29,6 +29,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import PromoteTerms, TopicRecord
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
@@ -98,7 +99,7 @@ async def promote(
         if no_wait:
             return plan_answer(made)
         groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
-        back = f"kmigrate promote --cancel {' '.join(topics)}"
+        back = f"kmigrate promote --cancel {as_words(*topics)}"
         way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
         with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
             if looked.changes:

@@ -20,6 +20,7 @@ from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.model.words import as_words
 
 __all__ = [
     "LEAST_READER",
@@ -306,7 +307,8 @@ class GroupRecord:
     @property
     def hindrance(self) -> str:
         """What keeps it from getting on, as far as its record knows."""
-        return f"being forgotten: kmigrate group forget {self.group} ends it" if self.forgotten_ms else self.reason
+        ends = f"kmigrate group forget {as_words(self.group)} ends it"
+        return f"being forgotten: {ends}" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from kmigrate.cluster.positions import CommittedOffset, read_positions, write_po
 from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import GroupRecord
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic, sleep
 
 __all__ = [
@@ -61,7 +62,7 @@ def refuse_members(group: str, members: Sequence[GroupMember]) -> None:
         "members-on-source",
         f"group {group} still has {len(members)} member(s) on the source: {names}{more}",
         still_true="the group reads on the source as before; members at the router wait",
-        next_step=f"restart those consumers with the router's address, then: kmigrate group promote {group}",
+        next_step=f"restart those consumers with the router's address, then: kmigrate group promote {as_words(group)}",
     )
 
 
@@ -92,7 +93,7 @@ async def hand_over(
             "topic-not-ready",
             f"group {group} has positions in {', '.join(early)}, which the mirror does not copy yet",
             still_true="the group is still mirrored; its members at the router wait",
-            next_step=f"when `kmigrate status` shows these topics as mirroring: kmigrate group promote {group}",
+            next_step=f"when status shows these topics as mirroring: kmigrate group promote {as_words(group)}",
         )
     for (topic, partition), committed in told.items():
         if topic not in starts:
@@ -121,7 +122,7 @@ async def hand_over(
             "offsets-moved",
             f"positions of group {group} moved on the source while they were handed over",
             still_true="the group is still mirrored",
-            next_step=f"find who commits for {group} on the source, then: kmigrate group promote {group}",
+            next_step=f"find who commits for {group} on the source, then: kmigrate group promote {as_words(group)}",
         )
     return HandedOver(_by_partition({key: committed.offset for key, committed in wanted.items()}), left, again)
 

@@ -22,6 +22,7 @@ from kmigrate.model.records import (
     VerifiedRecord,
 )
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
@@ -268,7 +269,7 @@ def unpromoted(state: State, link: str) -> list[Finding]:
             "refuse",
             "being-forgotten",
             f"{noun} {name} is being forgotten: what was for the mirror is not all put back yet",
-            f"kmigrate {noun} forget {name} ends it",
+            f"kmigrate {noun} forget {as_words(name)} ends it",
         )
         for noun, name in leaving
     ]
@@ -303,6 +304,7 @@ def unpromoted(state: State, link: str) -> list[Finding]:
 
 
 def _way_on(noun: str, promote: str, name: str) -> str:
+    name = as_words(name)
     return f"kmigrate {promote} {name}, or, if it shall not move: kmigrate {noun} forget {name}"
 
 

@@ -17,6 +17,7 @@ from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
@@ -272,7 +273,10 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
     """What the topic's own phase says to a promote; None where it may go on."""
     if record is None:
         return Finding(
-            "refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", f"kmigrate topic mirror {topic}"
+            "refuse",
+            "not-mirrored",
+            f"topic {topic} is not mirrored by this link",
+            f"kmigrate topic mirror {as_words(topic)}",
         )
     if record.phase is TopicPhase.PROMOTED:
         return Finding("ok", "already-promoted", f"topic {topic} is promoted already")
@@ -286,7 +290,7 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
             "wait until it is mirroring: kmigrate status --watch",
         )
     if record.paused:
-        return Finding("refuse", "topic-paused", f"topic {topic} is paused", f"kmigrate topic resume {topic}")
+        return Finding("refuse", "topic-paused", f"topic {topic} is paused", f"kmigrate topic resume {as_words(topic)}")
     for partition, stop in sorted(record.stops.items()):
         return Finding(
             "refuse",
@@ -304,7 +308,7 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
         record = state.topic(link.name, topic)
         if record is None or record.phase in (TopicPhase.PROMOTED, *PROMOTING):
             continue
-        others = " ".join(sorted({*topics, topic}))
+        others = as_words(*sorted({*topics, topic}))
         found.append(
             Finding(
                 "refuse",
@@ -336,7 +340,7 @@ async def _groups_left_behind(
             "warn",
             "group-not-mirrored",
             f"groups that read {topic} and are not mirrored lose their place: {', '.join(readers[topic])}",
-            f"before the promote: kmigrate group mirror {' '.join(readers[topic])}",
+            f"before the promote: kmigrate group mirror {as_words(*readers[topic])}",
         )
         for topic in topics
         if topic in readers

@@ -11,6 +11,7 @@ from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import CopyEngine, GroupRecord, TopicRecord
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.verbs.links import mirror_runs
@@ -45,7 +46,7 @@ async def wait_topics(
                     "promote-given-up",
                     f"the promote of {record.topic} was given up: {record.reason}",
                     still_true=f"the topic is mirrored as before; producers go on through the router{others}",
-                    next_step=f"mend the cause, then: kmigrate promote {record.topic}",
+                    next_step=f"mend the cause, then: kmigrate promote {as_words(record.topic)}",
                 )
         found = [record for record in records if record.phase in wanted and not record.unsettled]
         return found if len(found) == len(records) else None
@@ -81,7 +82,7 @@ async def wait_groups(
                     "handover-given-up",
                     f"the promote of group {record.group} was given up: {record.reason}",
                     still_true=f"the group is mirrored as before; its members at the router {stay}{others}",
-                    next_step=f"mend the cause, then: kmigrate group promote {record.group}",
+                    next_step=f"mend the cause, then: kmigrate group promote {as_words(record.group)}",
                 )
         found = [record for record in records if record.phase is GroupPhase.PROMOTED]
         return found if len(found) == len(records) else None
@@ -137,7 +138,7 @@ def _known(record: _Kept | None, noun: str, name: str) -> _Kept:
             "forgotten",
             f"{noun} {name} was taken out of its link meanwhile",
             still_true="it is mirrored and promoted no longer",
-            next_step=f"kmigrate {noun} mirror {name}, where that was a mistake",
+            next_step=f"kmigrate {noun} mirror {as_words(name)}, where that was a mistake",
         )
     return record
 

@@ -190,7 +190,7 @@ def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_e
 def test_a_group_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended() -> None:
     leaving = replace(GROUP, forgotten_ms=7)
     error = refused(mirror_group(Estate(LINK, leaving)))
-    assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget g --link l, then repeat")
+    assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget --link l g, then repeat")
     estate = Estate(LINK, GROUP)
     estate.log.meanwhile(lambda _: leaving)
     assert refused(mirror_group(estate, "follow")).ref == "being-forgotten"
