@@ -127,6 +127,8 @@ class LinkRecord:
     """What is mirrored by regular expression; names that match later are picked up by the mirror."""
     finished_ms: int = 0
     """When its clients were told to leave the routers; 0: not, or taken back."""
+    deleting_ms: int = 0
+    """Since when its records are being forgotten, one after the other, its own last; 0: they are not."""
 
     @property
     def key(self) -> str:

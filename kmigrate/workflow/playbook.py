@@ -236,7 +236,22 @@ def parse_playbook(text: str, file: str) -> Playbook:
     steps = data.get("step", [])
     if not isinstance(steps, list) or not steps or not all(isinstance(each, dict) for each in steps):
         raise _bad(file, 0, "step", "there is no step", "one or more [[step]] tables")
-    return Playbook(file, title, tuple(_step(each, n, file, defaults) for n, each in enumerate(steps, start=1)))
+    book = Playbook(file, title, tuple(_step(each, n, file, defaults) for n, each in enumerate(steps, start=1)))
+    _refuse_begin_anew(book)
+    return book
+
+
+def _refuse_begin_anew(book: Playbook) -> None:
+    """Nobody knows any more what a deleted link has promoted: run again (rule 2), it would be mirrored once more."""
+    made: set[str] = set()
+    for step in book.steps:
+        if not isinstance(step, RunStep):
+            continue
+        if step.verb == "link create":
+            made.add(step.options["name"])
+        if step.verb == "link delete" and step.options["name"] in made:
+            what = f"an earlier step makes link {step.options['name']}: when it is run again, all would begin anew"
+            raise _bad(book.file, step.number, "run", what, "link delete in a playbook of its own")
 
 
 def _defaults(table: Any, file: str) -> dict[str, str]:

@@ -220,7 +220,9 @@ async def snapshot(estate: Estate) -> Snapshot:
             mine = await _bounds(estate.target, keys)
         except KmigrateError as error:
             away = f"target {link.target.name}: {error.what}"
-        notes = tuple(dict.fromkeys(note for m in mirrors if m.link == link.name for note in m.notes))
+        ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
+        said = [note for m in mirrors if m.link == link.name for note in m.notes]
+        notes = tuple(dict.fromkeys([*ending, *said]))
         links.append(
             LinkStatus(
                 link.name,

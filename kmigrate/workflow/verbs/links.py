@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from functools import partial
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
@@ -139,6 +140,8 @@ def _standing(state: State, wanted: LinkRecord) -> Finding | None:
     known = state.link(wanted.name)
     if known is None:
         return None
+    if known.deleting_ms:
+        return Finding("refuse", "being-deleted", _deleting(known), _END_DELETE.format(known.name))
     if (known.source.name, known.target.name) == (wanted.source.name, wanted.target.name):
         return Finding("ok", "link-exists", f"link {wanted.name} exists already")
     return Finding(
@@ -175,45 +178,69 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     restore = link.restore_expiration is not None and not any(
         other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
     )
-    changes = [*([_NO_MORE_NAMES] if _picks_up(link) else []), *(f"forget {key}" for key in keys)]
+    changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
+    changes += [f"forget {key}" for key in keys]
     if restore:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link delete", changes, found)
     made.refuse()
-    if plan:
-        return made
+    if not plan:
+        await _forget_link(estate, link, delivery_timeout_s, restore=restore)
+    return made if plan else made.done()
 
-    def decide(now: State) -> LinkRecord | tuple[str, None] | None:
+
+async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float, *, restore: bool) -> None:
+    """Record after record, each judged on the state that it goes from; the link says first that it is being deleted."""
+
+    def judged(now: State) -> LinkRecord | None:
+        """The link as it is, if it is still that one; somebody may have mirrored another topic since."""
         current = now.link(link.name)
         if current is None or current.uuid != link.uuid:
             return None
-        # Somebody may have mirrored another topic since the guards looked.
         guards = _delete_guards(now, current, delivery_timeout_s, estate.log.now_ms())
-        judged = Plan.of("link delete", [], guards)
-        judged.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
-        if _picks_up(current):
-            # A mirror that runs would take what is forgotten, or has just come, for a name that nobody mirrors yet.
-            return replace(current, topic_patterns=(), group_patterns=())
-        return _link_keys(now, link.name)[0], None
+        against = Plan.of("link delete", [], guards)
+        against.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
+        return current
 
-    state, done = estate.log.state, list[str]()
-    with telling(done):
-        while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
-            if restore and _link_keys(state, link.name) == [left.key]:
-                # Late, since a link that stays needs it; and before its record goes, which alone knows what it was.
-                await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
-                restore = False
-            before, state = state, await estate.log.append(decide)
-            gone = [key for key in _link_keys(before, link.name) if key not in state.records]
-            done += [f"forget {key}" for key in gone] or [_NO_MORE_NAMES]
-    return made.done()
+    def mark(now: State) -> LinkRecord | None:
+        current = judged(now)
+        if current is None or current.deleting_ms:
+            return None
+        return replace(current, deleting_ms=now_ms(), topic_patterns=(), group_patterns=())
+
+    def drop(now: State) -> tuple[str, None] | None:
+        return (_link_keys(now, link.name)[0], None) if judged(now) is not None else None
+
+    marked, done = await estate.log.append(mark), list[str]()
+    state = marked
+    try:
+        with telling(done):
+            while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
+                if restore and _link_keys(state, link.name) == [left.key]:
+                    # Late, since a link that stays needs it; before its record goes, which alone knows what it was.
+                    await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
+                    restore = False
+                before, state = state, await estate.log.append(drop)
+                done += [f"forget {key}" for key in _link_keys(before, link.name) if key not in state.records]
+    except Refused:
+        if not done:
+            await estate.log.append(partial(_unmark, marked.link(link.name), link))
+        raise
 
 
-_NO_MORE_NAMES = "pick up no more names by its expressions"
+def _unmark(marked: LinkRecord | None, before: LinkRecord, state: State) -> LinkRecord | None:
+    """The link as it was, where a guard keeps it and nothing of it is forgotten."""
+    if marked is None or state.link(before.name) != marked:
+        return None
+    topics, groups = before.topic_patterns, before.group_patterns
+    return replace(marked, deleting_ms=before.deleting_ms, topic_patterns=topics, group_patterns=groups)
 
 
-def _picks_up(link: LinkRecord) -> bool:
-    return bool(link.topic_patterns or link.group_patterns)
+_END_DELETE = "kmigrate link delete {} ends it"
+
+
+def _deleting(link: LinkRecord) -> str:
+    return f"link {link.name} is being deleted: some of what it has promoted may be forgotten already"
 
 
 def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
@@ -309,7 +336,17 @@ def _way_on(noun: str, promote: str, name: str) -> str:
 
 
 def refuse_finished(link: LinkRecord) -> None:
-    """A link whose clients were told to leave mirrors nothing new: its routers would not hold their writes."""
+    """A link whose clients were told to leave mirrors nothing new: its routers would not hold their writes.
+
+    Nor does one that is being deleted: what is forgotten of it would be taken for new, and its clients be led back.
+    """
+    if link.deleting_ms:
+        raise Refused(
+            "being-deleted",
+            _deleting(link),
+            still_true="nothing was changed",
+            next_step=_END_DELETE.format(link.name),
+        )
     if link.finished_ms:
         raise Refused(
             "link-finished",

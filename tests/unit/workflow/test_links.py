@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -34,8 +34,8 @@ def just_promoted() -> TopicRecord:
     return replace(TOPIC, promoted_ms=now_ms() - 20_000)
 
 
-def create(estate: Estate, source: str) -> Any:
-    return verbs.create_link(estate, "blue", source)  # type: ignore[arg-type]
+def create(estate: Estate, source: str, name: str = "blue") -> Any:
+    return verbs.create_link(estate, name, source)  # type: ignore[arg-type]
 
 
 class Making(Estate):
@@ -236,8 +236,9 @@ def test_a_delete_that_is_broken_off_says_what_was_forgotten() -> None:
     async def away(*_: Any) -> Any:
         raise Unreachable("state-log-unreachable", "nobody answers")
 
-    def after_the_first(_: Record | None) -> None:
-        estate.log.append = away  # type: ignore[method-assign,assignment]
+    def after_the_first(gone: Record | None) -> None:
+        if gone is None:
+            estate.log.append = away  # type: ignore[method-assign,assignment]
 
     estate.log.on_append = after_the_first
     with pytest.raises(Unreachable) as caught:
@@ -251,8 +252,9 @@ def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
     async def interrupted() -> Any:
         work = asyncio.ensure_future(verbs.delete_link(estate, "l", 0.0))  # type: ignore[arg-type]
 
-        def ctrl_c(_: Record | None) -> None:
-            work.cancel()
+        def ctrl_c(gone: Record | None) -> None:
+            if gone is None:
+                work.cancel()
 
         estate.log.on_append = ctrl_c
         return await work
@@ -279,3 +281,42 @@ def test_who_changes_a_link_that_is_deleted_meanwhile_is_not_told_that_it_is_don
     with estate.asking(), pytest.raises(Refused) as caught:
         run(verb(estate))
     assert caught.value.ref == "unknown-link"
+
+
+def test_a_link_whose_delete_was_cut_mirrors_nothing_until_its_delete_has_come_to_the_end(making: Making) -> None:
+    """A playbook that is run again would register its group anew, and hand it the positions of before its promote."""
+    estate = Estate(LINK, TOPIC, GROUP, BARRIER)
+
+    def killed(gone: Record | None) -> None:
+        if gone is None and GROUP.key not in estate.log.state.records:
+            raise KeyboardInterrupt
+
+    estate.log.on_append = killed
+    with pytest.raises(KeyboardInterrupt):
+        delete(estate)
+    estate.log.on_append = lambda _: None
+    left = estate.log.state.link("l")
+    assert left is not None and left.deleting_ms
+    making.log, it = estate.log, cast("Any", estate)
+    again = [verbs.mirror_groups(it, "l", ["g"]), verbs.mirror_topics(it, "l", ["n"], "earliest", "auto")]
+    for verb in (*again, create(making, "s", "l")):
+        with pytest.raises(Refused) as caught:
+            run(verb)
+        assert (caught.value.ref, caught.value.next_step) == ("being-deleted", "kmigrate link delete l ends it")
+    assert delete(estate).applied
+    assert [*estate.log.state.records] == []
+
+
+def test_a_delete_that_is_refused_before_anything_is_forgotten_leaves_the_link_as_it_was() -> None:
+    link = replace(LINK, topic_patterns=(NamePattern("a"),))
+    estate = Estate(link, TOPIC)
+
+    def somebody(written: Record | None) -> None:
+        if written is not None and written.key == link.key and NEW.key not in estate.log.state.records:
+            estate.log.state = estate.log.state.with_record(NEW.key, NEW, estate.log.state.epoch + 1)
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused) as caught:
+        delete(estate)
+    assert caught.value.ref == "topic-not-promoted"
+    assert estate.log.state.link("l") == link

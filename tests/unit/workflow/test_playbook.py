@@ -97,6 +97,11 @@ def test_steps_become_values_and_take_the_default_link() -> None:
         ("[[step]]\nexec = 'a'\nunless = 'later'", "f.toml, step 1: unless", "groups PHASE"),
         ("[[step]]\nexec = \"a 'b\"", "f.toml, step 1: exec", "command line"),
         ("[[step]]\nexec = ''", "f.toml, step 1: exec", "text"),
+        (
+            "[[step]]\nrun = 'link create'\nname = 'l'\nsource = 's'\n[[step]]\nrun = 'link delete'\nname = 'l'",
+            "step 2: run: an earlier step makes link l",
+            "playbook of its own",
+        ),
         ('[[step]]\nexec = "a\\u0000b"', "f.toml, step 1: exec", "command line"),
         (f"[[step]]\nexec = 'a'\ntimeout = {'9' * 400}", "step 1: timeout: found 999", "of a year at most"),
         ("[[step]]\nexec = 'a'\ntimeout = inf", "step 1: timeout: found inf", "of a year at most"),
