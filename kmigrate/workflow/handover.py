@@ -73,6 +73,7 @@ async def hand_over(
     unready: Collection[str],
     maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
     outsiders: Callable[[], Awaitable[Sequence[GroupMember]]],
+    still_ours: Callable[[], Awaitable[None]],
     source: ClusterClient,
     target: ClusterClient,
     timeout: float,
@@ -82,7 +83,8 @@ async def hand_over(
     A position in a topic that nobody mirrors is left out: the promote's guards have named it. One in a topic that is
     mirrored and not copied yet (`unready`) is refused, for it would be lost, and the client choose where to begin.
     `maps_of` tells a topic's offset maps by partition, as they are at the time of the call; `outsiders` who may still
-    commit on the source.
+    commit on the source. `still_ours` refuses where the group has been opened meanwhile, as by another controller while
+    this one stood still: what is written then would put its members back to where they have read long ago.
     """
     refuse_members(group, await outsiders())
     told = await read_positions(source, group, timeout)
@@ -103,6 +105,7 @@ async def hand_over(
     left = await unread(source, told, starts)
     wanted = await _translate(group, target, wanted, maps_of, timeout)
     again = read_again(wanted, await read_positions(target, group, timeout))
+    await still_ours()
     failed = await write_positions(target, group, wanted)
     if failed:
         (topic, partition), why = next(iter(failed.items()))

@@ -211,6 +211,16 @@ def test_who_stopped_at_a_gap_is_told_which_limit_to_raise() -> None:
     assert REFUSED.way_on("t", 3) == f"mend the cause, then: {again}"
 
 
+@pytest.mark.parametrize("phase", [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCED])
+def test_a_topic_in_a_promote_is_not_copied_anew_and_says_what_comes_first(phase: TopicPhase) -> None:
+    """Its target topic was deleted while it waited."""
+    it = world(topic(stops={0: WRONG}, phase=phase), target=Cluster(there=False))
+    with pytest.raises(Refused) as caught:
+        done(it)
+    assert caught.value.ref == "promote-under-way"
+    assert "kmigrate promote --cancel t, then repeat" in caught.value.next_step
+
+
 def test_a_limit_is_written_once() -> None:
     it = world(topic())
     assert asyncio.run(throttle_link(cast("Estate", it), None, 5_000)).changes
