@@ -37,8 +37,8 @@ async def ranges_of(
 ) -> list[TopicRange]:
     """First offset that both sides have and nobody verified, to the barrier or to the source's last stable offset now.
 
-    A log that ends below what was verified was cut in the meantime: then all of it is new. So it is where the target has
-    lost its beginning: while a topic is mirrored nothing is deleted there, and what is missing is compared, too.
+    A log that ends below what was verified was cut in the meantime: then all of it is new. So it is where the target
+    has lost its beginning: while a topic is mirrored nothing is deleted there, and what is missing is compared, too.
     With `reached` nothing is waited for: the ranges end where the target is, and partitions without anything new are
     left out.
     """
