@@ -28,7 +28,7 @@ from kmigrate.cli.targets import find_target
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
-from kmigrate.errors import Interrupted, KmigrateError, Unreachable
+from kmigrate.errors import Interrupted, KmigrateError, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.workflow.estate import Estate
 
@@ -166,6 +166,25 @@ _INTERRUPTED = Interrupted(
 )
 
 
+def _complete(error: KmigrateError) -> None:
+    """What comes from deep down says what happened alone; whoever called has to know what holds, and how to go on."""
+    if isinstance(error, UsageError):
+        error.still_true = error.still_true or "nothing was changed"
+    error.still_true = error.still_true or "what this call had written before stays, and is found when it is repeated"
+    for kind, next_step in _NEXT_STEPS:
+        if isinstance(error, kind):
+            error.next_step = error.next_step or next_step
+            return
+
+
+_NEXT_STEPS: tuple[tuple[type[KmigrateError], str], ...] = (
+    (Unreachable, "kmigrate doctor shows which cluster does not answer; then repeat the call"),
+    (StateLogBroken, "stop all processes of kmigrate, and see docs/state-log.md before anything is started again"),
+    (UsageError, "the command's --help says what is expected"),
+    (KmigrateError, "kmigrate status shows where everything stands; then repeat the call"),
+)
+
+
 def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result]]) -> Exit:
     """Act, print what comes of it, and say it as an exit code."""
     try:
@@ -183,6 +202,7 @@ def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result
         call.out.error(_INTERRUPTED)
         return Exit.INTERRUPTED
     except KmigrateError as error:
+        _complete(error)
         call.out.error(error)
         return Exit(error.exit_code)
     except BaseException as error:

@@ -124,7 +124,7 @@ class Output:
                 {
                     "error": "internal-error",
                     "what": what,
-                    "still_true": "",
+                    "still_true": "what this call had written before stays, and is found when it is repeated",
                     "next": "repeat with --debug and report it",
                     "exit_code": int(Exit.FAILED),
                 }

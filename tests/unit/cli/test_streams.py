@@ -23,7 +23,7 @@ from kmigrate.cli.app import main
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer
-from kmigrate.errors import Refused
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog
 
@@ -130,6 +130,29 @@ def test_a_stream_that_was_closed_before_takes_nothing_from_a_call(closed: tuple
         text = out.read().decode()
     assert (ended.returncode, "Traceback" in text) == (Exit.USAGE, False)
     assert ("no-playbook" in text) is (2 not in closed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "still_true", "next_step"),
+    [
+        (Unreachable, "what this call had written before stays", "kmigrate doctor"),
+        (StateLogBroken, "what this call had written before stays", "docs/state-log.md"),
+        (UsageError, "nothing was changed", "--help"),
+        (Refused, "what this call had written before stays", "kmigrate status"),
+    ],
+)
+def test_what_comes_from_deep_down_says_what_holds_and_how_to_go_on(
+    kind: type[KmigrateError], still_true: str, next_step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**words: str) -> Answer:
+        raise kind("no-leader", "t-0 has no leader", **words)
+
+    run_to_end(Call(json=True), fails)
+    told = json.loads(capsys.readouterr().out)
+    assert (still_true in told["still_true"], next_step in told["next"]) == (True, True)
+    run_to_end(Call(json=True), lambda: fails(still_true="a", next_step="b"))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["still_true"], told["next"]) == ("a", "b")
 
 
 @pytest.fixture
