@@ -176,7 +176,7 @@ class _Check:
         return sides
 
     def compacted(self, topics: set[str]) -> set[str]:
-        """Those of the topics of which a side may keep the newest records only: of what is mirrored the source alone."""
+        """Those of the topics of which a side may keep the newest records only: of a mirrored one the source."""
         kept = {each.topic for each in self.ranges if each.kept}
         sides = (self.source.java(), topics), (self.target.java(), topics - kept)
         return {name for side, asked in sides if asked for name in compacted_topics(self.spark, side, asked)}
