@@ -94,7 +94,17 @@ class Call:
         return value or wizard.ask(self.interactive, flag, what, list(choices or ()))
 
     def required_list(self, values: list[str] | None, flag: str, what: str) -> list[str]:
-        return values or wizard.ask_list(self.interactive, flag, what)
+        """Names that must be there, as for `required`; each is one that a cluster can be asked for."""
+        given = values or wizard.ask_list(self.interactive, flag, what)
+        for name in given:
+            if not name or any("\ud800" <= each <= "\udfff" for each in name):  # bytes of the shell that are no UTF-8
+                raise UsageError(
+                    "bad-name",
+                    f"{flag} {name!r} is no name",
+                    still_true="nothing was contacted or changed",
+                    next_step="expected: names in UTF-8, none of them empty",
+                )
+        return given
 
     def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
         """A dangerous step: asked on a terminal, with what should be known before; `--yes` elsewhere."""

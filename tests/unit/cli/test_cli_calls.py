@@ -121,6 +121,8 @@ def test_a_missing_value_is_a_usage_error_where_nobody_can_be_asked(
         (["offsets", "export", "gone.json", "--out", "new.json"], Exit.USAGE, "no-positions"),
         (["link", "create", "l", "--source", "target"], Exit.REFUSED, "source-is-target"),
         (["link", "create", "a/b", "--source", "source"], Exit.USAGE, "bad-link-name"),
+        (["topic", "mirror", "t", ""], Exit.USAGE, "bad-name"),
+        (["group", "promote", "g\udcff", "--yes"], Exit.USAGE, "bad-name"),
         (["link", "create", "l", "--source", "other"], Exit.USAGE, "unknown-cluster"),
         (["status", "--target", "other"], Exit.USAGE, "unknown-cluster"),
         (["status", "--config", "gone.toml"], Exit.USAGE, "no-config-file"),
