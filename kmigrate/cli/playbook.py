@@ -23,7 +23,15 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import PlanOnly, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
-from kmigrate.errors import Failed, ParityMismatch, Refused, UsageError, WaitTimedOut
+from kmigrate.errors import (
+    Failed,
+    Interrupted,
+    KmigrateError,
+    ParityMismatch,
+    Refused,
+    UsageError,
+    WaitTimedOut,
+)
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.workflow.conditions import Condition
 from kmigrate.workflow.playbook import DANGEROUS, ExecStep, Playbook, RunStep, Scope, Step, WaitStep, parse_playbook
@@ -111,10 +119,32 @@ def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Ans
     call.out.as_lines()
     began = monotonic()
     for step in book.steps:
-        _one(call, step, len(book.steps))
+        with _named(step):
+            _one(call, step, len(book.steps))
     fields = {"file": book.file, "steps": len(book.steps), "seconds": round(monotonic() - began, 3)}
     call.out.line(fields, f"✓ {len(book.steps)} steps in {fields['seconds']} s")
     return None
+
+
+@contextmanager
+def _named(step: Step) -> Iterator[None]:
+    """Whatever ends a playbook says in which step, and that those before it stand."""
+    stand = "the steps before it stand"
+    try:
+        yield
+    except KmigrateError as error:
+        if not error.what.startswith("step "):
+            error.what = f"step {step.number} ({step.text}): {error.what}"
+        if stand not in error.still_true:
+            error.still_true = "; ".join(filter(None, (error.still_true, stand)))
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted",
+            f"stopped in step {step.number} ({step.text})",
+            still_true=f"{stand}, and what this one had written",
+            next_step="run the playbook again: it goes on here",
+        ) from None
 
 
 def _one(call: Call, step: Step, count: int) -> None:
@@ -166,8 +196,8 @@ def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableT
         return answer.json, answer.view
     if not call.json:
         call.out.show(answer.view)
-    kind = ParityMismatch if answer.exit is Exit.PARITY_MISMATCH else Refused
-    raise kind(
+    kinds = {Exit.PARITY_MISMATCH: ParityMismatch, Exit.REFUSED: Refused}
+    raise kinds.get(answer.exit, Failed)(
         "step-failed",
         f"step {step.number} ({step.verb}) ended with exit code {int(answer.exit)}",
         still_true="the steps before it stand",
@@ -195,6 +225,7 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
             "exec-timed-out",
             f"step {step.number}: {step.text} did not end within {step.timeout:g} s and was killed",
             still_true="the steps before it stand",
+            next_step="see what the command waits for, or give it a longer timeout, and run the playbook again",
         ) from late
     if code:
         raise _exec_failed(step, f"ended with exit code {code}")
