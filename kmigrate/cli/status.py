@@ -33,7 +33,8 @@ async def status(
     """
     async with call.estate() as estate:
         if not watch:
-            shot = await snapshot(estate)
+            with call.out.waiting("asking both clusters"):
+                shot = await snapshot(estate)
             return Answer(shot.as_json(), snapshot_view(shot))
         call.out.as_lines()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +24,15 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.lags import Offsets, lags_of
+from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
 from kmigrate.workflow.membership import words_on
 from kmigrate.workflow.readers import read_logs
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
+
+
+_PATIENCE_S = 12.0
+"""For a source: who looks wants to know what can be known, and most of all while something stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +215,14 @@ async def snapshot(estate: Estate) -> Snapshot:
         source: ClusterClient | None = None
         mine = theirs = _unknown(keys)
         try:
-            source, _ = await estate.source(link)
-            await source.refresh(names)
-            theirs = await _bounds(source, keys)
+            async with asyncio.timeout(_PATIENCE_S):
+                source, _ = await estate.source(link)
+                await source.refresh(names)
+                theirs = await _bounds(source, keys)
         except KmigrateError as error:
             trouble, source = error.what, None
+        except TimeoutError:
+            trouble, source = f"source {link.source.name} has not answered within {_PATIENCE_S:g} s", None
         try:
             await estate.target.refresh(names)
             mine = await _bounds(estate.target, keys)
@@ -315,6 +323,7 @@ def _topic_status(
         seen = progress.get(partition)
         stop = record.stops.get(partition)
         absent = absence(state, record, partition, mirrors) if copied and not stop else ""
+        said = seen.trouble if seen and not stop else ""
         rows.append(
             PartitionStatus(
                 partition,
@@ -325,7 +334,7 @@ def _topic_status(
                 lags[key].records,
                 stop.text if stop else seen.problem if seen else "",
                 holds.get(partition, -1.0),
-                absent or (seen.trouble if seen and not stop else ""),
+                absent or said or lost_beginning(record, key, mine[0], theirs[0]),
                 stop,
                 record.losses.get(partition, ()),
                 waits.get(key),

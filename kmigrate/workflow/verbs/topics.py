@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from kmigrate.cluster.admin import Admin, ConfigValue
-from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.model.coupling import coupled_topics
@@ -19,7 +19,9 @@ from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.lags import lost_beginning
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import reading_groups
 from kmigrate.workflow.stragglers import direct_writers
@@ -243,6 +245,7 @@ async def _promote_topics(
             Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
             for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
         ]
+    found += await _cut_copies(estate, source, new)
     found += unheard_routers(estate.log)
     of_topics = [f"promote {topic}" for topic in names]
     of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
@@ -256,6 +259,23 @@ async def _promote_topics(
     asked = zip(of_topics, (partial(_ask_promote, record, terms) for record in new), strict=True)
     await write_each(estate.log, [*groups, *asked])
     return made.done()
+
+
+async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
+    """Copies whose beginning somebody has deleted: a person may want it so, and nobody shall miss it."""
+    of = {(record.topic, partition): record for record in records for partition in range(record.partitions)}
+    try:
+        asked = (cluster.list_offsets(dict.fromkeys(of, EARLIEST)) for cluster in (estate.target, source))
+        mine, theirs = await together(*asked)
+    except KmigrateError:
+        return []  # who cannot be asked now is not promoted, and is asked again by the next look
+    cut = {key: lost_beginning(record, key, mine, theirs) for key, record in of.items()}
+    anew = "where that was a mistake, mirror it anew: kmigrate topic forget {}"
+    return [
+        Finding("warn", "copy-cut", f"{topic}-{partition}: {why}", anew.format(as_words(topic)))
+        for (topic, partition), why in cut.items()
+        if why
+    ]
 
 
 def _ask_promote(record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:

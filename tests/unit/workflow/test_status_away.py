@@ -76,6 +76,19 @@ def test_one_broker_that_does_not_answer_leaves_its_clusters_figures_unknown_and
     assert ((first.source_end, first.target_end), told.topics[0].lag) == (ends, -1)
 
 
+def test_a_source_that_says_nothing_is_waited_for_no_longer_than_somebody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent(Cluster):
+        async def refresh(self, _: Any) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(status, "_PATIENCE_S", 0.01)
+    told = shot(monkeypatch, Silent(), Cluster())
+    assert told.links[0].trouble == "source s has not answered within 0.01 s"
+    assert told.topics[0].partitions[0].target_end == 50
+
+
 def test_a_group_whose_partition_has_no_leader_has_no_lag_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shot(monkeypatch, Cluster(), Cluster()).groups[0].lag == 15
     assert shot(monkeypatch, Cluster(leaderless=True), Cluster()).groups[0].lag == -1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupState
+from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.layout import PartitionInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
@@ -47,8 +48,8 @@ class Cluster(Source):
     async def refresh(self, names: list[str]) -> Any:
         return SimpleNamespace(topics={name: SimpleNamespace(name=name, partitions={0: PART}) for name in names})
 
-    async def list_offsets(self, _: object) -> dict[str, Any]:
-        return {}
+    async def list_offsets(self, wanted: Any) -> dict[Any, LogOffset]:
+        return dict.fromkeys(wanted, LogOffset(0, 0, 0))
 
 
 class Empty(Cluster):
