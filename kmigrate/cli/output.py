@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.text import Text
 
 from kmigrate.cli.exits import Exit
@@ -40,11 +41,20 @@ class Answer:
     exit: Exit = Exit.OK
 
 
+_HARMLESS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+"""What a terminal would act on: groups and clients have any names that they like, and these are told to a person."""
+
+
 class _Console(Console):
-    """Leaves it to us what a reader means who has left; rich would end the process."""
+    """Leaves it to us what a reader means who has left (rich would end the process), and lets no name speak to the
+    terminal."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=segment.text.translate(_HARMLESS))
 
 
 def _console(stream: TextIO | None) -> Console:

@@ -23,6 +23,7 @@ from kmigrate.cli.app import main
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer
+from kmigrate.cli.views.tables import table
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog
@@ -105,6 +106,22 @@ def test_a_terminal_without_our_arrows_is_told_all_the_same(
     sys.stdout.flush()
     text = told.getvalue().decode(encoding)
     assert json.loads(text) == answer.json if as_json else text.startswith("store link l: s \\u2192 t")
+
+
+def test_a_name_that_speaks_to_the_terminal_is_told_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may connect chooses his client id, and whoever looks has rights that he has not."""
+    told = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding="utf-8"))
+    name = "\x1b]0;title\x07\x1b[2J\x9b31m\x7fé"
+    rows = table("client")
+    rows.add_row(Text(name))
+    for view in (Text(name, style="red"), rows, name):
+        assert run_to_end(Call(), lambda view=view: Answer({}, view)) == Exit.OK  # type: ignore[misc]
+    sys.stdout.flush()
+    text = told.getvalue().decode()
+    assert not set(text) & {"\x1b", "\x07", "\x7f", "\x9b"}
+    assert text.count("]0;title") == 3
+    assert "é" in text
 
 
 def test_a_name_that_is_no_unicode_leaves_json_readable(monkeypatch: pytest.MonkeyPatch) -> None:
