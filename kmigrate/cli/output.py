@@ -139,14 +139,15 @@ class Output:
                     "exit_code": int(Exit.FAILED),
                 }
             )
-        self._warn(Text(f"error internal-error: {what} (--debug shows where)", style="red"), soft_wrap=True)
+        self._warn(Text(f"error internal-error: {what} (--debug shows where)", style="red"))
 
     def _write(self, fields: Mapping[str, Any]) -> None:
         text = json.dumps(fields, indent=self._indent, ensure_ascii=not _is_unicode(self.out.file)) + "\n"
         self._say(self.out, lambda: (self.out.file.write(text), self.out.file.flush()))
 
-    def _warn(self, text: Text, *, soft_wrap: bool = False) -> None:
-        self._say(self.err, lambda: self.err.print(text, soft_wrap=soft_wrap))
+    def _warn(self, text: Text) -> None:
+        """Lines are the terminal's to wrap: a call that is advised can then be taken from it as one line."""
+        self._say(self.err, lambda: self.err.print(text, soft_wrap=True))
 
     def _trace(self, error: BaseException) -> None:
         if self.debug:

@@ -18,7 +18,7 @@ from typing import IO, Any
 import pytest
 from rich.text import Text
 
-from kmigrate.cli import status
+from kmigrate.cli import output, status
 from kmigrate.cli.app import main
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
@@ -122,6 +122,19 @@ def test_a_name_that_speaks_to_the_terminal_is_told_and_not_obeyed(monkeypatch: 
     assert not set(text) & {"\x1b", "\x07", "\x7f", "\x9b"}
     assert text.count("]0;title") == 3
     assert "é" in text
+
+
+def test_a_call_that_is_advised_stays_one_line_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_PIPE_WIDTH", 40)
+    advice = "mend the cause, then: kmigrate group promote -- one two three four five"
+
+    def fails() -> Answer:
+        raise Refused("a-guard", "it said no", next_step=advice)
+
+    run_to_end(Call(), fails)
+    assert f"  next: {advice}" in capsys.readouterr().err.splitlines()
 
 
 def test_a_name_that_is_no_unicode_leaves_json_readable(monkeypatch: pytest.MonkeyPatch) -> None:
