@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 import typer
+from rich.text import Text
 
 from kmigrate.cli import doctor, finish, group, offsets, plan, playbook, promote, run, sandbox, status, topic, verify
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
+from kmigrate.cli.output import Output
 from kmigrate.errors import UsageError
 
 __all__ = ["app", "main"]
@@ -37,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         return int(app(given, prog_name="kmigrate", standalone_mode=False) or Exit.OK)
     except (typer.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
+    except SystemExit:  # whoever read the help has left
+        return Exit.OK
     except Exception as error:
         # typer brings click along under a private name: its usage errors are told by their shape.
         say = getattr(error, "format_message", None)
@@ -47,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _misused(given: list[str], kind: str, message: str, context: object) -> int:
     if kind == "NoArgsIsHelpError":
-        sys.stdout.write(message + "\n")
+        Output().show(Text(message), as_it_is=True)
         return Exit.USAGE
     path = getattr(context, "command_path", "kmigrate")
     usage = UsageError(

@@ -28,7 +28,7 @@ from kmigrate.cli.targets import find_target
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
-from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.errors import Interrupted, KmigrateError, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.workflow.estate import Estate
 
@@ -94,7 +94,17 @@ class Call:
         return value or wizard.ask(self.interactive, flag, what, list(choices or ()))
 
     def required_list(self, values: list[str] | None, flag: str, what: str) -> list[str]:
-        return values or wizard.ask_list(self.interactive, flag, what)
+        """Names that must be there, as for `required`; each is one that a cluster can be asked for."""
+        given = values or wizard.ask_list(self.interactive, flag, what)
+        for name in given:
+            if not name or any("\ud800" <= each <= "\udfff" for each in name):  # bytes of the shell that are no UTF-8
+                raise UsageError(
+                    "bad-name",
+                    f"{flag} {name!r} is no name",
+                    still_true="nothing was contacted or changed",
+                    next_step="expected: names in UTF-8, none of them empty",
+                )
+        return given
 
     def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
         """A dangerous step: asked on a terminal, with what should be known before; `--yes` elsewhere."""
@@ -158,6 +168,33 @@ def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Ve
     return register
 
 
+_INTERRUPTED = Interrupted(
+    "interrupted",
+    "stopped by Ctrl-C",
+    still_true="what was written to the state log or to a file before stays; nothing more is done by this call",
+    next_step="kmigrate status; the same call again leaves what is done as it is",
+)
+
+
+def _complete(error: KmigrateError) -> None:
+    """What comes from deep down says what happened alone; whoever called has to know what holds, and how to go on."""
+    if isinstance(error, UsageError):
+        error.still_true = error.still_true or "nothing was changed"
+    error.still_true = error.still_true or "what this call had written before stays, and is found when it is repeated"
+    for kind, next_step in _NEXT_STEPS:
+        if isinstance(error, kind):
+            error.next_step = error.next_step or next_step
+            return
+
+
+_NEXT_STEPS: tuple[tuple[type[KmigrateError], str], ...] = (
+    (Unreachable, "kmigrate doctor shows which cluster does not answer; then repeat the call"),
+    (StateLogBroken, "stop all processes of kmigrate, and see docs/state-log.md before anything is started again"),
+    (UsageError, "the command's --help says what is expected"),
+    (KmigrateError, "kmigrate status shows where everything stands; then repeat the call"),
+)
+
+
 def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result]]) -> Exit:
     """Act, print what comes of it, and say it as an exit code."""
     try:
@@ -169,12 +206,13 @@ def run_to_end(call: Call, act: Callable[[], Result | Coroutine[Any, Any, Result
         return answer.exit
     except typer.Exit as done:
         return Exit(done.exit_code)
-    except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
+    except typer.Abort:  # at a question: nothing was done before it
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has left, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        call.out.error(_INTERRUPTED)
+        return Exit.INTERRUPTED
     except KmigrateError as error:
+        _complete(error)
         call.out.error(error)
         return Exit(error.exit_code)
     except BaseException as error:

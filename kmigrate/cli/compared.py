@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kmigrate.cli.output import Waiting
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
 from kmigrate.errors import Failed, WaitTimedOut
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import TopicRecord, VerifiedRange
 from kmigrate.net.clock import monotonic, sleep
@@ -35,8 +37,10 @@ async def ranges_of(
 ) -> list[TopicRange]:
     """First offset that both sides have and nobody verified, to the barrier or to the source's last stable offset now.
 
-    A log that ends below what was verified was cut in the meantime: then all of it is new. With `reached` nothing is
-    waited for: the ranges end where the target is, and partitions without anything new are left out.
+    A log that ends below what was verified was cut in the meantime: then all of it is new. So it is where the target
+    has lost its beginning: while a topic is mirrored nothing is deleted there, and what is missing is compared, too.
+    With `reached` nothing is waited for: the ranges end where the target is, and partitions without anything new are
+    left out.
     """
     names = [record.topic for record in records]
     await source.refresh(names)
@@ -49,18 +53,21 @@ async def ranges_of(
     mapped = [record for record in records if record.mapped]
     maps = await (_maps(estate, mapped) if reached else _maps_up_to(estate, mapped, ends, patience))
     mine, theirs = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, estate.target)]
-    starts = {
-        (r.topic, p): max(r.starts.get(p, 0), mine[r.topic, p].offset, _on_source(theirs, maps, (r.topic, p)))
-        for r in records
-        for p in range(r.partitions)
+    kept = {(r.topic, p) for r in records if r.phase is not TopicPhase.PROMOTED for p in range(r.partitions)}
+    firsts = {
+        (r.topic, p): max(r.starts.get(p, 0), mine[r.topic, p].offset) for r in records for p in range(r.partitions)
     }
+    starts = {key: at if key in kept else max(at, _on_source(theirs, maps, key)) for key, at in firsts.items()}
+    cut = {key for key in kept if _begins_late(theirs, maps, key, starts)}
+    whole = {key: each for key, each in verified.items() if key not in cut}
     if reached:
         there = await _read(estate.target, dict.fromkeys(keys, LATEST), committed=True)
         now = {key: min(ends[key], _on_source(there, maps, key)) for key in keys}
-        keys = [key for key in keys if _anything_new(starts[key], now[key], ends[key], verified.get(key))]
+        keys = [key for key in keys if _anything_new(starts[key], now[key], ends[key], whole.get(key))]
         ends = now
     ranges = [
-        _range(key, starts[key], max(starts[key], ends[key]), maps.get(key), verified.get(key)) for key in keys
+        replace(_range(key, starts[key], max(starts[key], ends[key]), maps.get(key), whole.get(key)), kept=key in kept)
+        for key in keys
     ]
     if reached:
         return ranges
@@ -134,6 +141,13 @@ def _on_source(starts: Mapping[Key, LogOffset], maps: Maps, key: Key) -> int:
         return start
     place = maps[key].to_source(start)
     return maps[key].covered if place is None else place.offset
+
+
+def _begins_late(starts: Mapping[Key, LogOffset], maps: Maps, key: Key, wanted: Mapping[Key, int]) -> bool:
+    """Whether the target's log begins behind the place of the first source offset that it should hold."""
+    place = maps[key].to_target(wanted[key]) if key in maps else None
+    first = wanted[key] if key not in maps else place.offset if place is not None else starts[key].offset
+    return starts[key].offset > first
 
 
 async def _read(client: ClusterClient, wanted: dict[Key, int], *, committed: bool = False) -> dict[Key, LogOffset]:

@@ -83,7 +83,7 @@ def follow(call: Call, asked: Asked, choice: SparkChoice, interval: float) -> An
         with session(choice, waiting) as spark, _until_ended(spark) as ended:
             call.out.line({"event": "following", "link": job.link.name}, f"following link {job.link.name}")
             good = monotonic()
-            while not ended.is_set():
+            while not (ended.is_set() or call.out.unheard):
                 try:
                     _round(call, spark, asked, found, waiting, ended)
                     good = monotonic()

@@ -18,6 +18,7 @@ from kmigrate.cli.views.tables import groups_table
 from kmigrate.cli.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched_groups
 from kmigrate.errors import Refused
 from kmigrate.model.record_json import encode_record
+from kmigrate.model.words import as_words
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status import snapshot
 
@@ -148,6 +149,6 @@ async def show(
                 "not-mirrored",
                 f"group {group} is not mirrored",
                 still_true="nothing was changed",
-                next_step=f"kmigrate group mirror {group}",
+                next_step=f"kmigrate group mirror {as_words(group)}",
             )
         return Answer({"groups": [json for _, json in found]}, group_rows(tuple(status for status, _ in found)))

@@ -41,6 +41,7 @@ async def create(
     """Store a link in the target's state log; the source is not contacted."""
     clusters = call.settings.clusters
     name = call.required(name, "NAME", "name of the link")
+    verbs.check_link_name(name)
     source = call.required(source, "--source", "the cluster to copy from", iter(sorted(clusters)))
     target = call.required(
         target or call.settings.defaults.target,
@@ -100,6 +101,7 @@ async def show(call: Call, name: Name = None) -> Answer:
                 ("topics", ", ".join(f"{t.topic} ({t.phase})" for t in topics) or "none"),
                 ("groups", ", ".join(f"{g.group} ({g.phase})" for g in groups) or "none"),
                 *([("finished", "yes: clients leave the routers")] if link.finished_ms else []),
+                *([("being deleted", f"yes: kmigrate link delete {link.name} ends it")] if link.deleting_ms else []),
                 *([("topics to come", ", ".join(map(str, link.topic_patterns)))] if link.topic_patterns else []),
                 *([("groups to come", ", ".join(map(str, link.group_patterns)))] if link.group_patterns else []),
             ]
@@ -167,6 +169,7 @@ def _as_json(link: LinkRecord) -> dict[str, object]:
         "created_ms": link.created_ms,
         "throttle": link.throttle,
         "finished_ms": link.finished_ms,
+        "deleting_ms": link.deleting_ms,
         "topic_patterns": [dataclasses.asdict(pattern) for pattern in link.topic_patterns],
         "group_patterns": [dataclasses.asdict(pattern) for pattern in link.group_patterns],
     }

@@ -15,7 +15,7 @@ from kmigrate.cli.call import Call, command
 from kmigrate.cli.options import Link
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
-from kmigrate.errors import Refused, UsageError
+from kmigrate.errors import Failed, Refused, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Place
@@ -108,13 +108,8 @@ async def export(
     _check_side(from_)
     given = Path(call.required(str(positions) if positions else None, "FILE|CHECKPOINT", "the positions"))
     place = Path(call.required(str(out) if out else None, "--out", "where the copy goes"))
-    if not given.exists() or place.exists():
-        raise UsageError(
-            "no-positions" if not given.exists() else "out-exists",
-            f"{given} does not exist" if not given.exists() else f"{place} exists already",
-            still_true="nothing was written",
-        )
-    files = _checkpoint(given) if given.is_dir() else {given: given.read_text(encoding="utf-8")}
+    _check_places(given, place)
+    files = _read(given)
     wanted = (
         [found for path, text in files.items() for found in spark_positions(text, str(path))]
         if given.is_dir()
@@ -132,6 +127,36 @@ async def export(
     count = sum(len(parts) for each in wanted for parts in each.values())
     json = {"from": from_, "out": str(place), "topics": topics, "positions": count}
     return Answer(json, Text(f"{count} positions of {', '.join(topics) or 'no topic'} → {place}"))
+
+
+def _check_places(given: Path, place: Path) -> None:
+    try:
+        if not given.exists():
+            why = "no-positions", f"{given} does not exist", "name a file of positions, or a checkpoint directory"
+        elif place.exists():
+            why = "out-exists", f"{place} exists already", "name a place that does not exist yet"
+        elif given.resolve() in place.resolve().parents:
+            why = "out-within", f"{place} lies within {given}", "name a place outside: what is given stays as it is"
+        else:
+            return
+    except OSError as error:
+        why = "bad-positions", f"{error.filename} cannot be looked at: {error.strerror}", "check both paths"
+    ref, what, next_step = why
+    raise UsageError(ref, what, still_true="nothing was written", next_step=next_step)
+
+
+def _read(given: Path) -> dict[Path, str]:
+    """What is to be translated, by its file."""
+    try:
+        return _checkpoint(given) if given.is_dir() else {given: given.read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(
+            "bad-positions",
+            f"{given} cannot be read: {why}",
+            still_true="nothing was written",
+            next_step='expected: JSON of the form {"topic": {"0": 123}}, or a Spark checkpoint directory',
+        ) from error
 
 
 def _check_side(side: str) -> None:
@@ -224,11 +249,19 @@ def _checkpoint(folder: Path) -> dict[Path, str]:
 
 def _whole(place: Path, write: Callable[[Path], object]) -> None:
     """Written beside, then renamed: half a copy never has the name that somebody may start a query from."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as staging:
-        made = Path(staging) / place.name
-        write(made)
-        made.rename(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name[:100]}.") as staging:
+            made = Path(staging) / place.name
+            write(made)
+            made.rename(place)
+    except OSError as error:
+        raise Failed(
+            "copy-not-written",
+            f"{place} cannot be written: {error.strerror or error}",
+            still_true="what was given is as it was, and nothing has the copy's name",
+            next_step="make room or give the right to write there, then repeat",
+        ) from error
 
 
 def _copy_checkpoint(folder: Path, place: Path, copies: Mapping[Path, str]) -> None:

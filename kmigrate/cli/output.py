@@ -1,17 +1,26 @@
-"""What a call says: one result on stdout, progress and errors on stderr; with `--json`, JSON alone on stdout."""
+"""What a call says: one result on stdout, progress and errors on stderr; with `--json`, JSON alone on stdout.
+
+Nothing that is only said ends a call, or changes its exit code: neither a reader that has left (`| head`), nor a stream
+that was closed before we began, nor one whose encoding lacks a character.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
+import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO
+from pathlib import Path
+from typing import IO, Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.text import Text
 
 from kmigrate.cli.exits import Exit
@@ -32,8 +41,33 @@ class Answer:
     exit: Exit = Exit.OK
 
 
-def _console(stream: TextIO) -> Console:
-    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False)
+_HARMLESS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+"""What a terminal would act on: groups and clients have any names that they like, and these are told to a person."""
+
+
+class _Console(Console):
+    """Leaves it to us what a reader means who has left (rich would end the process), and lets no name speak to the
+    terminal."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=segment.text.translate(_HARMLESS))
+
+
+def _console(stream: TextIO | None) -> Console:
+    if stream is None:  # it was closed when Python began
+        stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 it is open as long as the process
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return _Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False)
+
+
+def _is_unicode(stream: IO[str]) -> bool:
+    encoding = getattr(stream, "encoding", None)
+    return not encoding or codecs.lookup(encoding).name.startswith("utf")
 
 
 class Output:
@@ -43,12 +77,18 @@ class Output:
         self.json, self.debug = json, debug
         self._indent: int | None = 2
         self.out, self.err = _console(sys.stdout), _console(sys.stderr)
+        self.unheard = False
+        """Whether whoever read stdout has left."""
 
     def answer(self, answer: Answer) -> None:
         if self.json:
             self._write(answer.json)
         else:
-            self.out.print(answer.view)
+            self.show(answer.view)
+
+    def show(self, view: RenderableType, *, as_it_is: bool = False) -> None:
+        """For a person, on stdout; what has its lines already is left `as_it_is`."""
+        self._say(self.out, lambda: self.out.print(view, soft_wrap=as_it_is))
 
     def as_lines(self) -> None:
         """From here on a JSON document is one line, an error's included: the call tells several."""
@@ -59,12 +99,11 @@ class Output:
         if self.json:
             self._write(fields)
         else:
-            self.out.print(Text(text))
-            self.out.file.flush()
+            self.show(Text(text))
 
     def note(self, text: str) -> None:
         """A warning or a hint beside the result."""
-        self.err.print(Text(text, style="yellow"))
+        self._warn(Text(text, style="yellow"))
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[Waiting]:
@@ -76,8 +115,7 @@ class Output:
             yield Waiting(status)
 
     def error(self, error: KmigrateError) -> None:
-        if self.debug:
-            traceback.print_exception(error, file=self.err.file)
+        self._trace(error)
         if self.json:
             self._write(error.as_json())
         text = Text.assemble(("error ", "bold red"), (error.ref, "bold"), f": {error.what}")
@@ -85,28 +123,44 @@ class Output:
             if words:
                 text.append(f"\n  {label}: ", style="dim")
                 text.append(words)
-        self.err.print(text)
+        self._warn(text)
 
     def unexpected(self, error: BaseException) -> None:
         """A bug of ours in one line; the traceback only on demand."""
-        if self.debug:
-            traceback.print_exception(error, file=self.err.file)
+        self._trace(error)
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         if self.json:
             self._write(
                 {
                     "error": "internal-error",
                     "what": what,
-                    "still_true": "",
+                    "still_true": "what this call had written before stays, and is found when it is repeated",
                     "next": "repeat with --debug and report it",
                     "exit_code": int(Exit.FAILED),
                 }
             )
-        self.err.print(Text(f"error internal-error: {what} (--debug shows where)", style="red"), soft_wrap=True)
+        self._warn(Text(f"error internal-error: {what} (--debug shows where)", style="red"))
 
     def _write(self, fields: Mapping[str, Any]) -> None:
-        self.out.file.write(json.dumps(fields, indent=self._indent, ensure_ascii=False) + "\n")
-        self.out.file.flush()
+        text = json.dumps(fields, indent=self._indent, ensure_ascii=not _is_unicode(self.out.file)) + "\n"
+        self._say(self.out, lambda: (self.out.file.write(text), self.out.file.flush()))
+
+    def _warn(self, text: Text) -> None:
+        """Lines are the terminal's to wrap: a call that is advised can then be taken from it as one line."""
+        self._say(self.err, lambda: self.err.print(text, soft_wrap=True))
+
+    def _trace(self, error: BaseException) -> None:
+        if self.debug:
+            self._say(self.err, lambda: traceback.print_exception(error, file=self.err.file))
+
+    def _say(self, console: Console, say: Callable[[], object]) -> None:
+        try:
+            say()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, console.file.fileno())  # also what is still buffered, which Python writes at its end
+            os.close(nowhere)
+            self.unheard = self.unheard or console is self.out
 
 
 class Waiting:

@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -23,7 +23,15 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import PlanOnly, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
-from kmigrate.errors import Failed, ParityMismatch, Refused, UsageError, WaitTimedOut
+from kmigrate.errors import (
+    Failed,
+    Interrupted,
+    KmigrateError,
+    ParityMismatch,
+    Refused,
+    UsageError,
+    WaitTimedOut,
+)
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.workflow.conditions import Condition
 from kmigrate.workflow.playbook import DANGEROUS, ExecStep, Playbook, RunStep, Scope, Step, WaitStep, parse_playbook
@@ -111,21 +119,50 @@ def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Ans
     call.out.as_lines()
     began = monotonic()
     for step in book.steps:
-        _one(call, step, len(book.steps))
+        with _named(step):
+            _one(call, step, len(book.steps))
     fields = {"file": book.file, "steps": len(book.steps), "seconds": round(monotonic() - began, 3)}
     call.out.line(fields, f"✓ {len(book.steps)} steps in {fields['seconds']} s")
     return None
+
+
+@contextmanager
+def _named(step: Step) -> Iterator[None]:
+    """Whatever ends a playbook says in which step, and that those before it stand."""
+    stand = "the steps before it stand"
+    try:
+        yield
+    except KmigrateError as error:
+        if not error.what.startswith("step "):
+            error.what = f"step {step.number} ({step.text}): {error.what}"
+        if stand not in error.still_true:
+            error.still_true = "; ".join(filter(None, (error.still_true, stand)))
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted",
+            f"stopped in step {step.number} ({step.text})",
+            still_true=f"{stand}, and what this one had written",
+            next_step="run the playbook again: it goes on here",
+        ) from None
 
 
 def _one(call: Call, step: Step, count: int) -> None:
     """Run one step; with --json one line when it has ended."""
     started = monotonic()
     if not call.json:
-        call.out.out.print(Text(f"[{step.number}/{count}] {step.text}", style="bold"))
+        call.out.show(Text(f"[{step.number}/{count}] {step.text}", style="bold"))
+    if call.out.unheard:
+        raise Failed(
+            "nobody-reads",
+            f"whoever read this call's output has left before step {step.number}",
+            still_true="the steps before it stand",
+            next_step="run the playbook again, with its output to where it stays: it goes on here",
+        )
     result, view = _act(call, step)
     if not call.json:
         if view is not None:
-            call.out.out.print(view)
+            call.out.show(view)
         return
     outcome = "skipped" if "skipped" in result else "nothing to do" if result.get("changes") == [] else "done"
     seconds = round(monotonic() - started, 3)
@@ -158,9 +195,9 @@ def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableT
     if answer.exit is Exit.OK:
         return answer.json, answer.view
     if not call.json:
-        call.out.out.print(answer.view)
-    kind = ParityMismatch if answer.exit is Exit.PARITY_MISMATCH else Refused
-    raise kind(
+        call.out.show(answer.view)
+    kinds = {Exit.PARITY_MISMATCH: ParityMismatch, Exit.REFUSED: Refused}
+    raise kinds.get(answer.exit, Failed)(
         "step-failed",
         f"step {step.number} ({step.verb}) ended with exit code {int(answer.exit)}",
         still_true="the steps before it stand",
@@ -188,6 +225,7 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
             "exec-timed-out",
             f"step {step.number}: {step.text} did not end within {step.timeout:g} s and was killed",
             still_true="the steps before it stand",
+            next_step="see what the command waits for, or give it a longer timeout, and run the playbook again",
         ) from late
     if code:
         raise _exec_failed(step, f"ended with exit code {code}")
@@ -195,22 +233,48 @@ def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableT
 
 
 def _ended(words: list[str], environment: dict[str, str], out: TextIO | None, timeout: float) -> int:
-    """The command's exit code. Where it is late or somebody interrupts, all that it has begun is ended with it: a
-    script that was called killed must not go on rolling clients."""
-    process = subprocess.Popen(
-        words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
-    )
+    """The command's exit code. Where it is late or somebody ends us, all that it has begun is ended with it: a script
+    that was called killed must not go on rolling clients."""
+    with _ended_with_us() as ours:
+        process = subprocess.Popen(
+            words, env=environment, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True
+        )
+        ours.append(process)
+        try:
+            return process.wait(timeout)
+        except KeyboardInterrupt:
+            try:
+                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(process.pid, signal.SIGINT)  # as the terminal tells its own group
+                    process.wait(_INTERRUPTED_SECONDS)
+            finally:  # also where somebody presses Ctrl-C once more
+                _kill_all_of(process)
+            raise
+        except subprocess.TimeoutExpired:
+            _kill_all_of(process)
+            raise
+
+
+@contextmanager
+def _ended_with_us() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of another session, which hear nothing of a terminal that closes, nor of who ends us (SIGTERM)."""
+    ours: list[subprocess.Popen[bytes]] = []
+
+    def end(number: int, _: object) -> None:
+        for process in ours:
+            _kill_all_of(process)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [number for number, handler in before.items() if handler is signal.SIG_DFL]  # not of nohup
+    for number in heeded:
+        signal.signal(number, end)
     try:
-        return process.wait(timeout)
-    except KeyboardInterrupt:
-        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(process.pid, signal.SIGINT)  # as the terminal tells its own group
-            process.wait(_INTERRUPTED_SECONDS)
-        _kill_all_of(process)
-        raise
-    except subprocess.TimeoutExpired:
-        _kill_all_of(process)
-        raise
+        yield ours
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number])
 
 
 def _kill_all_of(process: subprocess.Popen[bytes]) -> None:

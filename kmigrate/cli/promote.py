@@ -14,7 +14,7 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
-from kmigrate.cli.verify import compare_new
+from kmigrate.cli.verify import compare_new, end_comparison
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.tables import parity_view, table
 from kmigrate.cli.waiting import (
@@ -25,11 +25,14 @@ from kmigrate.cli.waiting import (
     watched_groups,
     watched_topics,
 )
+from kmigrate.errors import Interrupted
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import PromoteTerms, TopicRecord
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic, now_ms
+from kmigrate.parity.report import ParityReport
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 
@@ -87,7 +90,7 @@ async def promote(
             question = f"Promote {', '.join(topics)}? New writes go to the target afterwards"
             call.confirm(yes, question, looked.warnings)
         if verify and looked.changes:
-            report = await asyncio.to_thread(compare_new, call, topics, name, timeout)
+            report = await _compared(call, topics, name, timeout)
             if not report.equal:
                 unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
                 told = {"link": name, "topics": [], "parity": report.as_json()}
@@ -98,7 +101,7 @@ async def promote(
         if no_wait:
             return plan_answer(made)
         groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
-        back = f"kmigrate promote --cancel {' '.join(topics)}"
+        back = f"kmigrate promote --cancel {as_words(*topics)}"
         way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
         with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
             if looked.changes:
@@ -115,6 +118,25 @@ async def promote(
             "groups": [encode_record(record) for record in opened],
         }
         return Answer(json, Group(plan_view(made), _view(records, holds)))
+
+
+async def _compared(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
+    """In a thread, which Ctrl-C does not reach: without a word to Spark the call would end when the check does."""
+    work = asyncio.get_running_loop().run_in_executor(None, compare_new, call, topics, link, timeout)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        call.out.note("ending Spark")
+        while not work.done():
+            end_comparison()  # again, as it may just be starting
+            await asyncio.wait([work], timeout=0.5)
+        work.exception()  # how Spark ended is nobody's concern
+        raise Interrupted(
+            "interrupted",
+            "stopped comparing",
+            still_true="nothing was promoted",
+            next_step=f"kmigrate promote --verify {as_words(*topics)}",
+        ) from None
 
 
 Holds = dict[str, dict[int, float]]

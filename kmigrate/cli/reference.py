@@ -25,7 +25,8 @@ Made by `python -m kmigrate.cli.reference > docs/cli.md`; do not edit.
 Results go to stdout, progress, warnings and errors to stderr. With `--json` stdout holds JSON alone
 ([json.md](json.md)). A missing value is asked for on a terminal and is a usage error elsewhere. Verbs that change
 something take `--plan`, which changes nothing; `promote`, `group promote`, `topic forget`, `group forget`,
-`link finish` and `link delete` ask on a terminal and need `--yes` elsewhere.
+`router forget`, `link finish` and `link delete` ask on a terminal and need `--yes` elsewhere (`promote --cancel` does
+not ask).
 
 ## Exit codes
 

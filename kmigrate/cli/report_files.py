@@ -6,14 +6,14 @@ import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
 
-from kmigrate.errors import UsageError
+from kmigrate.errors import Failed, UsageError
 from kmigrate.model.records import LinkRecord
 from kmigrate.parity.report import ParityReport
 from kmigrate.report.check import Check
 from kmigrate.report.parity_junit import parity_junit
 from kmigrate.report.parity_page import parity_page
 
-__all__ = ["ReportFiles"]
+__all__ = ["ReportFiles", "not_written"]
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,27 @@ class ReportFiles:
         """Write the pages; tells where every report is, by its kind."""
         at = dt.datetime.fromtimestamp(now_ms // 1000, dt.UTC).isoformat().replace("+00:00", "Z")
         check = Check(link.name, link.source.name, link.target.name, at)
-        if self.html is not None:
-            self.html.write_text(parity_page(check, report), encoding="utf-8")
-        if self.junit is not None:
-            self.junit.write_text(parity_junit(check, report), encoding="utf-8")
+        pages = ((self.html, parity_page), (self.junit, parity_junit))
+        for place, made in pages:
+            if place is None:
+                continue
+            try:
+                place.write_text(made(check, report), encoding="utf-8")
+            except OSError as error:
+                raise not_written(place, error.strerror or str(error), report) from error
         kinds = (("html", self.html), ("junit", self.junit), ("parquet", self.parquet))
         return {kind: str(place) for kind, place in kinds if place is not None}
+
+
+def not_written(place: Path, why: str, report: ParityReport) -> Failed:
+    """Of a report that failed at the end: the check may have taken hours, and its verdict is not lost with it."""
+    verdict = "both sides are equal" if report.equal else f"both sides differ: {report.mismatches} mismatches"
+    return Failed(
+        "report-not-written",
+        f"{place} cannot be written: {why}",
+        still_true=f"the check came to its end, and {verdict}",
+        next_step="make room or give the right to write there, then repeat it (--full where all of it was equal)",
+    )
 
 
 def _unwritable(flag: str, place: Path, why: str, next_step: str) -> UsageError:

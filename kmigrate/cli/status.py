@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
 from rich.live import Live
 
 from kmigrate.cli.call import Call, command
+from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.net.clock import sleep
@@ -31,21 +33,28 @@ async def status(
     """
     async with call.estate() as estate:
         if not watch:
-            shot = await snapshot(estate)
+            with call.out.waiting("asking both clusters"):
+                shot = await snapshot(estate)
             return Answer(shot.as_json(), snapshot_view(shot))
         call.out.as_lines()
-        await _watch(call, estate, interval)
+        try:
+            await _watch(call, estate, interval)
+        except asyncio.CancelledError:
+            raise typer.Exit(Exit.INTERRUPTED) from None  # as a watch ends: there is nothing to be told of it
         return None
 
 
 async def _watch(call: Call, estate: Estate, interval: float) -> None:
+    """Until Ctrl-C, or until nobody reads it."""
     if call.json or not call.out.out.is_terminal:
         while True:
             shot = await snapshot(estate)
             if call.json:
                 call.out.line(shot.as_json(), "")
             else:
-                call.out.out.print(snapshot_view(shot))
+                call.out.show(snapshot_view(shot))
+            if call.out.unheard:
+                return
             await sleep(interval)
     with Live(console=call.out.out, auto_refresh=False, screen=False) as live:
         while True:

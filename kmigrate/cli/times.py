@@ -27,5 +27,10 @@ def start_position(text: str) -> str:
         moment = moment.replace(tzinfo=dt.UTC)
     milliseconds = round(moment.timestamp() * 1000)
     if milliseconds < 0:
-        raise UsageError("bad-start-position", f"--from {text}: before 1970", still_true="nothing was changed")
+        raise UsageError(
+            "bad-start-position",
+            f"--from {text}: before 1970",
+            still_true="nothing was changed",
+            next_step="expected: a moment from 1970 on, or earliest",
+        )
     return str(milliseconds)

@@ -17,14 +17,14 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.follow import follow as go_on
 from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
-from kmigrate.cli.report_files import ReportFiles
+from kmigrate.cli.report_files import ReportFiles, not_written
 from kmigrate.cli.views.tables import audits_view, parity_view
 from kmigrate.errors import UsageError
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport, nothing_read
 from kmigrate.workflow.audit import GroupAudit
 
-__all__ = ["app", "compare_new", "verify"]
+__all__ = ["app", "compare_new", "end_comparison", "verify"]
 
 app = typer.Typer()
 
@@ -90,6 +90,15 @@ def compare_new(call: Call, topics: list[str], link: str, timeout: float) -> Par
     return _checked(call, Asked(topics, link, timeout), LOCAL)[1]
 
 
+def end_comparison() -> None:
+    """Have Spark, where it compares in this process, end what it does: the thread that waits for it then ends, too."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context.cancelAllJobs()
+
+
 def _checked(
     call: Call, asked: Asked, choice: SparkChoice, *, parquet: Path | None = None
 ) -> tuple[Job, ParityReport]:
@@ -109,11 +118,17 @@ def _compare(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, wa
 
     began = monotonic()
     with sides(call, job) as (source, target), session(choice.sized(job.offsets), waiting) as spark:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
         from kmigrate.spark.findings import write_findings
         from kmigrate.spark.parity import verify_with
 
         started = monotonic() - began
         report = verify_with(spark, job.ranges, source, target, on_progress=on_progress, session_seconds=started)
         if parquet is not None:
-            write_findings(spark, report.findings, parquet)
+            try:
+                write_findings(spark, report.findings, parquet)
+            except (PySparkException, Py4JError) as error:
+                raise not_written(parquet, str(error).strip().partition("\n")[0], report) from error
         return report

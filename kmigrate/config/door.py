@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli
 
-from kmigrate.config.given import Given, bad_value, resolve
+from kmigrate.config.given import Given, bad_value, is_file, located, resolve
 from kmigrate.config.load import flat
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import FileText, SecretText
@@ -103,8 +103,8 @@ class _Reader:
         path = Path(self._file("credentials"))
         self._files.append(str(path))
         try:
-            content = tomli.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            content = tomli.loads(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise self._bad("credentials", "a TOML file with the clients", f"{path}: {why}") from error
         found: dict[str, ClientEntry] = {}
@@ -186,7 +186,7 @@ class _Reader:
         name = str(getattr(self._section, key))
         if not name:
             return ""
-        path = self._folder / Path(name).expanduser()
-        if not path.is_file():
+        path = located(self._folder, name)
+        if not is_file(path):
             raise self._bad(key, "a file", f"{path} is no file")
         return str(path)

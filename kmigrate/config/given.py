@@ -10,7 +10,7 @@ from typing import Any
 from kmigrate.config.secret_text import FileText, SecretText, shown
 from kmigrate.errors import UsageError
 
-__all__ = ["Given", "bad_value", "resolve"]
+__all__ = ["Given", "bad_value", "is_file", "located", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,22 @@ def bad_value(given: Given, expected: str, why: str = "") -> UsageError:
     )
 
 
+def located(folder: Path, name: str) -> Path:
+    """A path, relative to the configuration file; of a home that nobody has as it is written."""
+    try:
+        return folder / Path(name).expanduser()
+    except RuntimeError:
+        return folder / name
+
+
+def is_file(path: Path) -> bool:
+    """False also where it cannot be looked at: `Path.is_file` raises what it does not expect."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
     """A value of the form `{ env = "VAR" }` or `{ file = "path" }` replaced by the secret it names."""
     if not isinstance(given.value, dict):
@@ -48,10 +64,10 @@ def resolve(given: Given, env: Mapping[str, str], folder: Path) -> Given:
             raise bad_value(given, f"the environment variable {name} to be set", f"{name} is not set")
         return Given(given.key, SecretText(env[name]), f"{given.origin} (environment {name})", text=True)
     if kind == "file":
-        path = folder / Path(name).expanduser()
+        path = located(folder, name)
         try:
             secret = FileText(path.read_text(encoding="utf-8").rstrip("\r\n"))
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError also of a NUL in the name
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise bad_value(given, "a readable file", f"{path} cannot be read: {reason}") from error
         secret.path = str(path)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import tomli
 
 from kmigrate.config.clusters import CLUSTER_KEYS, cluster_settings
-from kmigrate.config.given import Given, bad_value, resolve
+from kmigrate.config.given import Given, bad_value, is_file, located, resolve
 from kmigrate.config.listen import listen_address
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import SecretText
@@ -92,8 +92,8 @@ def load(path: Path | None, env: Mapping[str, str], overrides: Mapping[str, str]
 def _choose(path: Path | None, env: Mapping[str, str]) -> Path | None:
     for given, origin in ((path, "--config"), (env.get("KMIGRATE_CONFIG"), "KMIGRATE_CONFIG")):
         if given:
-            file = Path(given).expanduser()
-            if not file.is_file():
+            file = located(Path(), str(given))
+            if not is_file(file):
                 raise UsageError(
                     "no-config-file",
                     f"{origin} names {file}, and there is no such file",
@@ -107,12 +107,22 @@ def _choose(path: Path | None, env: Mapping[str, str]) -> Path | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomli.loads(file.read_bytes().decode("utf-8"))
+        return tomli.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise UsageError("config-unreadable", f"{file} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            "config-unreadable",
+            f"{file} cannot be read: {error.strerror}",
+            still_true="nothing was contacted or changed",
+            next_step="give this user the right to read it, or name another file with --config",
+        ) from error
     except UnicodeDecodeError as error:
-        raise UsageError("config-syntax", f"{file}: not UTF-8 text (byte {error.start})") from error
-    except tomli.TOMLDecodeError as error:
+        raise UsageError(
+            "config-syntax",
+            f"{file}: not UTF-8 text (byte {error.start})",
+            still_true="nothing was contacted or changed",
+            next_step="save it as UTF-8",
+        ) from error
+    except (ValueError, RecursionError) as error:  # also numbers and tables beyond what Python reads
         raise UsageError(
             "config-syntax",
             f"{file}: {error}",

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from kmigrate.config.given import Given, bad_value
+from kmigrate.config.given import Given, bad_value, is_file, located
 from kmigrate.config.secret_text import FileText
 from kmigrate.errors import UsageError
 from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security, Tls
@@ -162,7 +162,7 @@ def _file(keys: Mapping[str, Given], key: str, folder: Path) -> str:
     name = str(_text(keys, key))
     if not name:
         return ""
-    path = folder / Path(name).expanduser()
-    if not path.is_file():
+    path = located(folder, name)
+    if not is_file(path):
         raise bad_value(keys[key], SECURITY_KEYS[key], f"{path} is no file")
     return str(path)

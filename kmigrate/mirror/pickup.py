@@ -13,6 +13,7 @@ from kmigrate.model.patterns import chosen_groups, chosen_topics, offsets_asked
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 
@@ -98,7 +99,7 @@ class Pickup:
             if group in standing:
                 notes.append(
                     f"target-group-exists: group {group} matches, and the target has a group of that name: "
-                    f"kmigrate group mirror {group} mirrors it all the same"
+                    f"kmigrate group mirror {as_words(group)} mirrors it all the same"
                 )
                 continue
             await self._claim(GroupRecord(self._link, group, GroupPhase.MIRRORED, now_ms()))

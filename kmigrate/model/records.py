@@ -20,6 +20,7 @@ from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
+from kmigrate.model.words import as_words
 
 __all__ = [
     "LEAST_READER",
@@ -126,6 +127,8 @@ class LinkRecord:
     """What is mirrored by regular expression; names that match later are picked up by the mirror."""
     finished_ms: int = 0
     """When its clients were told to leave the routers; 0: not, or taken back."""
+    deleting_ms: int = 0
+    """Since when its records are being forgotten, one after the other, its own last; 0: they are not."""
 
     @property
     def key(self) -> str:
@@ -306,7 +309,8 @@ class GroupRecord:
     @property
     def hindrance(self) -> str:
         """What keeps it from getting on, as far as its record knows."""
-        return f"being forgotten: kmigrate group forget {self.group} ends it" if self.forgotten_ms else self.reason
+        ends = f"kmigrate group forget {as_words(self.group)} ends it"
+        return f"being forgotten: {ends}" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ class TopicRange:
     end: int
     map: OffsetMap | None = field(default=None, hash=False)  # None: the target's offsets are the source's
     verified_from: int | None = None  # from here to start all was compared before: originals may stand there
+    kept: bool = False  # the target deletes nothing of it by itself: what it has not any more is lost
 
     def __post_init__(self) -> None:
         origin = self.start if self.verified_from is None else self.verified_from

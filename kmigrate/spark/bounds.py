@@ -1,7 +1,8 @@
 """Where each log begins and ends right now, asked before anything is read.
 
 Spark treats every offset that it can not get as data loss. A target that ends early is a finding of the check,
-not a failure of it, so its range is cut to what is there; a range that has left a log, or lies beyond the
+not a failure of it, so its range is cut to what is there; so is one that begins late while it is mirrored, when it
+deletes nothing by itself. A range that has left a log otherwise, or lies beyond the
 source's last stable offset, can not be compared and is refused by name. Kafka's own Java client answers, in
 Spark's JVM: the witness stays independent of our wire code.
 """
@@ -67,7 +68,8 @@ def both_bounds(
 def within(ranges: Iterable[TopicRange], bounds: Mapping[PartitionKey, Bounds]) -> list[Stretch]:
     """What the target holds of the ranges now, where it holds any."""
     cut = (each.at_target for each in ranges)
-    held = (each._replace(end=min(each.end, bounds[each.key].end)) for each in cut)
+    both = ((each, bounds[each.key]) for each in cut)
+    held = (each._replace(start=max(each.start, log.start), end=min(each.end, log.end)) for each, log in both)
     return [each for each in held if each.start < each.end]
 
 
@@ -82,7 +84,7 @@ def refuse_what_is_gone(
             ("source", each.start, source[each.key]),
             ("target", each.at_target.start, target[each.key]),
         ):
-            if each.offsets and start < log.start:
+            if each.offsets and start < log.start and not (each.kept and side == "target"):
                 raise Failed(
                     "parity-range-gone",
                     f"{each.topic}-{each.partition} is to be compared from {side} offset {start}, "

@@ -176,11 +176,10 @@ class _Check:
         return sides
 
     def compacted(self, topics: set[str]) -> set[str]:
-        """Those of the topics of which a side keeps the newest records only."""
-        if not topics:
-            return set()
-        sides = self.source.java(), self.target.java()
-        return {name for side in sides for name in compacted_topics(self.spark, side, topics)}
+        """Those of the topics of which a side may keep the newest records only: of a mirrored one the source."""
+        kept = {each.topic for each in self.ranges if each.kept}
+        sides = (self.source.java(), topics), (self.target.java(), topics - kept)
+        return {name for side, asked in sides if asked for name in compacted_topics(self.spark, side, asked)}
 
     def name(
         self, compacted: set[str], source: Digests, target: Digests

@@ -25,7 +25,7 @@ EXPECTED = "'lag <= N', 'topics PHASE', 'groups PHASE', 'mirror|router|controlle
 Kind = Literal["lag", "topics", "groups", "running", "seconds"]
 
 _LAG = re.compile(r"lag <= (\d+)")
-_SECONDS = re.compile(r"seconds (\d+(?:\.\d+)?)")
+_SECONDS = re.compile(r"seconds ([0-9]{1,8}(?:\.[0-9]{1,9})?)")
 _RUNNING = ("mirror", "router", "controller")
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.errors import Failed, KmigrateError, Unreachable
+from kmigrate.errors import Failed, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.presences import ControllerPresence
@@ -210,6 +210,7 @@ class Controller:
                     unready={topic.topic for topic in topics if topic.phase in NOT_COPIED_YET},
                     maps_of=self._maps_of(record.link),
                     outsiders=outsiders,
+                    still_ours=partial(self._still_ours, record),
                     source=source,
                     target=self._estate.target,
                     timeout=self._settings.handover_timeout_s,
@@ -228,6 +229,12 @@ class Controller:
             if record.mode is GroupMode.FOLLOW:
                 raise  # it has given up by itself, with the reason, unless its source cannot be asked
             await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
+
+    async def _still_ours(self, record: GroupRecord) -> None:
+        """By the log as it is now: what we know of it is old where this process has stood still."""
+        now = (await self._log.read_to_end()).group(record.link, record.group)
+        if now is None or now.phase is not GroupPhase.PROMOTING or now.staged or now.asked_ms != record.asked_ms:
+            raise Refused("changed-meanwhile", f"group {record.group} was handed over, or given up, by somebody else")
 
     def _maps_of(self, link: str) -> Callable[[str], Awaitable[Mapping[int, OffsetMap]]]:
         positions = Positions(self._estate.target, self._log)

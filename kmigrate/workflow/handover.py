@@ -22,6 +22,7 @@ from kmigrate.cluster.positions import CommittedOffset, read_positions, write_po
 from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import GroupRecord
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic, sleep
 
 __all__ = [
@@ -61,7 +62,7 @@ def refuse_members(group: str, members: Sequence[GroupMember]) -> None:
         "members-on-source",
         f"group {group} still has {len(members)} member(s) on the source: {names}{more}",
         still_true="the group reads on the source as before; members at the router wait",
-        next_step=f"restart those consumers with the router's address, then: kmigrate group promote {group}",
+        next_step=f"restart those consumers with the router's address, then: kmigrate group promote {as_words(group)}",
     )
 
 
@@ -72,6 +73,7 @@ async def hand_over(
     unready: Collection[str],
     maps_of: Callable[[str], Awaitable[Mapping[int, OffsetMap]]],
     outsiders: Callable[[], Awaitable[Sequence[GroupMember]]],
+    still_ours: Callable[[], Awaitable[None]],
     source: ClusterClient,
     target: ClusterClient,
     timeout: float,
@@ -81,7 +83,8 @@ async def hand_over(
     A position in a topic that nobody mirrors is left out: the promote's guards have named it. One in a topic that is
     mirrored and not copied yet (`unready`) is refused, for it would be lost, and the client choose where to begin.
     `maps_of` tells a topic's offset maps by partition, as they are at the time of the call; `outsiders` who may still
-    commit on the source.
+    commit on the source. `still_ours` refuses where the group has been opened meanwhile, as by another controller while
+    this one stood still: what is written then would put its members back to where they have read long ago.
     """
     refuse_members(group, await outsiders())
     told = await read_positions(source, group, timeout)
@@ -92,7 +95,7 @@ async def hand_over(
             "topic-not-ready",
             f"group {group} has positions in {', '.join(early)}, which the mirror does not copy yet",
             still_true="the group is still mirrored; its members at the router wait",
-            next_step=f"when `kmigrate status` shows these topics as mirroring: kmigrate group promote {group}",
+            next_step=f"when status shows these topics as mirroring: kmigrate group promote {as_words(group)}",
         )
     for (topic, partition), committed in told.items():
         if topic not in starts:
@@ -102,6 +105,7 @@ async def hand_over(
     left = await unread(source, told, starts)
     wanted = await _translate(group, target, wanted, maps_of, timeout)
     again = read_again(wanted, await read_positions(target, group, timeout))
+    await still_ours()
     failed = await write_positions(target, group, wanted)
     if failed:
         (topic, partition), why = next(iter(failed.items()))
@@ -121,7 +125,7 @@ async def hand_over(
             "offsets-moved",
             f"positions of group {group} moved on the source while they were handed over",
             still_true="the group is still mirrored",
-            next_step=f"find who commits for {group} on the source, then: kmigrate group promote {group}",
+            next_step=f"find who commits for {group} on the source, then: kmigrate group promote {as_words(group)}",
         )
     return HandedOver(_by_partition({key: committed.offset for key, committed in wanted.items()}), left, again)
 

@@ -92,8 +92,8 @@ class IdKeeper:
         await self.log.append(lambda state: (key, None) if state.records.get(key) == transaction else None)
 
     async def _use(self, transaction: TransactionRecord) -> None:
-        if await self._gone_at_source(transaction) or not _mirrored(self.log.state)(transaction):
-            return  # a promote may have begun meanwhile: what is then open on the target is the client's
+        if await self._gone_at_source(transaction) or not _mirrored(await self.log.read_to_end())(transaction):
+            return  # a promote may have begun, also while we stood still: what is then open there is the client's
         code = await begin_and_abort(self.target, transaction.name, (transaction.producer_id, transaction.epoch))
         if code and not row(code).retriable:
             raise Failed("id-not-kept", f"{transaction.name} cannot be kept alive on the target: {row(code).name}")

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from kmigrate.cluster.ahead import look_ahead
 from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.model.lag import UNPACED, Lag, Pace, lag_of
-from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
+from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, TopicPhase
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import now_ms
 
-__all__ = ["Offsets", "lags_of"]
+__all__ = ["Offsets", "lags_of", "lost_beginning"]
 
 Offsets = Mapping[tuple[str, int], LogOffset]
 
@@ -46,6 +46,18 @@ async def lags_of(
         paces |= await look_ahead(source, unheard)
     now = now_ms()
     return {key: lag_of(missing, paces[key], now) for key, missing in behind.items()}
+
+
+def lost_beginning(record: TopicRecord, key: tuple[str, int], on_target: Offsets, on_source: Offsets) -> str:
+    """What of a copy with identical offsets is gone at its beginning and still on the source, as a sentence, or ''.
+
+    While a topic is mirrored nothing is deleted on the target: somebody else has.
+    """
+    start, there, here = record.starts.get(key[1], 0), on_target[key].offset, on_source[key].offset
+    first = max(start, here)
+    if record.mapped or record.phase not in COPIED or here < 0 or there <= first:
+        return ""
+    return f"copy-cut: offsets {first} to {there - 1} are gone on the target, where somebody deletes records"
 
 
 def _place(record: TopicRecord, partition: int, target_end: int, words: Iterable[MirrorPresence]) -> int:

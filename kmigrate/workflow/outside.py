@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from kmigrate.errors import UsageError
 from kmigrate.model.digits import whole_number
@@ -47,6 +48,7 @@ def positions_in(text: str, name: str) -> Positions:
             "bad-positions",
             f'{name} does not hold positions of the form {{"topic": {{"0": 123}}}}',
             still_true="nothing was written",
+            next_step="each partition once, with an offset from 0 on",
         )
     return found
 
@@ -58,13 +60,13 @@ def translated(positions: Positions, translate: Translate) -> str:
 def spark_positions(text: str, name: str) -> list[Positions]:
     """The positions of every Kafka source in one file of a checkpoint's offsets, or in a source's own."""
     lines, head = _spark_lines(text, name)
-    return [found for line in lines[head:] if (found := _positions(line)) is not None]
+    return [found for line in lines[head:] if (found := _of_a_source(line, name)) is not None]
 
 
 def translated_spark(text: str, name: str, translate: Translate) -> str:
     lines, head = _spark_lines(text, name)
     for index in range(head, len(lines)):
-        found = _positions(lines[index])
+        found = _of_a_source(lines[index], name)
         if found is not None:
             lines[index] = json.dumps(_moved(found, translate), separators=(",", ":"))
     return "\n".join(lines)
@@ -100,17 +102,51 @@ def _spark_lines(text: str, name: str) -> tuple[list[str], int]:
             "bad-checkpoint",
             f"{name} is not a Spark offsets file of version {_SPARK_VERSION}",
             still_true="nothing was written",
+            next_step="see whether the file was cut; a checkpoint is exported while its query is stopped",
         )
     return lines, _SPARK_HEAD
 
 
+def _of_a_source(line: str, name: str) -> Positions | None:
+    """A Kafka source's positions; None of another source. One that would be Kafka's but for what is wrong with it stays
+    untranslated for nobody: a query would go on from it at offsets of the other cluster."""
+    found = _positions(line)
+    if found is None and line.startswith("{") and _damaged(line):
+        raise UsageError(
+            "bad-checkpoint",
+            f"{name} holds positions that cannot be read: {line:.60}",
+            still_true="nothing was written",
+            next_step="see whether the file was cut; a checkpoint is exported while its query is stopped",
+        )
+    return found
+
+
+def _damaged(line: str) -> bool:
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return True
+    by_partition = [parts for parts in told.values() if isinstance(parts, dict) and parts]
+    return bool(by_partition) and all(whole_number(key) is not None for parts in by_partition for key in parts)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that stands there twice nobody knows which value is meant."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
 def _positions(text: str) -> Positions | None:
     try:
-        told = json.loads(text)
+        told = json.loads(text, object_pairs_hook=_once)
         if not isinstance(told, dict) or not told:
             return None
         each = [(partition, offset) for parts in told.values() for partition, offset in parts.items()]
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    if any(len({*map(whole_number, parts)}) != len(parts) for parts in told.values()):
         return None
     if any(whole_number(partition) is None or type(offset) is not int or offset < 0 for partition, offset in each):
         return None

@@ -38,8 +38,12 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+_MOST_SECONDS = 366 * 86_400
+"""No step waits for longer; clocks cannot be told of much more."""
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS
 
 
 def _is_count(value: Any) -> bool:
@@ -50,10 +54,14 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_text(each) for each in value)
 
 
+def _one_of(*words: str) -> Field:
+    return Field(f"{', '.join(words[:-1])} or {words[-1]}", lambda value: value in words)
+
+
 _NAME = Field("a name", _is_text)
 _NEEDED = Field("a name", _is_text, required=True)
 _NAMES = Field("a list of names", _is_names, required=True)
-_SECONDS = Field("seconds as a number", _is_number)
+_SECONDS = Field("seconds as a number, of a year at most", _is_seconds)
 _SWITCH = Field("true or false", lambda value: isinstance(value, bool))
 
 VERBS: Mapping[str, Mapping[str, Field]] = {
@@ -73,10 +81,10 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
     "topic mirror": {
         "topics": _NAMES,
         "from": Field("earliest, latest, ISO-8601 or ms since the epoch as a text", _is_text),
-        "offsets": Field("auto, identical or mapped", _is_text),
+        "offsets": _one_of("auto", "identical", "mapped"),
         "regex": _SWITCH,
         "exclude": Field("a list of regular expressions", _is_names),
-        "engine": Field("daemon, spark or auto", _is_text),
+        "engine": _one_of("daemon", "spark", "auto"),
         "master": Field("a Spark master", _is_text),
         "conf": Field("a list of KEY=VALUE", _is_names),
         "throttle": Field("a rate as a text: 10MB, or off", _is_text),
@@ -98,7 +106,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "groups": _NAMES,
         "regex": _SWITCH,
         "exclude": Field("a list of regular expressions", _is_names),
-        "mode": Field("auto, follow or hold", _is_text),
+        "mode": _one_of("auto", "follow", "hold"),
         "link": _NAME,
     },
     "group promote": {"groups": _NAMES, "link": _NAME, "timeout": _SECONDS, "no-wait": _SWITCH},
@@ -215,8 +223,8 @@ class Playbook:
 def parse_playbook(text: str, file: str) -> Playbook:
     """The playbook of a TOML text; `file` names it in errors."""
     try:
-        data = tomli.loads(text)
-    except tomli.TOMLDecodeError as error:
+        data = tomli.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
         raise _bad(file, 0, "", str(error), "TOML (docs/playbooks.md)") from error
     for key in data:
         if key not in ("title", "defaults", "step"):
@@ -228,7 +236,22 @@ def parse_playbook(text: str, file: str) -> Playbook:
     steps = data.get("step", [])
     if not isinstance(steps, list) or not steps or not all(isinstance(each, dict) for each in steps):
         raise _bad(file, 0, "step", "there is no step", "one or more [[step]] tables")
-    return Playbook(file, title, tuple(_step(each, n, file, defaults) for n, each in enumerate(steps, start=1)))
+    book = Playbook(file, title, tuple(_step(each, n, file, defaults) for n, each in enumerate(steps, start=1)))
+    _refuse_begin_anew(book)
+    return book
+
+
+def _refuse_begin_anew(book: Playbook) -> None:
+    """Nobody knows any more what a deleted link has promoted: run again (rule 2), it would be mirrored once more."""
+    made: set[str] = set()
+    for step in book.steps:
+        if not isinstance(step, RunStep):
+            continue
+        if step.verb == "link create":
+            made.add(step.options["name"])
+        if step.verb == "link delete" and step.options["name"] in made:
+            what = f"an earlier step makes link {step.options['name']}: when it is run again, all would begin anew"
+            raise _bad(book.file, step.number, "run", what, "link delete in a playbook of its own")
 
 
 def _defaults(table: Any, file: str) -> dict[str, str]:
@@ -298,8 +321,8 @@ def _words(command: str, number: int, file: str) -> tuple[str, ...]:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise _bad(file, number, "exec", f"{error} in {command!r}", "a command line") from error
-    if not words:
-        raise _bad(file, number, "exec", "the command is empty", "a command line")
+    if not words or "\0" in command:
+        raise _bad(file, number, "exec", "the command is empty, or holds a NUL", "a command line")
     return words
 
 

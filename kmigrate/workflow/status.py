@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +24,15 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.lags import Offsets, lags_of
+from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
 from kmigrate.workflow.membership import words_on
 from kmigrate.workflow.readers import read_logs
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
+
+
+_PATIENCE_S = 12.0
+"""For a source: who looks wants to know what can be known, and most of all while something stands still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,7 @@ class LinkStatus:
     source: str
     target: str
     trouble: str
-    """Why the source could not be asked, or ''."""
+    """Why one of its clusters could not be asked, or ''."""
     throttle: int = 0
     """Bytes a second; 0 is no limit."""
     notes: tuple[str, ...] = ()
@@ -195,7 +200,7 @@ class Snapshot:
 
 
 async def snapshot(estate: Estate) -> Snapshot:
-    """Ask both clusters now; a source that does not answer leaves its figures unknown and says so."""
+    """Ask both clusters now; one of which a leader does not answer leaves its figures unknown, and is told."""
     log = estate.log
     links: list[LinkStatus] = []
     topics: list[TopicStatus] = []
@@ -204,23 +209,39 @@ async def snapshot(estate: Estate) -> Snapshot:
     routers = log.alive(RouterPresence)
     for link in log.state.links():
         records = log.state.topics(link.name, forgotten=True)
-        trouble = ""
+        keys = [key for record in records for key in _keys(record)]
+        names = [r.topic for r in records]
+        trouble, away = "", ""
         source: ClusterClient | None = None
+        mine = theirs = _unknown(keys)
         try:
-            source, _ = await estate.source(link)
-            await source.refresh([r.topic for r in records])
+            async with asyncio.timeout(_PATIENCE_S):
+                source, _ = await estate.source(link)
+                await source.refresh(names)
+                theirs = await _bounds(source, keys)
         except KmigrateError as error:
             trouble, source = error.what, None
-        notes = tuple(dict.fromkeys(note for m in mirrors if m.link == link.name for note in m.notes))
+        except TimeoutError:
+            trouble, source = f"source {link.source.name} has not answered within {_PATIENCE_S:g} s", None
+        try:
+            await estate.target.refresh(names)
+            mine = await _bounds(estate.target, keys)
+        except KmigrateError as error:
+            away = f"target {link.target.name}: {error.what}"
+        ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
+        said = [note for m in mirrors if m.link == link.name for note in m.notes]
+        notes = tuple(dict.fromkeys([*ending, *said]))
         links.append(
             LinkStatus(
-                link.name, link.source.name, link.target.name, trouble, link.throttle, notes, link.finished_ms
+                link.name,
+                link.source.name,
+                link.target.name,
+                "; ".join(filter(None, (trouble, away))),
+                link.throttle,
+                notes,
+                link.finished_ms,
             )
         )
-        keys = [key for record in records for key in _keys(record)]
-        await estate.target.refresh([r.topic for r in records])
-        mine = await _bounds(estate.target, keys)
-        theirs = await _bounds(source, keys)
         mirrored = [key for r in records if r.phase is not TopicPhase.PROMOTED for key in _keys(r)]
         waits = await _waits(source, mirrored, theirs)
         words = [word for word, _ in log.presence.values() if isinstance(word, MirrorPresence)]
@@ -245,10 +266,14 @@ async def snapshot(estate: Estate) -> Snapshot:
     )
 
 
-async def _bounds(client: ClusterClient | None, keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
-    if client is None or not keys:
-        unknown = LogOffset(-1, -1, -1)
-        return dict.fromkeys(keys, unknown), dict.fromkeys(keys, unknown)
+def _unknown(keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
+    unknown = LogOffset(-1, -1, -1)
+    return dict.fromkeys(keys, unknown), dict.fromkeys(keys, unknown)
+
+
+async def _bounds(client: ClusterClient, keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
+    if not keys:
+        return _unknown(keys)
     return (
         await client.list_offsets(dict.fromkeys(keys, EARLIEST)),
         await client.list_offsets(dict.fromkeys(keys, LATEST)),
@@ -298,6 +323,7 @@ def _topic_status(
         seen = progress.get(partition)
         stop = record.stops.get(partition)
         absent = absence(state, record, partition, mirrors) if copied and not stop else ""
+        said = seen.trouble if seen and not stop else ""
         rows.append(
             PartitionStatus(
                 partition,
@@ -308,7 +334,7 @@ def _topic_status(
                 lags[key].records,
                 stop.text if stop else seen.problem if seen else "",
                 holds.get(partition, -1.0),
-                absent or (seen.trouble if seen and not stop else ""),
+                absent or said or lost_beginning(record, key, mine[0], theirs[0]),
                 stop,
                 record.losses.get(partition, ()),
                 waits.get(key),
@@ -378,7 +404,8 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
             offsets = await read_positions(serving, group.group, stable=False)
             wanted = dict.fromkeys(offsets, LATEST)
             ends = await read_logs(estate.log.state, link.name, wanted, serving, estate.target)
-            lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
+            if not any(end.error for end in ends.values()):
+                lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
         on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
     except KmigrateError:
         on_target = -1

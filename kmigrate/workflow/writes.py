@@ -7,10 +7,11 @@ nothing is left to do (None), or refuses. It is never made on a record of before
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from kmigrate.errors import KmigrateError, Refused
+from kmigrate.errors import Interrupted, KmigrateError, Refused
 from kmigrate.state.log import Decide, StateLog
 
 __all__ = ["changed_meanwhile", "telling", "write_each"]
@@ -30,13 +31,27 @@ async def write_each(log: StateLog, writes: Iterable[tuple[str, Decide]], done: 
 
 @contextmanager
 def telling(done: Sequence[str]) -> Iterator[None]:
-    """Have any error that ends a verb half way say what was done before; nobody else knows it."""
+    """Have whatever ends a verb half way, Ctrl-C too, say what was done before; nobody else knows it."""
     try:
         yield
     except KmigrateError as error:
         if done:
-            error.still_true = f"done before that, and not taken back: {'; '.join(dict.fromkeys(done))}"
+            holds = error.still_true if not error.still_true.startswith("nothing was changed") else ""
+            error.still_true = "; ".join(filter(None, (_told(done), holds)))
         raise
+    except asyncio.CancelledError:
+        if not done:
+            raise
+        raise Interrupted(
+            "interrupted",
+            "stopped half way",
+            still_true=f"{_told(done)}; what was being written just then may be written, too",
+            next_step="repeat it: what is done already is left as it is",
+        ) from None
+
+
+def _told(done: Iterable[str]) -> str:
+    return f"done before that, and not taken back: {'; '.join(dict.fromkeys(done))}"
 
 
 def changed_meanwhile(what: str) -> Refused:

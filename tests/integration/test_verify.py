@@ -11,7 +11,8 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -149,6 +150,16 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     refused = here(run, "promote", mapped, "--link", link, "--verify", "--no-wait", "--yes")
     assert (refused.code, refused.told["topics"], refused.told["parity"]["mismatches"]) == (4, [], 3)
     assert topics_of(run)[mapped]["phase"] == "mirroring", "nothing was promoted"
+    delete_below(target, plain, 40)
+    told = here(run, "verify", plain, "--link", link)
+    assert (told.code, told.told["mismatches"], told.told["anomalies"]["lost"]) == (4, 40, 40), "found equal before"
+
+
+def delete_below(cluster: KafkaCluster, topic: str, offset: int) -> None:
+    """The beginning of partition 0, as somebody deletes it who takes the copy for his own."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    [moved] = admin.delete_records([TopicPartition(topic, 0, offset)]).values()
+    assert moved.result(20).low_watermark == offset
 
 
 def write_again(source: KafkaCluster, target: KafkaCluster, topic: str, count: int, changed: int) -> None:

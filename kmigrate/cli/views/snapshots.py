@@ -11,6 +11,7 @@ from kmigrate.cli.views.lags import lag_text
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import phase_text, table
 from kmigrate.model.lag import Lag
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 
@@ -32,6 +33,9 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
             line.append("  finished", style="green")
         if link.trouble:
             line.append(f"  {link.trouble}", style="red")
+        copied = any(t.link == link.name and t.phase is not TopicPhase.PROMOTED for t in shot.topics)
+        if copied and not any(m.link == link.name for m in shot.mirrors):
+            line.append("  nothing is copied: no mirror of it runs", style="red")
         parts.append(line)
         parts += [Text(f"! {note}", style="yellow") for note in link.notes]
     if any(link.finished_ms for link in shot.links):

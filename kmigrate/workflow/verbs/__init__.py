@@ -15,6 +15,7 @@ from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promot
 from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import (
     check_link,
+    check_link_name,
     create_link,
     delete_link,
     resolve_link,
@@ -32,6 +33,7 @@ __all__ = [
     "access_findings",
     "cancel_promote",
     "check_link",
+    "check_link_name",
     "check_offsets_mode",
     "coupled_groups",
     "create_link",

@@ -94,8 +94,8 @@ async def finish_link(
         return made, asked
 
     def decide(now: State) -> LinkRecord | None:
-        current = now.link(link.name)
-        if current is None or current.finished_ms:
+        current = resolve_link(now, link.name)
+        if current.finished_ms:
             return None
         # Somebody may have mirrored another topic since the guards looked, or started another process.
         found = _link_guards(now, current, delivery_timeout_s, estate.log.now_ms()) + _shared_addresses(now)
@@ -235,8 +235,8 @@ async def undo_finish(estate: Estate, name: str | None, *, plan: bool = False) -
         return made
 
     def decide(state: State) -> LinkRecord | None:
-        current = state.link(link.name)
-        return replace(current, finished_ms=0) if current is not None and current.finished_ms else None
+        current = resolve_link(state, link.name)
+        return replace(current, finished_ms=0) if current.finished_ms else None
 
     await estate.log.append(decide)
     return made.done()

@@ -17,6 +17,7 @@ from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
@@ -130,7 +131,7 @@ def _owned(owner: GroupRecord) -> Finding:
             "refuse",
             "being-forgotten",
             f"link {owner.link} is forgetting group {owner.group}: what was for its mirror is not all put back yet",
-            f"kmigrate group forget {owner.group} --link {owner.link}, then repeat",
+            f"kmigrate group forget --link {owner.link} {as_words(owner.group)}, then repeat",
         )
     return Finding("refuse", "group-owned", f"group {owner.group} belongs to link {owner.link}")
 
@@ -170,7 +171,8 @@ def ask_promote(record: GroupRecord, state: State) -> GroupRecord | None:
 
 
 def _not_mirrored(group: str) -> Finding:
-    return Finding("refuse", "not-mirrored", f"group {group} is not mirrored", f"kmigrate group mirror {group}")
+    mirror = f"kmigrate group mirror {as_words(group)}"
+    return Finding("refuse", "not-mirrored", f"group {group} is not mirrored", mirror)
 
 
 async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) -> list[Finding]:
@@ -204,7 +206,7 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
             "refuse",
             "coupled-topics",
             f"transactions that commit positions of group {record.group} write {', '.join(left)}",
-            f"promote the topics, and the group goes with them: kmigrate promote {' '.join(left)}",
+            f"promote the topics, and the group goes with them: kmigrate promote {as_words(*left)}",
         )
     ] if left else []  # fmt: skip
 

@@ -18,6 +18,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
@@ -151,6 +152,9 @@ async def _resume(
         )
         return made
     if partition is None and any(stop.remedy is Remedy.ANEW for stop in record.stops.values()):
+        if record.phase is not TopicPhase.MIRRORING:
+            made.left.append(_promote_under_way(record))
+            return made
         await _anew(estate, made)
         if made.record.phase is TopicPhase.INITIALISING:
             return made
@@ -239,6 +243,12 @@ async def _anew(estate: Estate, made: _Resumption) -> None:
         record, phase=phase, since_ms=now_ms(), reason="", paused=False, stops={}, losses={}, starts={}
     )
     made.changes.append(f"mirror {record.topic} anew from {record.start}")
+
+
+def _promote_under_way(record: TopicRecord) -> Finding:
+    cancel = f"take its promote back while it waits: kmigrate promote --cancel {as_words(record.topic)}, then repeat"
+    what = f"topic {record.topic} is {record.phase}, and has to be copied anew"
+    return Finding("refuse", "promote-under-way", what, cancel)
 
 
 def _not_mirrored(topic: str) -> Finding:

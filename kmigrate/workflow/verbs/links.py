@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from functools import partial
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
 from kmigrate.errors import AuthenticationFailed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence, RouterPresence
-from kmigrate.model.records import ClusterRef, CopyEngine, LinkRecord
+from kmigrate.model.records import (
+    AssignmentRecord,
+    BarrierRecord,
+    ClusterRef,
+    CopyEngine,
+    GroupRecord,
+    LinkRecord,
+    TopicRecord,
+    TransactionRecord,
+    VerifiedRecord,
+)
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.access import access_findings, state_findings
+from kmigrate.workflow.writes import telling
 
 __all__ = [
     "check_link",
+    "check_link_name",
     "create_link",
     "delete_link",
     "mirror_runs",
@@ -28,6 +42,9 @@ __all__ = [
     "throttle_link",
     "unpromoted",
 ]
+
+_LONGEST_NAME = 100
+"""Of a link: it stands in the key of each of its records."""
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -63,6 +80,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
 
 async def create_link(estate: Estate, name: str, source: str, *, plan: bool = False) -> Plan:
     """Store a link; the source is not contacted (AL-13)."""
+    check_link_name(name)
     target_settings, source_settings = estate.target.settings, estate.settings_of(source)
     state = estate.log.state
     wanted = LinkRecord(
@@ -104,11 +122,26 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
     return made.done()
 
 
+def check_link_name(name: str) -> None:
+    """UsageError where the keys of a link's records could be those of another one's, or no shell would take it."""
+    whole = name.isprintable() and not any(each.isspace() or each == "/" for each in name)
+    if whole and not name.startswith("-") and 0 < len(name) <= _LONGEST_NAME:
+        return
+    raise UsageError(
+        "bad-link-name",
+        f"{name!r} is no name for a link",
+        still_true="nothing was changed",
+        next_step=f"expected: 1 to {_LONGEST_NAME} characters without spaces and slashes, not beginning with a dash",
+    )
+
+
 def _standing(state: State, wanted: LinkRecord) -> Finding | None:
     """What a link that has the name already says to another one of that name."""
     known = state.link(wanted.name)
     if known is None:
         return None
+    if known.deleting_ms:
+        return Finding("refuse", "being-deleted", _deleting(known), _END_DELETE.format(known.name))
     if (known.source.name, known.target.name) == (wanted.source.name, wanted.target.name):
         return Finding("ok", "link-exists", f"link {wanted.name} exists already")
     return Finding(
@@ -130,8 +163,8 @@ async def throttle_link(estate: Estate, name: str | None, rate: int, *, plan: bo
         return made
 
     def decide(state: State) -> LinkRecord | None:
-        now = state.link(link.name)
-        return None if now is None or now.throttle == rate else replace(now, throttle=rate)
+        now = resolve_link(state, link.name)
+        return None if now.throttle == rate else replace(now, throttle=rate)
 
     await estate.log.append(decide)
     return made.done()
@@ -145,32 +178,69 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     restore = link.restore_expiration is not None and not any(
         other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
     )
-    changes = [f"forget {key}" for key in keys]
+    changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
+    changes += [f"forget {key}" for key in keys]
     if restore:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link delete", changes, found)
     made.refuse()
-    if plan:
-        return made
+    if not plan:
+        await _forget_link(estate, link, delivery_timeout_s, restore=restore)
+    return made if plan else made.done()
 
-    def decide(now: State) -> tuple[str, None] | None:
+
+async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float, *, restore: bool) -> None:
+    """Record after record, each judged on the state that it goes from; the link says first that it is being deleted."""
+
+    def judged(now: State) -> LinkRecord | None:
+        """The link as it is, if it is still that one; somebody may have mirrored another topic since."""
         current = now.link(link.name)
         if current is None or current.uuid != link.uuid:
             return None
-        # Somebody may have mirrored another topic since the guards looked.
         guards = _delete_guards(now, current, delivery_timeout_s, estate.log.now_ms())
-        judged = Plan.of("link delete", [], guards)
-        judged.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
-        return _link_keys(now, link.name)[0], None
+        against = Plan.of("link delete", [], guards)
+        against.refuse(still_true="the link stays, and nothing of what is not promoted was forgotten")
+        return current
 
-    state = estate.log.state
-    while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
-        if restore and _link_keys(state, link.name) == [left.key]:
-            # Late, since a link that stays needs it; and before its record goes, which alone knows what it was.
-            await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
-            restore = False
-        state = await estate.log.append(decide)
-    return made.done()
+    def mark(now: State) -> LinkRecord | None:
+        current = judged(now)
+        if current is None or current.deleting_ms:
+            return None
+        return replace(current, deleting_ms=now_ms(), topic_patterns=(), group_patterns=())
+
+    def drop(now: State) -> tuple[str, None] | None:
+        return (_link_keys(now, link.name)[0], None) if judged(now) is not None else None
+
+    marked, done = await estate.log.append(mark), list[str]()
+    state = marked
+    try:
+        with telling(done):
+            while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
+                if restore and _link_keys(state, link.name) == [left.key]:
+                    # Late, since a link that stays needs it; before its record goes, which alone knows what it was.
+                    await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
+                    restore = False
+                before, state = state, await estate.log.append(drop)
+                done += [f"forget {key}" for key in _link_keys(before, link.name) if key not in state.records]
+    except Refused:
+        if not done:
+            await estate.log.append(partial(_unmark, marked.link(link.name), link))
+        raise
+
+
+def _unmark(marked: LinkRecord | None, before: LinkRecord, state: State) -> LinkRecord | None:
+    """The link as it was, where a guard keeps it and nothing of it is forgotten."""
+    if marked is None or state.link(before.name) != marked:
+        return None
+    topics, groups = before.topic_patterns, before.group_patterns
+    return replace(marked, deleting_ms=before.deleting_ms, topic_patterns=topics, group_patterns=groups)
+
+
+_END_DELETE = "kmigrate link delete {} ends it"
+
+
+def _deleting(link: LinkRecord) -> str:
+    return f"link {link.name} is being deleted: some of what it has promoted may be forgotten already"
 
 
 def _delete_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:
@@ -226,7 +296,7 @@ def unpromoted(state: State, link: str) -> list[Finding]:
             "refuse",
             "being-forgotten",
             f"{noun} {name} is being forgotten: what was for the mirror is not all put back yet",
-            f"kmigrate {noun} forget {name} ends it",
+            f"kmigrate {noun} forget {as_words(name)} ends it",
         )
         for noun, name in leaving
     ]
@@ -261,11 +331,22 @@ def unpromoted(state: State, link: str) -> list[Finding]:
 
 
 def _way_on(noun: str, promote: str, name: str) -> str:
+    name = as_words(name)
     return f"kmigrate {promote} {name}, or, if it shall not move: kmigrate {noun} forget {name}"
 
 
 def refuse_finished(link: LinkRecord) -> None:
-    """A link whose clients were told to leave mirrors nothing new: its routers would not hold their writes."""
+    """A link whose clients were told to leave mirrors nothing new: its routers would not hold their writes.
+
+    Nor does one that is being deleted: what is forgotten of it would be taken for new, and its clients be led back.
+    """
+    if link.deleting_ms:
+        raise Refused(
+            "being-deleted",
+            _deleting(link),
+            still_true="nothing was changed",
+            next_step=_END_DELETE.format(link.name),
+        )
     if link.finished_ms:
         raise Refused(
             "link-finished",
@@ -277,9 +358,9 @@ def refuse_finished(link: LinkRecord) -> None:
 
 def _link_keys(state: State, link: str) -> list[str]:
     """Keys of a link, the link itself last, so that a crash in between leaves a link to delete again."""
-    kinds = ("topic", "group", "barrier", "verified", "transaction", "assignment")
-    parts = [key for key in sorted(state.records) if key.split("/")[1:2] == [link] and key.split("/")[0] in kinds]
-    return [*parts, f"link/{link}"]
+    kinds = (TopicRecord, GroupRecord, BarrierRecord, VerifiedRecord, TransactionRecord, AssignmentRecord)
+    parts = [key for key, record in state.records.items() if isinstance(record, kinds) and record.link == link]
+    return [*sorted(parts), f"link/{link}"]
 
 
 async def check_link(estate: Estate, name: str | None) -> Plan:

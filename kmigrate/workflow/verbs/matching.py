@@ -17,6 +17,7 @@ from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.topics import mirror_topics
+from kmigrate.workflow.writes import telling
 
 __all__ = [
     "Noun",
@@ -53,7 +54,8 @@ async def mirror_matching_topics(
     if plan:
         return made, names
     await mirror_topics(estate, link.name, names, start, offsets)
-    await _keep(estate, link.name, "topic", patterns)
+    with telling(looked.changes):
+        await _keep(estate, link.name, "topic", patterns)
     return made.done(), names
 
 
@@ -76,7 +78,8 @@ async def mirror_matching_groups(
     if plan:
         return made
     await mirror_groups(estate, link.name, names, mode=mode)
-    await _keep(estate, link.name, "group", patterns)
+    with telling(looked.changes):
+        await _keep(estate, link.name, "group", patterns)
     return made.done()
 
 
@@ -127,9 +130,7 @@ async def _replace(
     estate: Estate, name: str, noun: Noun, edit: Callable[[tuple[NamePattern, ...]], tuple[NamePattern, ...]]
 ) -> None:
     def decide(state: State) -> Record | None:
-        link = state.link(name)
-        if link is None:
-            return None
+        link = resolve_link(state, name)
         changed = edit_patterns(link, noun, edit)
         return None if changed == link else changed
 

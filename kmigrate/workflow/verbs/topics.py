@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from kmigrate.cluster.admin import Admin, ConfigValue
-from kmigrate.cluster.client import LATEST, ClusterClient
+from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.model.coupling import coupled_topics
@@ -17,8 +17,11 @@ from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.lags import lost_beginning
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import reading_groups
 from kmigrate.workflow.stragglers import direct_writers
@@ -242,6 +245,7 @@ async def _promote_topics(
             Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
             for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
         ]
+    found += await _cut_copies(estate, source, new)
     found += unheard_routers(estate.log)
     of_topics = [f"promote {topic}" for topic in names]
     of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
@@ -255,6 +259,23 @@ async def _promote_topics(
     asked = zip(of_topics, (partial(_ask_promote, record, terms) for record in new), strict=True)
     await write_each(estate.log, [*groups, *asked])
     return made.done()
+
+
+async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
+    """Copies whose beginning somebody has deleted: a person may want it so, and nobody shall miss it."""
+    of = {(record.topic, partition): record for record in records for partition in range(record.partitions)}
+    try:
+        asked = (cluster.list_offsets(dict.fromkeys(of, EARLIEST)) for cluster in (estate.target, source))
+        mine, theirs = await together(*asked)
+    except KmigrateError:
+        return []  # who cannot be asked now is not promoted, and is asked again by the next look
+    cut = {key: lost_beginning(record, key, mine, theirs) for key, record in of.items()}
+    anew = "where that was a mistake, mirror it anew: kmigrate topic forget {}"
+    return [
+        Finding("warn", "copy-cut", f"{topic}-{partition}: {why}", anew.format(as_words(topic)))
+        for (topic, partition), why in cut.items()
+        if why
+    ]
 
 
 def _ask_promote(record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:
@@ -272,7 +293,10 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
     """What the topic's own phase says to a promote; None where it may go on."""
     if record is None:
         return Finding(
-            "refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", f"kmigrate topic mirror {topic}"
+            "refuse",
+            "not-mirrored",
+            f"topic {topic} is not mirrored by this link",
+            f"kmigrate topic mirror {as_words(topic)}",
         )
     if record.phase is TopicPhase.PROMOTED:
         return Finding("ok", "already-promoted", f"topic {topic} is promoted already")
@@ -286,7 +310,7 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
             "wait until it is mirroring: kmigrate status --watch",
         )
     if record.paused:
-        return Finding("refuse", "topic-paused", f"topic {topic} is paused", f"kmigrate topic resume {topic}")
+        return Finding("refuse", "topic-paused", f"topic {topic} is paused", f"kmigrate topic resume {as_words(topic)}")
     for partition, stop in sorted(record.stops.items()):
         return Finding(
             "refuse",
@@ -304,7 +328,7 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
         record = state.topic(link.name, topic)
         if record is None or record.phase in (TopicPhase.PROMOTED, *PROMOTING):
             continue
-        others = " ".join(sorted({*topics, topic}))
+        others = as_words(*sorted({*topics, topic}))
         found.append(
             Finding(
                 "refuse",
@@ -336,7 +360,7 @@ async def _groups_left_behind(
             "warn",
             "group-not-mirrored",
             f"groups that read {topic} and are not mirrored lose their place: {', '.join(readers[topic])}",
-            f"before the promote: kmigrate group mirror {' '.join(readers[topic])}",
+            f"before the promote: kmigrate group mirror {as_words(*readers[topic])}",
         )
         for topic in topics
         if topic in readers

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from kmigrate.errors import Failed, WaitTimedOut
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import CopyEngine, GroupRecord, TopicRecord
+from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
+from kmigrate.model.words import as_words
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.verbs.links import mirror_runs
@@ -39,11 +41,12 @@ async def wait_topics(
         records = [_known(state.topic(link, topic), "topic", topic) for topic in topics]
         for record in records:
             if promoting and record.phase is TopicPhase.MIRRORING and record.reason:
+                others = _others(f"{each.topic} is {each.phase}" for each in records if each is not record)
                 raise Failed(
                     "promote-given-up",
                     f"the promote of {record.topic} was given up: {record.reason}",
-                    still_true="the topic is mirrored as before; producers go on through the router",
-                    next_step=f"mend the cause, then: kmigrate promote {record.topic}",
+                    still_true=f"the topic is mirrored as before; producers go on through the router{others}",
+                    next_step=f"mend the cause, then: kmigrate promote {as_words(record.topic)}",
                 )
         found = [record for record in records if record.phase in wanted and not record.unsettled]
         return found if len(found) == len(records) else None
@@ -53,7 +56,8 @@ async def wait_topics(
         return await estate.log.wait(look, timeout, what)
     except WaitTimedOut as late:
         records = [record for topic in topics if (record := estate.log.state.topic(link, topic)) is not None]
-        raise _late(estate, link, late, {record.topic: estate.waits_for(record) for record in records}) from late
+        left = [record for record in records if record.phase not in wanted or record.unsettled]
+        raise _late(estate, link, late, {each.topic: _hindrance(estate, each) for each in left}) from late
 
 
 async def wait_groups(
@@ -72,11 +76,13 @@ async def wait_groups(
         records = [_known(state.group(link, group), "group", group) for group in groups]
         for record in records:
             if record.phase is GroupPhase.MIRRORED and record.reason:
+                others = _others(f"{each.group} is {each.phase}" for each in records if each is not record)
+                stay = "stay in it" if record.mode is GroupMode.FOLLOW else "wait"
                 raise Failed(
                     "handover-given-up",
                     f"the promote of group {record.group} was given up: {record.reason}",
-                    still_true="the group is mirrored as before; its members at the router wait",
-                    next_step=f"mend the cause, then: kmigrate group promote {record.group}",
+                    still_true=f"the group is mirrored as before; its members at the router {stay}{others}",
+                    next_step=f"mend the cause, then: kmigrate group promote {as_words(record.group)}",
                 )
         found = [record for record in records if record.phase is GroupPhase.PROMOTED]
         return found if len(found) == len(records) else None
@@ -85,7 +91,21 @@ async def wait_groups(
         return await estate.log.wait(look, timeout, f"group {', '.join(groups)} to be promoted")
     except WaitTimedOut as late:
         records = [record for group in groups if (record := estate.log.state.group(link, group)) is not None]
-        raise _late(estate, link, late, {record.group: estate.waits_for(record) for record in records}) from late
+        left = [record for record in records if record.phase is not GroupPhase.PROMOTED]
+        raise _late(estate, link, late, {each.group: each.reason or estate.waits_for(each) for each in left}) from late
+
+
+def _others(phases: Iterable[str]) -> str:
+    """Who asked for several waits for the others no longer: they go on without him."""
+    told = ", ".join(phases)
+    return f"; nobody waits for the others any more: {told}" if told else ""
+
+
+def _hindrance(estate: Estate, record: TopicRecord) -> str:
+    """Why a topic does not get on, by its record, the controller, or the mirror that looks after it."""
+    said = progress_of(estate.log.state, record, estate.log.alive(MirrorPresence)).values()
+    problem = next(filter(None, (seen.problem for seen in said)), "")
+    return record.hindrance or estate.waits_for(record) or problem
 
 
 async def wait_let_go(estate: Estate, link: str) -> None:
@@ -118,16 +138,17 @@ def _known(record: _Kept | None, noun: str, name: str) -> _Kept:
             "forgotten",
             f"{noun} {name} was taken out of its link meanwhile",
             still_true="it is mirrored and promoted no longer",
-            next_step=f"kmigrate {noun} mirror {name}, where that was a mistake",
+            next_step=f"kmigrate {noun} mirror {as_words(name)}, where that was a mistake",
         )
     return record
 
 
 def _late(estate: Estate, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
     """With what each topic or group waits for."""
-    if mirror_runs(estate, link):
-        what = "; ".join((late.what, *(f"{name}: {told}" for name, told in why.items() if told)))
-        return WaitTimedOut(late.ref, what, still_true=late.still_true, next_step=late.next_step)
+    told = [f"{name}: {reason}" for name, reason in why.items() if reason]
+    if told or mirror_runs(estate, link):
+        what, next_step = "; ".join((late.what, *told)), late.next_step or "kmigrate status --watch"
+        return WaitTimedOut(late.ref, what, still_true=late.still_true, next_step=next_step)
     return WaitTimedOut(
         "no-mirror-running",
         "no mirror running: start kmigrate run",

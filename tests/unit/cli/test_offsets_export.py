@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kmigrate.cli.offsets import _checkpoint, _copy_checkpoint, _view, _whole
+from kmigrate.cli.offsets import _check_places, _checkpoint, _copy_checkpoint, _read, _view, _whole
+from kmigrate.errors import Failed, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import TopicRecord
 
@@ -71,3 +72,39 @@ def test_a_position_without_a_place_on_the_other_side_is_told_with_the_reason(ph
     with console.capture() as shown:
         console.print(_view(TopicRecord("l", "t", phase, 1), [(300, None)], "target"))
     assert why in shown.get()
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    no_text, folder = tmp_path / "p.json", checkpoint(tmp_path / "given")
+    no_text.write_bytes(b"\xff")
+    (folder / "offsets/0").unlink()
+    (folder / "offsets/0").mkdir()
+    for given in (no_text, folder):
+        with pytest.raises(UsageError) as caught:
+            _read(given)
+        assert (caught.value.ref, str(given) in caught.value.what) == ("bad-positions", True)
+
+
+def test_a_copy_into_what_it_is_a_copy_of_is_refused(tmp_path: Path) -> None:
+    """It would hold itself, and what was given would not be as it was."""
+    given = checkpoint(tmp_path / "given")
+    with pytest.raises(UsageError) as caught:
+        _check_places(given, given / "more" / "copy")
+    assert caught.value.ref == "out-within"
+    _check_places(given, tmp_path / "given-copy")
+
+
+def test_a_name_that_is_too_long_is_no_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        _check_places(tmp_path, tmp_path / ("a" * 300))
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing_and_says_so(tmp_path: Path) -> None:
+    def full(beside: Path) -> None:
+        beside.write_text("half", encoding="utf-8")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(Failed) as caught:
+        _whole(tmp_path / "out", full)
+    assert (caught.value.ref, "No space left" in caught.value.what) == ("copy-not-written", True)
+    assert not list(tmp_path.iterdir())

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rich.text import Text
 
-from kmigrate.cli.playbook import _execute
-from kmigrate.errors import Failed, WaitTimedOut
+from kmigrate.cli.app import main
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.output import Answer
+from kmigrate.cli.playbook import CALLS, _execute
+from kmigrate.errors import Failed, Refused, WaitTimedOut
 from kmigrate.workflow.playbook import ExecStep
 
 CALL = cast("Any", SimpleNamespace(json=False, settings=SimpleNamespace(path=None)))
@@ -46,3 +54,51 @@ def test_what_a_command_leaves_behind_on_purpose_goes_on(tmp_path: Path) -> None
 def test_a_command_that_fails_says_its_exit_code() -> None:
     with pytest.raises(Failed, match="exit code 3"):
         _execute(CALL, ExecStep(2, "", ("sh", "-c", "exit 3"), timeout=5.0))
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]])
+def test_a_command_does_not_outlive_who_runs_it(numbers: list[signal.Signals], tmp_path: Path) -> None:
+    """Nor one that heeds no Ctrl-C, where somebody presses it once more."""
+    book, script, begun = tmp_path / "p.toml", tmp_path / "command.sh", tmp_path / "begun"
+    script.write_text(f"trap '' INT HUP TERM; echo $$ > {begun}.new; mv {begun}.new {begun}; exec sleep 30\n", "utf-8")
+    book.write_text(f'[[step]]\nexec = "sh {script}"\n', encoding="utf-8")
+    words = [sys.executable, "-m", "kmigrate", "playbook", "run", str(book)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        while not begun.exists():
+            time.sleep(0.02)
+        for number in numbers:
+            time.sleep(0.5)
+            run.send_signal(number)
+        code = run.wait(20)
+    assert code == (130 if numbers[0] is signal.SIGINT else -numbers[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(begun.read_text("utf-8")), 0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "ref", "what"),
+    [
+        (Answer({}, Text(""), Exit.FAILED), Exit.FAILED, "step-failed", "step 2 (link check) ended with exit code 1"),
+        (Answer({}, Text(""), Exit.REFUSED), Exit.REFUSED, "step-failed", "step 2 (link check) ended with exit code 3"),
+        (Answer({}, Text(""), Exit.PARITY_MISMATCH), Exit.PARITY_MISMATCH, "step-failed", "step 2 (link check) ended"),
+        (Refused("no-link", "there is no link yet"), Exit.REFUSED, "no-link", "step 2 (link check): there is no link"),
+        (KeyboardInterrupt(), Exit.INTERRUPTED, "interrupted", "stopped in step 2 (link check)"),
+    ],
+)
+def test_whatever_ends_a_playbook_names_its_step_and_has_its_own_exit_code(
+    ends: Any, code: Exit, ref: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(_: Any) -> Answer:
+        if isinstance(ends, Answer):
+            return ends
+        raise ends
+
+    book = tmp_path / "p.toml"
+    book.write_text('[[step]]\nwait = "seconds 0"\n[[step]]\nrun = "link check"\n', encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cast("Any", CALLS), "link check", check)
+        assert main(["playbook", "run", str(book), "--json"]) == code
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["error"], told["exit_code"], told["what"].startswith(what)) == (ref, code, True)
+    assert "the steps before it stand" in told["still_true"]
+    assert told["next"]

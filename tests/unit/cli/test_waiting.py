@@ -6,19 +6,24 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kmigrate.cli import promote
 from kmigrate.cli.app import main
 from kmigrate.cli.call import Call
 from kmigrate.cli.exits import Exit
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.workflow import verbs
+from kmigrate.workflow.plan import Plan
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
@@ -72,6 +77,36 @@ def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
     assert told["what"] == what
     assert told["still_true"].startswith("it goes on: the controller carries it out")
     assert told["next"] == next_step
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark compares in a thread, for which Python waits at its end, however long that takes."""
+    log, told = MemoryLog(LINK, replace(PENDING, phase=TopicPhase.MIRRORING)), threading.Event()
+
+    @asynccontextmanager
+    async def opened(_: Call) -> AsyncIterator[Any]:
+        yield SimpleNamespace(log=log)
+
+    async def looked(*_: Any, **__: Any) -> Plan:
+        return Plan.of("promote", ["promote t"])
+
+    def compare(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert told.wait(20)
+
+    config = tmp_path / "kmigrate.toml"
+    config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
+    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(verbs, "promote_topics", looked)
+    monkeypatch.setattr(promote, "compare_new", compare)
+    monkeypatch.setattr(promote, "end_comparison", told.set)
+    code = main(["promote", "t", "--verify", "--config", str(config), "--json", "--yes"])
+    said = json.loads(capsys.readouterr().out)
+    assert (code, said["error"], said["still_true"]) == (Exit.INTERRUPTED, "interrupted", "nothing was promoted")
+    assert said["next"] == "kmigrate promote --verify t"
 
 
 def test_a_promote_that_waits_is_taken_back_without_a_question_and_said_again_it_is_so_already(

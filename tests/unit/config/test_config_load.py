@@ -139,6 +139,16 @@ def test_secrets_come_from_a_variable_or_a_file_and_are_never_shown(write: Write
         (TWO + '[clusters.source.admin]\n"bootstrap.servers" = "h:1"', "bad-config-value", "bootstrap", "own section"),
         (TWO + '[defaults]\ntarget = "elsewhere"', "bad-config-value", "'elsewhere'", "source, target"),
         ("[router\nport = 1", "config-syntax", "line 1", "TOML"),
+        (f"[router]\nport = {'9' * 5000}", "config-syntax", "4300", "TOML"),
+        (f"x = {'[' * 3000}{']' * 3000}", "config-syntax", "nested", "TOML"),
+        ('[clusters.a]\n"bootstrap.servers" = {file="~nobody-has-it/x"}', "bad-config-value", "~nobody", "readable"),
+        ('[clusters.a]\n"bootstrap.servers" = {file="a\\u0000b"}', "bad-config-value", "cannot be read", "readable"),
+        (
+            '[clusters.a]\n"bootstrap.servers"="h:1"\n"security.protocol"="SSL"\n"ssl.ca.location"="~nobody-has-it/x"',
+            "bad-config-value",
+            "is no file",
+            "PEM",
+        ),
     ],
 )
 def test_every_mistake_names_the_file_the_key_and_what_is_expected(
@@ -189,3 +199,23 @@ def test_every_key_is_documented() -> None:
         assert f"`[{section}]`" in page
         for each in dataclasses.fields(kind):
             assert f"`{each.name}`" in page, each.name
+
+
+@pytest.mark.parametrize("name", ["gone", "a" * 300, "~nobody-has-it/x", "a\0b"])
+def test_a_file_that_cannot_be_is_named_whatever_the_system_says_of_it(name: str) -> None:
+    for path, env in ((Path(name), {}), (None, {"KMIGRATE_CONFIG": name})):
+        with pytest.raises(UsageError) as caught:
+            load(path, env)
+        assert caught.value.ref == "no-config-file"
+        assert name in caught.value.what
+
+
+def test_a_file_that_an_editor_has_given_a_mark_is_read(write: Write) -> None:
+    assert load(write("\ufeff" + TWO), {}).clusters
+
+
+def test_a_file_that_is_no_text_says_what_is_true_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "k.toml"
+    path.write_bytes(b"\xff")
+    error = _error(path)
+    assert (error.ref, bool(error.still_true), error.next_step) == ("config-syntax", True, "save it as UTF-8")

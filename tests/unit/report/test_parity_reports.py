@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from kmigrate.cli.report_files import ReportFiles
+from kmigrate.errors import Failed
+from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.parity.plan import BucketDigest, BucketKey, TopicRange
 from kmigrate.parity.report import ParityReport, report_of
 from kmigrate.parity.verdict import Anomaly, AnomalyKind, Place
@@ -39,6 +43,18 @@ MISPLACED = Anomaly(AnomalyKind.MISPLACED, "orders", Place(0, 2), Place(1, 4))
 def cases(xml: str) -> dict[str, ET.Element]:
     root = ET.fromstring(xml.encode())
     return {str(case.get("name")): case for case in root.iter("testcase")}
+
+
+@pytest.mark.parametrize(("found", "verdict"), [([], "both sides are equal"), ([LOST], "both sides differ: 1 mism")])
+def test_a_report_that_cannot_be_written_at_the_end_does_not_take_the_verdict_with_it(
+    found: list[Anomaly], verdict: str, tmp_path: Path
+) -> None:
+    """The disk is full, or somebody has put a folder there since the check began."""
+    link = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
+    for files in (ReportFiles(html=tmp_path), ReportFiles(junit=tmp_path)):
+        with pytest.raises(Failed) as caught:
+            files.write(link, report({"orders": 2}, found), 0)
+        assert (caught.value.ref, verdict in caught.value.still_true) == ("report-not-written", True)
 
 
 def test_junit_has_a_case_for_each_partition_and_names_the_findings_of_those_that_differ() -> None:

@@ -47,3 +47,12 @@ def test_an_empty_range_below_the_log_start_is_no_loss() -> None:
 def test_a_range_beyond_the_last_stable_offset_is_refused() -> None:
     with pytest.raises(Failed, match=r"parity-range-not-stable: .* its last stable offset is 8"):
         refuse_what_is_gone([TopicRange("t", 0, 5, 9)], {KEY: Bounds(0, 8)}, {KEY: Bounds(0, 9)})
+
+
+def test_a_target_that_deletes_nothing_and_begins_late_is_read_from_there_and_found_wanting() -> None:
+    """Else whoever deletes the beginning of a copy would have it compared without it."""
+    kept = TopicRange("t", 0, 0, 9, kept=True)
+    refuse_what_is_gone([kept], {KEY: Bounds(0, 9)}, {KEY: Bounds(4, 9)})
+    assert within([kept], {KEY: Bounds(4, 9)}) == [Stretch("t", 0, 4, 9)]
+    with pytest.raises(Failed, match="from source offset 0"):
+        refuse_what_is_gone([kept], {KEY: Bounds(1, 9)}, {KEY: Bounds(4, 9)})

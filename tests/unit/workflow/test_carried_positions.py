@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -60,10 +61,11 @@ def handed_over(
     starts: Mapping[str, int],
     unready: Collection[str] = (),
     before: Positions | None = None,
+    still_ours: Callable[[], Awaitable[None]] | None = None,
 ) -> tuple[HandedOver, Positions]:
     """`before` is what the group has on the target already."""
     target = Target()
-    on_target: Positions = dict(before or {})
+    on_target: Positions = {} if before is None else before
 
     async def read(client: Any, *_: Any, **__: Any) -> Positions:
         return on_target if client is target else on_source
@@ -80,12 +82,15 @@ def handed_over(
 
     monkeypatch.setattr(handover, "read_positions", read)
     monkeypatch.setattr(handover, "write_positions", write)
+    async def nobody_else() -> None: ...
+
     made = hand_over(
         "g",
         starts={topic: {0: first} for topic, first in starts.items()},
         unready=unready,
         maps_of=maps_of,
         outsiders=outsiders,
+        still_ours=still_ours or nobody_else,
         source=cast("Any", Source()),
         target=cast("Any", target),
         timeout=1.0,
@@ -140,6 +145,58 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
     estate = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
     asyncio.run(controller.Controller(cast("Any", estate), "c")._hand_over(group))
     assert given["unready"] == {"new"}
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        {"phase": GroupPhase.PROMOTED},
+        {"phase": GroupPhase.MIRRORED},
+        {"staged": True},
+        {"asked_ms": 9},
+    ],
+)
+@pytest.mark.parametrize("mode", [GroupMode.HOLD, GroupMode.FOLLOW])
+def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_one_has_opened(
+    mode: GroupMode, meanwhile: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its members have read on by then; while none of them is there, the target would take the positions of before."""
+    asked = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=mode, frozen=mode is GroupMode.FOLLOW, asked_ms=5)
+    log = MemoryLog(LINK, asked)
+    checks: list[Callable[[], Awaitable[None]]] = []
+
+    async def hand_over(_: str, **told: Any) -> HandedOver:
+        checks.append(told["still_ours"])
+        raise Refused("ended", "here")
+
+    async def source(_: LinkRecord) -> tuple[Any, Any]:
+        return SOURCE, SOURCE
+
+    monkeypatch.setattr(controller, "hand_over", hand_over)
+    estate = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
+
+    async def scene() -> None:
+        with suppress(Refused):
+            await controller.Controller(cast("Any", estate), "c")._hand_over(asked)
+        await log.append(lambda _: asked)
+        [still_ours] = checks
+        await still_ours()
+        await log.append(lambda _: replace(asked, **meanwhile))
+        await still_ours()
+
+    with pytest.raises(Refused) as caught:
+        asyncio.run(scene())
+    assert caught.value.ref == "changed-meanwhile"
+
+
+def test_nothing_is_written_for_a_group_that_is_not_ours_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def opened() -> None:
+        raise Refused("changed-meanwhile", "by somebody else")
+
+    theirs = {T: CommittedOffset(80, "")}
+    with pytest.raises(Refused, match="by somebody else"):
+        handed_over(monkeypatch, {T: CommittedOffset(7, "")}, {"t": 0}, before=theirs, still_ours=opened)
+    assert theirs == {T: CommittedOffset(80, "")}
 
 
 T = ("t", 0)

@@ -211,6 +211,16 @@ def test_who_stopped_at_a_gap_is_told_which_limit_to_raise() -> None:
     assert REFUSED.way_on("t", 3) == f"mend the cause, then: {again}"
 
 
+@pytest.mark.parametrize("phase", [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCED])
+def test_a_topic_in_a_promote_is_not_copied_anew_and_says_what_comes_first(phase: TopicPhase) -> None:
+    """Its target topic was deleted while it waited."""
+    it = world(topic(stops={0: WRONG}, phase=phase), target=Cluster(there=False))
+    with pytest.raises(Refused) as caught:
+        done(it)
+    assert caught.value.ref == "promote-under-way"
+    assert "kmigrate promote --cancel t, then repeat" in caught.value.next_step
+
+
 def test_a_limit_is_written_once() -> None:
     it = world(topic())
     assert asyncio.run(throttle_link(cast("Estate", it), None, 5_000)).changes
@@ -246,6 +256,7 @@ def test_status_names_range_cause_and_the_way_on_for_people_and_for_programs() -
         "partition 1: target-denied: offset 5 was refused",
         "its promote waits: a router is silent",
         "accepted as lost: 2..3 (source-range-lost, by me@here)",
+        "nothing is copied: no mirror of it runs",
     ):
         assert words in text
     told = json.loads(json.dumps(shot.as_json()))

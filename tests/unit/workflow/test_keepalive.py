@@ -86,6 +86,23 @@ def test_an_open_transaction_is_nobody_elses_to_end_whatever_our_clock_says(
         assert used.used == expected
 
 
+def test_an_id_whose_topic_was_promoted_while_the_controller_stood_still_is_left_to_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has not read of it by the time at which it goes on."""
+    target, log = Target(), MemoryLog(LINK, MIRRORING, TILL)
+    promoted = replace(MIRRORING, phase=TopicPhase.PROMOTED)
+
+    async def read_to_end(_: float = 30.0) -> Any:
+        return await log.append(lambda state: promoted if state.topic("l", "t") != promoted else None)
+
+    monkeypatch.setattr(log, "read_to_end", read_to_end)
+    monkeypatch.setattr(keepalive, "last_begun", target.last_begun)
+    monkeypatch.setattr(keepalive, "begin_and_abort", target.begin_and_abort)
+    asyncio.run(IdKeeper(log, target, target, target.source_of).look(0.0))  # type: ignore[arg-type]
+    assert target.used == []
+
+
 def test_an_id_that_its_source_has_forgotten_is_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     target = look(monkeypatch, Target(at_source={"till": None}), MIRRORING, TILL)
     assert (target.used, target.kept) == ([], ["till"])

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.errors import Refused
+from kmigrate.cluster.client import LogOffset
+from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, PromoteTerms, TopicRecord
@@ -37,15 +38,30 @@ class SilentAdmin(Admin):
         raise Refused("not-authorized", "list consumer groups: not allowed", still_true="")
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, admin: Admin, *records: Record, reads: str = "t") -> Plan:
+class Logs(Source):
+    """Its logs begin at `begin`; with −1 nobody answers."""
+
+    begin = 0
+
+    async def list_offsets(self, wanted: Any) -> dict[Any, LogOffset]:
+        if self.begin < 0:
+            raise Unreachable("no-leader", "nobody answers")
+        return dict.fromkeys(wanted, LogOffset(0, self.begin, 0))
+
+
+def planned(
+    monkeypatch: pytest.MonkeyPatch, admin: Admin, *records: Record, reads: str = "t", target_begins: int = 0
+) -> Plan:
     async def nobody(*_: object) -> list[str]:
         return []
 
     async def source(_: object) -> tuple[Source, Admin]:
-        return Source(positions=(reads,)), admin
+        return Logs(positions=(reads,)), admin
 
     monkeypatch.setattr(topics, "direct_writers", nobody)
-    estate = cast("Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source))
+    target = Logs(positions=())
+    target.begin = target_begins
+    estate = cast("Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source, target=target))
     return asyncio.run(promote_topics(estate, "l", ["t"], PromoteTerms(1), plan=True))
 
 
@@ -68,3 +84,10 @@ def test_a_source_that_does_not_tell_its_groups_does_not_keep_the_topic(monkeypa
     made = planned(monkeypatch, SilentAdmin())
     assert [finding.ref for finding in made.findings] == ["readers-unknown"]
     assert made.changes == ("promote t",)
+
+
+def test_a_copy_whose_beginning_is_gone_is_named_before_it_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = planned(monkeypatch, Admin(), target_begins=7).findings
+    assert (finding.level, finding.ref) == ("warn", "copy-cut")
+    assert "t-0: copy-cut: offsets 0 to 6 are gone on the target" in finding.what
+    assert planned(monkeypatch, Admin(), target_begins=-1).findings == (), "who cannot be asked keeps no topic"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
-from kmigrate.errors import Refused
+from kmigrate.errors import Interrupted, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.patterns import NamePattern
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import BarrierRecord, ProducerMark, TopicRecord
 from kmigrate.model.settings import ClusterSettings
@@ -33,8 +34,8 @@ def just_promoted() -> TopicRecord:
     return replace(TOPIC, promoted_ms=now_ms() - 20_000)
 
 
-def create(estate: Estate, source: str) -> Any:
-    return verbs.create_link(estate, "blue", source)  # type: ignore[arg-type]
+def create(estate: Estate, source: str, name: str = "blue") -> Any:
+    return verbs.create_link(estate, name, source)  # type: ignore[arg-type]
 
 
 class Making(Estate):
@@ -195,3 +196,127 @@ def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -
     estate.log.on_append = somebody
     assert delete(estate).applied
     assert estate.log.state.link("l") == anew
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "/", "-a", "a b", "a\n", "\x7f", "a" * 101])
+def test_a_name_that_would_stand_in_other_links_keys_is_no_links_name(name: str, making: Making) -> None:
+    with pytest.raises(UsageError) as caught:
+        run(verbs.create_link(making, name, "one"))  # type: ignore[arg-type]
+    assert caught.value.ref == "bad-link-name"
+    assert not making.log.state.links()
+
+
+def test_what_is_deleted_with_a_link_is_its_own_also_where_an_older_version_let_a_slash_into_a_name() -> None:
+    estate = Estate(LINK, TOPIC, replace(LINK, name="l/x", uuid="v"), theirs := replace(TOPIC, link="l/x", topic="o"))
+    assert delete(estate).applied
+    assert {*estate.log.state.records} == {"link/l/x", theirs.key}
+    assert run(verbs.delete_link(estate, "l/x", 0.0)).applied  # type: ignore[arg-type]
+    assert not estate.log.state.records
+
+
+def test_a_link_that_is_deleted_picks_up_no_name_first() -> None:
+    """Else a mirror that runs takes a name for one that nobody mirrors yet, as soon as its record is gone."""
+    later = NamePattern(".*")
+    estate = Estate(replace(LINK, topic_patterns=(later,), group_patterns=(later,)), TOPIC, GROUP, words=())
+    chosen: list[bool] = []
+
+    def seen(_: Record | None) -> None:
+        link = estate.log.state.link("l")
+        chosen.append(link is not None and bool(link.topic_patterns or link.group_patterns))
+
+    estate.log.on_append = seen
+    made = delete(estate)
+    assert made.changes[0] == "pick up no more names by its expressions"
+    assert (len(chosen), any(chosen)) == (4, False)
+
+
+def test_a_delete_that_is_broken_off_says_what_was_forgotten() -> None:
+    estate = Estate(LINK, TOPIC, GROUP)
+
+    async def away(*_: Any) -> Any:
+        raise Unreachable("state-log-unreachable", "nobody answers")
+
+    def after_the_first(gone: Record | None) -> None:
+        if gone is None:
+            estate.log.append = away  # type: ignore[method-assign,assignment]
+
+    estate.log.on_append = after_the_first
+    with pytest.raises(Unreachable) as caught:
+        delete(estate)
+    assert caught.value.still_true == f"done before that, and not taken back: forget {GROUP.key}"
+
+
+def test_ctrl_c_in_the_middle_of_a_delete_says_what_was_forgotten() -> None:
+    estate = Estate(LINK, TOPIC, GROUP)
+
+    async def interrupted() -> Any:
+        work = asyncio.ensure_future(verbs.delete_link(estate, "l", 0.0))  # type: ignore[arg-type]
+
+        def ctrl_c(gone: Record | None) -> None:
+            if gone is None:
+                work.cancel()
+
+        estate.log.on_append = ctrl_c
+        return await work
+
+    with pytest.raises(Interrupted) as caught:
+        run(interrupted())
+    assert caught.value.still_true.startswith(f"done before that, and not taken back: forget {GROUP.key}")
+    assert caught.value.next_step == "repeat it: what is done already is left as it is"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda estate: verbs.throttle_link(estate, "l", 5),
+        lambda estate: verbs.finish_link(estate, "l", [], 0.0),
+        lambda estate: verbs.forget_patterns(estate, "l", "topic", ["a"]),
+    ],
+)
+def test_who_changes_a_link_that_is_deleted_meanwhile_is_not_told_that_it_is_done(
+    verb: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estate = Estate(replace(LINK, topic_patterns=(NamePattern("a"),)), TOPIC, GROUP, ROUTER)
+    estate.log.meanwhile(lambda _: (LINK.key, None))
+    with estate.asking(), pytest.raises(Refused) as caught:
+        run(verb(estate))
+    assert caught.value.ref == "unknown-link"
+
+
+def test_a_link_whose_delete_was_cut_mirrors_nothing_until_its_delete_has_come_to_the_end(making: Making) -> None:
+    """A playbook that is run again would register its group anew, and hand it the positions of before its promote."""
+    estate = Estate(LINK, TOPIC, GROUP, BARRIER)
+
+    def killed(gone: Record | None) -> None:
+        if gone is None and GROUP.key not in estate.log.state.records:
+            raise KeyboardInterrupt
+
+    estate.log.on_append = killed
+    with pytest.raises(KeyboardInterrupt):
+        delete(estate)
+    estate.log.on_append = lambda _: None
+    left = estate.log.state.link("l")
+    assert left is not None and left.deleting_ms
+    making.log, it = estate.log, cast("Any", estate)
+    again = [verbs.mirror_groups(it, "l", ["g"]), verbs.mirror_topics(it, "l", ["n"], "earliest", "auto")]
+    for verb in (*again, create(making, "s", "l")):
+        with pytest.raises(Refused) as caught:
+            run(verb)
+        assert (caught.value.ref, caught.value.next_step) == ("being-deleted", "kmigrate link delete l ends it")
+    assert delete(estate).applied
+    assert [*estate.log.state.records] == []
+
+
+def test_a_delete_that_is_refused_before_anything_is_forgotten_leaves_the_link_as_it_was() -> None:
+    link = replace(LINK, topic_patterns=(NamePattern("a"),))
+    estate = Estate(link, TOPIC)
+
+    def somebody(written: Record | None) -> None:
+        if written is not None and written.key == link.key and NEW.key not in estate.log.state.records:
+            estate.log.state = estate.log.state.with_record(NEW.key, NEW, estate.log.state.epoch + 1)
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused) as caught:
+        delete(estate)
+    assert caught.value.ref == "topic-not-promoted"
+    assert estate.log.state.link("l") == link

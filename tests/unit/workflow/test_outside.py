@@ -35,7 +35,8 @@ def test_json_positions_are_translated_topic_by_topic() -> None:
     "text",
     [
         "", "[]", "{}", '{"t": 3}', '{"t": {"x": 3}}', '{"t": {"1_0": 3}}', '{"t": {"²": 3}}', '{"t": {"0": -2}}',
-        '{"t": {"0": true}}',
+        '{"t": {"0": true}}', '{"t": {"0": 1, "0": 2}}', '{"t": {"0": 1, "00": 2}}', '{"t": {"0": 1}, "t": {"1": 1}}',
+        "[" * 100_000, '{"t": {"0": 1}',
     ],
 )  # fmt: skip
 def test_what_is_no_position_is_refused(text: str) -> None:
@@ -77,3 +78,29 @@ def test_a_query_needs_the_newest_batch_and_the_one_before() -> None:
     assert newest_batches(["9", "10", ".10.crc", "8", "11.tmp"]) == ["10", "9"]
     assert newest_batches(["0"]) == ["0"]
     assert newest_batches([".0.crc"]) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"orders":{"0":12',  # cut
+        '{"orders":{"0":-1}}',
+        '{"orders":{"0":5,"1":null}}',
+        '{"orders":{"0":5,"0":6}}',
+        '{"orders":{"0":"5"}}',
+    ],
+)
+def test_a_kafka_sources_line_that_cannot_be_read_is_not_copied_as_if_it_were_another_sources(line: str) -> None:
+    """The query would go on from the copy at offsets of the other cluster."""
+    text = "v1\n{}\n-\n" + line
+    for read in (lambda: spark_positions(text, "offsets/7"), lambda: translated_spark(text, "offsets/7", ten_more)):
+        with pytest.raises(UsageError) as caught:
+            read()
+        assert (caught.value.ref, "offsets/7" in caught.value.what) == ("bad-checkpoint", True)
+
+
+@pytest.mark.parametrize(
+    "line", ["-", "", "17", '{"logOffset":3}', '{"shard-1":{"iteratorType":"LATEST"}}', "{}", '{"a":{}}', "custom"]
+)
+def test_other_sources_lines_are_no_concern(line: str) -> None:
+    assert translated_spark("v1\n{}\n" + line, "f", ten_more).split("\n")[2] in (line, '{"a":{}}')

@@ -51,6 +51,16 @@ def test_identical_is_said_only_where_both_logs_show_it(
     assert status(RECORD, target, source).offsets == word
 
 
+def test_a_copy_whose_beginning_somebody_has_deleted_says_so() -> None:
+    told = status(RECORD, (30, 50), (5, 50)).partitions[0].trouble
+    assert told == "copy-cut: offsets 10 to 29 are gone on the target, where somebody deletes records"
+    assert not status(RECORD, (30, 50), (30, 50)).partitions[0].trouble, "nor has the source them"
+    done = replace(RECORD, phase=TopicPhase.PROMOTED, barrier={0: PartitionBarrier(50, 1)})
+    assert not status(done, (30, 50), (5, 50)).partitions[0].trouble, "its retention is its own"
+    mapped = replace(RECORD, mapped=True)
+    assert not status(mapped, (30, 50), (5, 50)).partitions[0].trouble
+
+
 def test_a_topic_that_is_being_forgotten_says_how_that_ends_and_not_that_nobody_copies_it() -> None:
     told = status(replace(RECORD, forgotten_ms=7, reason="an older one"), (10, 40), (10, 50))
     assert told.reason == "being forgotten: kmigrate topic forget t ends it"

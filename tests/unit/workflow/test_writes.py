@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupState
+from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.layout import PartitionInfo
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
@@ -47,8 +48,8 @@ class Cluster(Source):
     async def refresh(self, names: list[str]) -> Any:
         return SimpleNamespace(topics={name: SimpleNamespace(name=name, partitions={0: PART}) for name in names})
 
-    async def list_offsets(self, _: object) -> dict[str, Any]:
-        return {}
+    async def list_offsets(self, wanted: Any) -> dict[Any, LogOffset]:
+        return dict.fromkeys(wanted, LogOffset(0, 0, 0))
 
 
 class Empty(Cluster):
@@ -190,7 +191,7 @@ def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_e
 def test_a_group_that_is_being_forgotten_is_not_mirrored_again_before_that_has_ended() -> None:
     leaving = replace(GROUP, forgotten_ms=7)
     error = refused(mirror_group(Estate(LINK, leaving)))
-    assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget g --link l, then repeat")
+    assert (error.ref, error.next_step) == ("being-forgotten", "kmigrate group forget --link l g, then repeat")
     estate = Estate(LINK, GROUP)
     estate.log.meanwhile(lambda _: leaving)
     assert refused(mirror_group(estate, "follow")).ref == "being-forgotten"

@@ -1,0 +1,225 @@
+"""Streams that fail a call: readers that leave, streams that are closed, encodings that lack characters; and Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
+
+import pytest
+from rich.text import Text
+
+from kmigrate.cli import output, status
+from kmigrate.cli.app import main
+from kmigrate.cli.call import Call, run_to_end
+from kmigrate.cli.exits import Exit
+from kmigrate.cli.output import Answer
+from kmigrate.cli.views.tables import table
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
+from kmigrate.model.records import ClusterRef, LinkRecord
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
+
+
+@contextmanager
+def nobody_reads(*names: str) -> Iterator[None]:
+    """The streams are pipes whose readers have left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe, pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(sys, name, pipe)
+        yield
+
+
+def differing() -> Answer:
+    return Answer({"equal": False}, Text("differs"), Exit.PARITY_MISMATCH)
+
+
+def refused() -> Answer:
+    raise Refused("group-not-promoted", "a group reads it")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("streams", [("stdout",), ("stderr",), ("stdout", "stderr")])
+@pytest.mark.parametrize(("act", "code"), [(differing, Exit.PARITY_MISMATCH), (refused, Exit.REFUSED)])
+def test_who_leaves_before_the_answer_changes_no_exit_code(
+    act: Any, code: Exit, streams: tuple[str, ...], as_json: bool
+) -> None:
+    """`kmigrate verify | head && …` went on with a copy that differs."""
+    with nobody_reads(*streams):
+        assert run_to_end(Call(json=as_json), act) == code
+
+
+@pytest.mark.parametrize("words", [["frob"], ["frob", "--json"], []])
+def test_a_usage_error_that_nobody_reads_is_one_all_the_same(words: list[str]) -> None:
+    with nobody_reads("stdout", "stderr"):
+        assert main(words) == Exit.USAGE
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_watch_that_nobody_reads_ends(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    async def snapshot(_: object) -> Any:
+        looks.append(1)
+        return SimpleNamespace(as_json=dict)
+
+    monkeypatch.setattr(status, "snapshot", snapshot)
+    monkeypatch.setattr(status, "snapshot_view", lambda _: Text("all"))
+    with nobody_reads("stdout"):
+        assert run_to_end(Call(json=as_json), lambda: status._watch(Call(json=as_json), None, 60.0)) == Exit.OK  # type: ignore[arg-type]
+    assert looks == [1]
+
+
+@pytest.mark.parametrize("flags", [["--json"], []])
+def test_a_playbook_that_nobody_reads_does_not_end_as_if_it_were_through(flags: list[str], tmp_path: Path) -> None:
+    """Nor does it begin another step."""
+    book = tmp_path / "p.toml"
+    steps = [f"[[step]]\nexec = 'touch {tmp_path}/{name}'\n" for name in ("one", "two")]
+    book.write_text("".join(steps), encoding="utf-8")
+    with nobody_reads("stdout"):
+        assert main(["playbook", "run", str(book), *flags]) == Exit.FAILED
+    assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_terminal_without_our_arrows_is_told_all_the_same(
+    encoding: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change was made by then: an error would say that it was not."""
+    told = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding=encoding))
+    answer = Answer({"change": "é ✓ 😀 \udcff"}, Text("store link l: s → t"))
+    assert run_to_end(Call(json=as_json), lambda: answer) == Exit.OK
+    sys.stdout.flush()
+    text = told.getvalue().decode(encoding)
+    assert json.loads(text) == answer.json if as_json else text.startswith("store link l: s \\u2192 t")
+
+
+def test_a_name_that_speaks_to_the_terminal_is_told_and_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may connect chooses his client id, and whoever looks has rights that he has not."""
+    told = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding="utf-8"))
+    name = "\x1b]0;title\x07\x1b[2J\x9b31m\x7fé"
+    rows = table("client")
+    rows.add_row(Text(name))
+    for view in (Text(name, style="red"), rows, name):
+        assert run_to_end(Call(), lambda view=view: Answer({}, view)) == Exit.OK  # type: ignore[misc]
+    sys.stdout.flush()
+    text = told.getvalue().decode()
+    assert not set(text) & {"\x1b", "\x07", "\x7f", "\x9b"}
+    assert text.count("]0;title") == 3
+    assert "é" in text
+
+
+def test_a_call_that_is_advised_stays_one_line_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_PIPE_WIDTH", 40)
+    advice = "mend the cause, then: kmigrate group promote -- one two three four five"
+
+    def fails() -> Answer:
+        raise Refused("a-guard", "it said no", next_step=advice)
+
+    run_to_end(Call(), fails)
+    assert f"  next: {advice}" in capsys.readouterr().err.splitlines()
+
+
+def test_a_name_that_is_no_unicode_leaves_json_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding="utf-8"))
+    assert run_to_end(Call(json=True), lambda: Answer({"name": "é\udcff"}, Text(""))) == Exit.OK
+    sys.stdout.flush()
+    assert json.loads(told.getvalue()) == {"name": "é\udcff"}
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_a_stream_that_was_closed_before_takes_nothing_from_a_call(closed: tuple[int, ...], tmp_path: Path) -> None:
+    """Else the first connection to a broker would get its number."""
+    script = (
+        "import os, sys\n"
+        f"for number in {closed}: os.close(number)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'kmigrate', 'playbook', 'plan', 'gone.toml'])"
+    )
+    out: IO[Any]
+    with (tmp_path / "out").open("w+b") as out:
+        ended = subprocess.run([sys.executable, "-c", script], stdout=out, stderr=out, check=False)
+        out.seek(0)
+        text = out.read().decode()
+    assert (ended.returncode, "Traceback" in text) == (Exit.USAGE, False)
+    assert ("no-playbook" in text) is (2 not in closed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "still_true", "next_step"),
+    [
+        (Unreachable, "what this call had written before stays", "kmigrate doctor"),
+        (StateLogBroken, "what this call had written before stays", "docs/state-log.md"),
+        (UsageError, "nothing was changed", "--help"),
+        (Refused, "what this call had written before stays", "kmigrate status"),
+    ],
+)
+def test_what_comes_from_deep_down_says_what_holds_and_how_to_go_on(
+    kind: type[KmigrateError], still_true: str, next_step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**words: str) -> Answer:
+        raise kind("no-leader", "t-0 has no leader", **words)
+
+    run_to_end(Call(json=True), fails)
+    told = json.loads(capsys.readouterr().out)
+    assert (still_true in told["still_true"], next_step in told["next"]) == (True, True)
+    run_to_end(Call(json=True), lambda: fails(still_true="a", next_step="b"))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["still_true"], told["next"]) == ("a", "b")
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize(("words", "documents"), [(["link", "list"], 1), (["status", "--watch"], 0)])
+def test_ctrl_c_has_its_document_but_where_it_is_the_way_to_end(
+    words: list[str],
+    documents: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @asynccontextmanager
+    async def opened(_: Call) -> AsyncIterator[Any]:
+        if documents:
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+            await asyncio.sleep(5)
+        yield SimpleNamespace(log=MemoryLog(LINK))
+
+    async def snapshot(_: object) -> Any:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        await asyncio.sleep(5)
+
+    config = tmp_path / "kmigrate.toml"
+    config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
+    monkeypatch.setattr(Call, "estate", opened)
+    monkeypatch.setattr(status, "snapshot", snapshot)
+    assert main([*words, "--config", str(config), "--json"]) == Exit.INTERRUPTED
+    told = capsys.readouterr().out
+    assert bool(told) is bool(documents)
+    if documents:
+        document = json.loads(told)
+        assert (document["error"], document["exit_code"]) == ("interrupted", 130)
+        assert document["still_true"] and document["next"]

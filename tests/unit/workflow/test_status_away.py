@@ -1,0 +1,94 @@
+"""What status says while a cluster, or one broker of it, does not answer: just then somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.client import LogOffset
+from kmigrate.cluster.positions import CommittedOffset
+from kmigrate.errors import Unreachable
+from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.protocol.codes import Code
+from kmigrate.workflow import status
+from tests.fakes.state_log import MemoryLog
+
+LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
+TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=2, starts={0: 0, 1: 0})
+GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1)
+
+
+class Cluster:
+    """Answers who its leaders are; `away` is what asking them ends with."""
+
+    def __init__(self, away: str = "", *, leaderless: bool = False) -> None:
+        self.away, self.leaderless = away, leaderless
+
+    async def refresh(self, _: Any) -> None:
+        return None
+
+    async def list_offsets(self, wanted: Mapping[Any, int], **_: Any) -> dict[Any, LogOffset]:
+        if self.away:
+            raise Unreachable("broker-unreachable", self.away)
+        told = {key: LogOffset(0, 50, 0) for key in wanted}
+        if self.leaderless:
+            told["t", 1] = LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1)
+        return told
+
+    async def describe_groups(self, names: list[str]) -> dict[str, Any]:
+        return {name: SimpleNamespace(members=()) for name in names}
+
+
+def shot(monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster) -> status.Snapshot:
+    async def positions(*_: Any, **__: Any) -> Any:
+        return {("t", 0): CommittedOffset(45, ""), ("t", 1): CommittedOffset(40, "")}
+
+    async def opened(_: LinkRecord) -> Any:
+        return source, source
+
+    monkeypatch.setattr(status, "read_positions", positions)
+    it: Any = SimpleNamespace(
+        log=MemoryLog(LINK, TOPIC, GROUP), target=target, target_admin=target, source=opened, waits_for=lambda _: ""
+    )
+    return asyncio.run(status.snapshot(it))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "trouble", "ends"),
+    [
+        (Cluster("broker 2 is silent"), Cluster(), "broker 2 is silent", (-1, 50)),
+        (Cluster(), Cluster("broker 3 is silent"), "target t: broker 3 is silent", (50, -1)),
+        (Cluster("silent"), Cluster("silent, too"), "silent; target t: silent, too", (-1, -1)),
+    ],
+)
+def test_one_broker_that_does_not_answer_leaves_its_clusters_figures_unknown_and_is_named(
+    source: Cluster, target: Cluster, trouble: str, ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for the leaders asks any broker; the logs' ends are asked of the leaders themselves."""
+    told = shot(monkeypatch, source, target)
+    assert told.links[0].trouble == trouble
+    first = told.topics[0].partitions[0]
+    assert ((first.source_end, first.target_end), told.topics[0].lag) == (ends, -1)
+
+
+def test_a_source_that_says_nothing_is_waited_for_no_longer_than_somebody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent(Cluster):
+        async def refresh(self, _: Any) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(status, "_PATIENCE_S", 0.01)
+    told = shot(monkeypatch, Silent(), Cluster())
+    assert told.links[0].trouble == "source s has not answered within 0.01 s"
+    assert told.topics[0].partitions[0].target_end == 50
+
+
+def test_a_group_whose_partition_has_no_leader_has_no_lag_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shot(monkeypatch, Cluster(), Cluster()).groups[0].lag == 15
+    assert shot(monkeypatch, Cluster(leaderless=True), Cluster()).groups[0].lag == -1
