@@ -15,7 +15,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken
 from kmigrate.model.presences import ControllerPresence
-from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord
+from kmigrate.model.records import SCHEMA, ClusterRef, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
@@ -25,7 +25,7 @@ from kmigrate.sandbox.final_read import read_topic
 from kmigrate.state import log as state_log
 from kmigrate.state.codec import Envelope, encode_envelope
 from kmigrate.state.create import ensure_state_log
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog, state_producer_id
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, Decide, StateLog, state_producer_id
 
 
 def settings(bootstrap: str) -> ClusterSettings:
@@ -39,6 +39,10 @@ def counter(key: str = "n", holder: str = "w") -> Callable[[State], LeaseRecord]
         return LeaseRecord(key, holder, (now.term if now else 0) + 1)
 
     return decide
+
+
+def dropped(key: str) -> Decide:
+    return lambda state: (f"lease/{key}", None) if state.lease(key) else None
 
 
 def read_values(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
@@ -211,7 +215,7 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
             async with StateLog(client) as log:
                 link = LinkRecord("l", "u", ClusterRef("s", "x:1"), ClusterRef("t", "y:1"), 1)
                 await log.append(lambda state: None if state.link("l") else link)
-            value = json.dumps({"schema": 2, "at": 1, "prev": "", "nonce": "n", "record": None}).encode()
+            value = json.dumps({"schema": SCHEMA + 1, "at": 1, "prev": "", "nonce": "n", "record": None}).encode()
             batch = one_record_batch(
                 b"x", value, timestamp=1, producer_id=state_producer_id(STATE_TOPIC), epoch=0, sequence=1
             )
@@ -224,6 +228,52 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
     with pytest.raises(StateLogBroken) as caught:
         asyncio.run(run())
     assert caught.value.ref == "newer-state-log"
+
+
+def live(bootstrap: str) -> set[str]:
+    """Keys of all that stands in the log, tombstones too."""
+    return {(each.key or b"").decode() for each in read_topic(bootstrap, STATE_TOPIC)}
+
+
+CLEANED_AT_ONCE = {
+    "segment.ms": "400",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "1000",
+    "delete.retention.ms": "0",
+    "min.cleanable.dirty.ratio": "0.0",
+}
+
+
+def test_keys_that_are_dropped_leave_the_log_and_who_opens_it_then_goes_on(own_cluster: Any) -> None:
+    """By a live log cleaner; what stands in the log is judged by librdkafka."""
+    cluster = own_cluster(config={"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "100"})
+    names = [f"k{number}" for number in range(20)]
+
+    async def run() -> None:
+        conf = settings(cluster.bootstrap)
+        async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
+            await Admin(conf).alter_topic_configs(STATE_TOPIC, CLEANED_AT_ONCE)
+            for name in names:
+                await log.append(counter(name))
+            for name in names:
+                await log.append(dropped(name))
+            tombstones = [each for each in read_topic(cluster.bootstrap, STATE_TOPIC) if each.value is None]
+            assert len(tombstones) == len(names)
+            for each in tombstones:
+                ((name, envelope),) = each.headers
+                assert (name, json.loads(envelope or b"")["at"]) == ("kmigrate", each.offset)
+            while live(cluster.bootstrap) != {"lease/n"}:
+                await log.append(counter())  # the newest segment is never compacted
+                await asyncio.sleep(0.3)
+            async with StateLog(client) as late:
+                assert late.state.records == log.state.records
+                await late.append(counter(names[0], "late"))
+                assert (await log.read_to_end()).lease(names[0]) == LeaseRecord(names[0], "late", 1)
+                await log.append(counter(names[0]))
+                assert (await late.read_to_end()).lease(names[0]) == LeaseRecord(names[0], "w", 2)
+
+    asyncio.run(run())
+    assert live(cluster.bootstrap) == {"lease/n", "lease/k0"}
 
 
 @pytest.mark.soak

@@ -226,6 +226,17 @@ def test_a_record_that_needs_a_newer_reader_is_refused_with_both_versions() -> N
         fold_of(batch(0, in_schema(SCHEMA + 1, SCHEMA + 1)))
 
 
+@pytest.mark.parametrize("written", [batch(0, envelope(0, "", "a", 1)), tombstone(0, dropped(0, "", "a"))])
+def test_a_version_from_before_tombstones_stops_at_all_that_this_one_writes(
+    written: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stop at the first of them as at somebody else's, in the middle of a migration."""
+    monkeypatch.setattr("kmigrate.state.codec.SCHEMA", 1)
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(written)
+    assert caught.value.ref == "newer-state-log"
+
+
 def test_a_record_from_before_readers_were_named_is_read() -> None:
     assert fold_of(batch(0, in_schema(SCHEMA, None))).state.lease("w") == LeaseRecord("w", "me", 7)
 
