@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.leading import while_it_leads
 from kmigrate.cluster.tail import Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
@@ -235,7 +236,8 @@ class StateLog:
         deadline = monotonic() + timeout
         while True:
             try:
-                answer = (await self._client.list_offsets({key: at}, purpose="state-end"))[key]
+                asking = self._client.list_offsets({key: at}, purpose="state-end")
+                answer = (await while_it_leads(self._client, *key, asking))[key]
                 if not answer.error:
                     return answer
                 await self._client.refresh([key[0]])
@@ -506,15 +508,18 @@ class StateLog:
         if node < 0:
             return None
         try:
-            connection = await self._client.connection(node, "state-write")
-            frame = await connection.call_raw(
-                PRODUCE,
-                PRODUCE_VERSION,
-                encode_produce([(topic, 0, batch)], timeout_ms=10_000),
-                flexible=True,
-                timeout=12.0,
-            )
+            frame = await while_it_leads(self._client, topic, 0, self._written(node, topic, batch))
         except Unreachable:
             await self._refresh()
             raise
         return decode_produce(frame)[(topic, 0)]
+
+    async def _written(self, node: int, topic: str, batch: bytearray) -> bytearray:
+        connection = await self._client.connection(node, "state-write")
+        return await connection.call_raw(
+            PRODUCE,
+            PRODUCE_VERSION,
+            encode_produce([(topic, 0, batch)], timeout_ms=10_000),
+            flexible=True,
+            timeout=12.0,
+        )
