@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -18,7 +20,7 @@ from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import SCHEMA, ClusterRef, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
-from kmigrate.net.clock import now_ms
+from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.final_read import read_topic
@@ -29,8 +31,8 @@ from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, Decide, StateLog, st
 
 
 def settings(bootstrap: str) -> ClusterSettings:
-    host, port = bootstrap.rsplit(":", 1)
-    return ClusterSettings("target", ((host, int(port)),))
+    addresses = (each.rsplit(":", 1) for each in bootstrap.split(","))
+    return ClusterSettings("target", tuple((host, int(port)) for host, port in addresses))
 
 
 def counter(key: str = "n", holder: str = "w") -> Callable[[State], LeaseRecord]:
@@ -299,6 +301,41 @@ def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
 
     asyncio.run(run())
     assert [key for key, _ in last_words(cluster.bootstrap)][-1] == b"clock"
+
+
+@pytest.mark.soak
+def test_the_log_is_read_and_written_on_seconds_after_another_broker_leads_it(own_cluster: Any) -> None:
+    """The one that led stands still: it takes connections and questions, and answers none (SIGSTOP)."""
+    cluster = own_cluster(brokers=3)
+
+    def moved_from(led: int) -> float:
+        """When the last of the two topics was led by another, by the word of those that live."""
+        addresses = cluster.bootstrap.split(",")
+        others = AdminClient({"bootstrap.servers": ",".join(each for each in addresses if each != addresses[led - 1])})
+        while True:
+            topics = others.list_topics(timeout=10).topics
+            if led not in {topics[topic].partitions[0].leader for topic in (STATE_TOPIC, PRESENCE_TOPIC)}:
+                return monotonic()
+            time.sleep(0.2)
+
+    async def run() -> float:
+        conf = settings(cluster.bootstrap)
+        async with ClusterClient(conf) as one, ClusterClient(conf) as two, StateLogOn(one, conf) as reader:
+            led = one.leader(STATE_TOPIC, 0)
+            async with StateLog(two) as writer:
+                await writer.append(counter())
+                cluster.pause(led)
+                try:
+                    writing = asyncio.ensure_future(writer.append(counter(), timeout=60))
+                    moved = await asyncio.to_thread(moved_from, led)
+                    await writing
+                    second = LeaseRecord("n", "w", 2)
+                    await reader.wait(lambda state: state.lease("n") == second or None, 60, "the second record")
+                    return monotonic() - moved
+                finally:
+                    cluster.resume(led)
+
+    assert asyncio.run(run()) < 12
 
 
 def last_words(bootstrap: str) -> list[tuple[bytes | None, bytes | None]]:
