@@ -304,6 +304,43 @@ def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
 
 
 @pytest.mark.soak
+def test_a_log_whose_newest_record_is_gone_is_opened_and_written_on(own_cluster: Any) -> None:
+    """It was a tombstone. The segment of the newest record is never cleaned: an empty one is put behind it here."""
+    cluster = own_cluster(config={"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "100"})
+    conf = settings(cluster.bootstrap)
+
+    async def drop() -> None:
+        async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
+            for decide in (counter("kept"), counter("gone"), dropped("gone")):
+                await log.append(decide)
+            await Admin(conf).alter_topic_configs(STATE_TOPIC, {**CLEANED_AT_ONCE, "segment.ms": "3600000"})
+
+    asyncio.run(drop())
+    data = cluster.brokers[1].folder / "data"
+    for _ in range(10):  # the cleaner takes a tombstone away at its second look at it
+        cluster.terminate(1)
+        (data / f"{STATE_TOPIC}-0" / f"{3:020d}.log").touch()
+        (data / "cleaner-offset-checkpoint").unlink(missing_ok=True)
+        cluster.restart(1)
+        cluster.wait_ready()
+        time.sleep(2)
+        if live(cluster.bootstrap) == {"lease/kept"}:
+            break
+    assert live(cluster.bootstrap) == {"lease/kept"}
+
+    async def go_on() -> None:
+        async with ClusterClient(conf) as client, StateLog(client) as log:
+            assert list(log.state.records) == ["lease/kept"]
+            await log.append(counter("kept"))
+            async with StateLog(client) as again:
+                assert again.state.lease("kept") == LeaseRecord("kept", "w", 2)
+
+    asyncio.run(go_on())
+    offset, body = read_values(cluster.bootstrap, STATE_TOPIC)[-1]
+    assert (offset, body["at"], body["prev"]) == (3, 3, "")
+
+
+@pytest.mark.soak
 def test_the_log_is_read_and_written_on_seconds_after_another_broker_leads_it(own_cluster: Any) -> None:
     """The one that led stands still: it takes connections and questions, and answers none (SIGSTOP)."""
     cluster = own_cluster(brokers=3)
