@@ -30,7 +30,7 @@ from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.net.tasks import together
+from kmigrate.net.tasks import TaskOwner, together
 from kmigrate.protocol.api import element_type, entity, millis_of
 from kmigrate.protocol.codes import Code, code_of, row
 
@@ -91,6 +91,7 @@ class ClusterClient:
         self._producers = Gathered(self._describe_all)
         self._login_failure: AuthenticationFailed | None = None
         self._login_failed_at = 0.0
+        self._closed = False
         self.silence = Silence()
 
     async def __aenter__(self) -> ClusterClient:
@@ -100,6 +101,8 @@ class ClusterClient:
         await self.close()
 
     async def close(self) -> None:
+        """For good: who still asks something is refused, and opens no connection that nobody would close."""
+        self._closed = True
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -187,23 +190,38 @@ class ClusterClient:
         return (await self.refresh([name])).topics.get(name)
 
     async def find_topic(self, name: str) -> TopicInfo | None:
-        """One topic, as any broker knows it: one that has just started may not have heard of it yet.
+        """One topic, as any broker knows it, all asked at once: one that has just started may not have heard of it yet.
 
         Raises Unreachable where a broker does not answer, which may know it.
         """
         found = await self.topic(name)
-        for node in list(self.metadata.brokers):
-            if found is not None:
-                break
-            told = await (await self.connection(node)).call_raw(
-                METADATA,
-                METADATA_VERSION,
-                [ask_about((name,))],
-                flexible=True,
-                timeout=self.settings.request_timeout_s,
-            )
-            found = self.layout.hear((name,), told).topics.get(name)
-        return found
+        if found is not None:
+            return found
+        silent: Unreachable | None = None
+        tasks = TaskOwner()
+        try:
+            asked = [tasks.start(self._told_by(node, name)) for node in self.metadata.brokers]
+            for answer in asyncio.as_completed(asked):
+                try:
+                    found = self.layout.hear((name,), await answer).topics.get(name)
+                except Unreachable as error:
+                    silent = error
+                if found is not None:
+                    return found
+        finally:
+            await tasks.close()
+        if silent is not None:
+            raise silent
+        return None
+
+    async def _told_by(self, node: int, topic: str) -> bytearray:
+        return await (await self.connection(node)).call_raw(
+            METADATA,
+            METADATA_VERSION,
+            [ask_about((topic,))],
+            flexible=True,
+            timeout=self.settings.request_timeout_s,
+        )
 
     def leader(self, topic: str, partition: int) -> int:
         """The known leader's node id; −1 where there is none or it is not known."""
@@ -248,6 +266,7 @@ class ClusterClient:
 
     async def _open(self, node: int, host: str, port: int, purpose: str) -> BrokerConnection:
         key = (node, purpose)
+        self._refuse_closed()
         async with self._opening.setdefault(key, asyncio.Lock()):
             known = self._connections.get(key)
             if known is not None and not known.lost and known.address == f"{host}:{port}":
@@ -266,8 +285,15 @@ class ClusterClient:
                 self._login_failure, self._login_failed_at = failed, monotonic()
                 raise
             self._login_failure = None
+            if self._closed:
+                opened.close()
+            self._refuse_closed()
             self._connections[key] = opened
             return opened
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise Unreachable("client-closed", f"cluster {self.settings.name} is not asked any more")
 
     async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
         """Send to a broker (any, where `node` is None)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.leading import while_it_leads
 from kmigrate.errors import Failed, KmigrateError, StateLogBroken, Unreachable
 from kmigrate.net.clock import sleep
 from kmigrate.protocol.codes import Code, row
@@ -53,15 +54,16 @@ class Tail:
     async def poll(self, max_wait_ms: int) -> None:
         """One Fetch; raises Unreachable where the leader cannot be asked now."""
         node = await self._leader()
-        if self.position < 0:
-            self.position = await self._start()
         try:
-            frame = await self._fetch(node, max_wait_ms)
+            frame = await while_it_leads(self._client, self._topic, self._partition, self._asked(node, max_wait_ms))
         except Unreachable:
             await self._refresh_quietly()
             raise
         topic, partition = self._topic, self._partition
-        answer = decode_fetch(frame).partitions[0]
+        told = decode_fetch(frame)
+        if not told.partitions:  # beyond our quota a broker answers so, and takes its time with the next question
+            return
+        answer = told.partitions[0]
         if answer.diverging is not None:
             raise StateLogBroken(
                 "log-cut",
@@ -101,6 +103,11 @@ class Tail:
             await self._client.refresh([self._topic])
             raise Unreachable("no-leader", f"{self._topic}-{self._partition}: {row(first.error).name}")
         return first.offset
+
+    async def _asked(self, node: int, max_wait_ms: int) -> bytearray:
+        if self.position < 0:
+            self.position = await self._start()
+        return await self._fetch(node, max_wait_ms)
 
     async def _fetch(self, node: int, max_wait_ms: int) -> bytearray:
         connection = await self._client.connection(node, self._purpose)

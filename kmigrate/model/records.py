@@ -55,9 +55,9 @@ __all__ = [
     "verified_key",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the records' shape that this version writes."""
-LEAST_READER = 1
+LEAST_READER = 2
 """The lowest version that may act on what this one writes, told in every record; an older one refuses it.
 
 A change of the shape takes two releases: the first reads the new shape and does not write it; the second writes it,

@@ -59,14 +59,19 @@ class _Kind:
     def bucket(self, key: str) -> _Bucket:
         return self.buckets[hash(key) % _BUCKETS]
 
-    def put(self, key: str, record: Record | None) -> _Kind:
-        place = hash(key) % _BUCKETS
-        bucket = _Bucket(self.buckets[place])
-        if record is None:
-            bucket.pop(key, None)
-        else:
-            bucket[key] = record
-        return _Kind((*self.buckets[:place], bucket, *self.buckets[place + 1 :]))
+    def put(self, records: Mapping[str, Record | None]) -> _Kind:
+        buckets = list(self.buckets)
+        changed: dict[int, _Bucket] = {}
+        for key, record in records.items():
+            place = hash(key) % _BUCKETS
+            bucket = changed.get(place)
+            if bucket is None:
+                bucket = changed[place] = buckets[place] = _Bucket(buckets[place])
+            if record is None:
+                bucket.pop(key, None)
+            else:
+                bucket[key] = record
+        return _Kind(tuple(buckets))
 
     @cached_property
     def in_order(self) -> tuple[Record, ...]:
@@ -91,10 +96,10 @@ def _keep_first(found: dict[_Coupling, TransactionRecord], record: TransactionRe
 
 
 class Records(Mapping[str, Record]):
-    """Live records by key, a value: `put` makes the next one, which shares with it all but one bucket.
+    """Live records by key, a value: `put` makes the next one, which shares with it all but the buckets of what changed.
 
-    So one more record costs some microseconds, however many there are; and what is read of a kind is put in order once,
-    until a record of that kind changes.
+    So one more record costs some microseconds, however many there are, and many at once cost one each; and what is read
+    of a kind is put in order once, until a record of that kind changes.
     """
 
     __slots__ = ("_kinds",)
@@ -102,10 +107,13 @@ class Records(Mapping[str, Record]):
     def __init__(self, kinds: Mapping[str, _Kind] | None = None) -> None:
         self._kinds = kinds or {}
 
-    def put(self, key: str, record: Record | None) -> Records:
-        """These with one more record; None takes one out."""
-        word = key.partition("/")[0]
-        return Records({**self._kinds, word: self._kinds.get(word, _NONE).put(key, record)})
+    def put(self, records: Mapping[str, Record | None]) -> Records:
+        """These with some more; None takes one out."""
+        by_word: dict[str, dict[str, Record | None]] = {}
+        for key, record in records.items():
+            by_word.setdefault(key.partition("/")[0], {})[key] = record
+        kinds = {word: self._kinds.get(word, _NONE).put(changed) for word, changed in by_word.items()}
+        return Records({**self._kinds, **kinds})
 
     def of(self, word: str, kind: type[_R]) -> Iterator[_R]:
         """All of a kind, whose keys begin with a word, in the order of their keys."""
@@ -135,8 +143,12 @@ class State:
     records: Records = field(default_factory=Records)
 
     def with_record(self, key: str, record: Record | None, epoch: int) -> State:
-        """The state after one more record; None is a tombstone."""
-        return State(epoch, self.records.put(key, record))
+        """The state after one more record; None drops the key."""
+        return self.with_records({key: record}, epoch)
+
+    def with_records(self, records: Mapping[str, Record | None], epoch: int) -> State:
+        """The state after these records of which the last stands at `epoch`."""
+        return State(epoch, self.records.put(records))
 
     def links(self) -> list[LinkRecord]:
         return list(self.records.of("link", LinkRecord))

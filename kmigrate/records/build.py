@@ -13,7 +13,7 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import write_uvarint, zigzag
 from kmigrate.records.batch import HEADER_SIZE, Batch, assemble
 
-__all__ = ["filler_batch", "one_record_batch", "read_single_record"]
+__all__ = ["filler_batch", "one_record_batch", "read_header", "read_single_record"]
 
 _ZSTD = 4
 
@@ -41,12 +41,19 @@ def _batch(
 
 
 def one_record_batch(
-    key: bytes, value: bytes | None, *, timestamp: int, producer_id: int, epoch: int, sequence: int
+    key: bytes,
+    value: bytes | None,
+    *,
+    timestamp: int,
+    producer_id: int,
+    epoch: int,
+    sequence: int,
+    header: tuple[bytes, bytes] | None = None,
 ) -> bytearray:
-    """An uncompressed batch of one record; a None value is a tombstone."""
-    body = b"\0" + zigzag(0) + zigzag(0) + zigzag(len(key)) + key
-    body += zigzag(-1) if value is None else zigzag(len(value)) + value
-    body += zigzag(0)
+    """An uncompressed batch of one record; a None value is a tombstone. The header is a name and its value."""
+    body = b"\0" + zigzag(0) + zigzag(0) + _sized(key)
+    body += zigzag(-1) if value is None else _sized(value)
+    body += zigzag(0) if header is None else zigzag(1) + _sized(header[0]) + _sized(header[1])
     return _batch(
         zigzag(len(body)) + body,
         count=1,
@@ -56,6 +63,10 @@ def one_record_batch(
         epoch=epoch,
         sequence=sequence,
     )
+
+
+def _sized(data: bytes) -> bytes:
+    return zigzag(len(data)) + data
 
 
 _BLOCK = 64
@@ -102,39 +113,66 @@ def filler_batch(count: int, *, timestamp: int, producer_id: int, epoch: int, se
 
 def read_single_record(batch: Batch) -> tuple[bytes, bytes | None]:
     """Key and value of an uncompressed one-record batch, as the state log writes them."""
+    key, value, _ = _key_and_value(batch)
+    return key, value
+
+
+def read_header(batch: Batch, name: bytes) -> bytes | None:
+    """The value of a header of the single record, None where it has none of that name."""
+    _, _, rest = _key_and_value(batch)
+    try:
+        count, at = _varint(rest, 0)
+        for _ in range(count):
+            found, at = _field(rest, at)
+            value, at = _field(rest, at)
+            if found == name:
+                return value
+    except IndexError:
+        raise _short(batch) from None
+    return None
+
+
+def _key_and_value(batch: Batch) -> tuple[bytes, bytes | None, bytes]:
+    """And the bytes of the headers behind them."""
     if batch.count != 1 or batch.codec != 0:
         raise ProtocolViolation(
             "not-a-single-record", f"the batch at offset {batch.base_offset} is not one uncompressed record"
         )
     data = bytes(batch.view[HEADER_SIZE:])
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        raw = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            raw |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (raw >> 1) ^ -(raw & 1)
-            shift += 7
-
-    def field() -> bytes | None:
-        nonlocal at
-        size = varint()
-        if size < 0:
-            return None
-        at += size
-        return data[at - size : at]
-
     try:
-        varint()
-        at += 1
-        varint()
-        varint()
-        key = field()
-        value = field()
+        _, at = _varint(data, 0)  # the length, which the batch's own stands for
+        _, at = _varint(data, at + 1)  # the time, behind the attributes
+        _, at = _varint(data, at)
+        key, at = _field(data, at)
+        value, at = _field(data, at)
     except IndexError:
-        raise ProtocolViolation("short-record", f"the record at offset {batch.base_offset} ends too early") from None
-    return key or b"", value
+        raise _short(batch) from None
+    return key or b"", value, data[at:]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    raw, shift = byte & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+
+
+def _field(data: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _varint(data, at)
+    if size < 0:
+        return None, at
+    if at + size > len(data):
+        raise IndexError
+    return data[at : at + size], at + size
+
+
+def _short(batch: Batch) -> ProtocolViolation:
+    return ProtocolViolation("short-record", f"the record at offset {batch.base_offset} ends too early")

@@ -70,7 +70,7 @@ class _Source:
 
     def failed(self, error: KmigrateError) -> None:
         """It could not be asked; the log is told once, however often it is tried again."""
-        if error.what != self._trouble:
+        if error.what != self._trouble and not self.gone:
             self._trouble = error.what
             _log.warning("source of link %s: %s", self.link.name, error.what)
 
@@ -276,8 +276,6 @@ class Clusters:
                     return
         finally:
             source.refreshing = False
-            if source.gone:  # meanwhile, and a connection may have been made since
-                await source.client.close()
 
     def refresh_target(self) -> None:
         if not self._refreshing_target:

@@ -1,6 +1,9 @@
 """Bytes of state-log records: an envelope around the record's JSON.
 
-    {"schema": 1, "reader": 1, "at": offset, "prev": nonce of the record before, "nonce": own nonce, "record": {…}}
+    {"schema": 2, "reader": 2, "at": offset, "prev": nonce of the record before, "nonce": own nonce, "record": {…}}
+
+Where a key is dropped the value is null, that compaction may take it away, and the envelope, which has no record,
+stands in the header `kmigrate`.
 
 `schema` is the version of the shape it was written in, `reader` the lowest version that may act on it: what is newer
 than we are, but says that we may, is read without the fields that we do not know.
@@ -26,7 +29,19 @@ from kmigrate.model.presences import (
 from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, plain
 from kmigrate.model.records import LEAST_READER, SCHEMA
 
-__all__ = ["Envelope", "Presence", "PresenceReader", "PresenceWriter", "Word", "decode_envelope", "encode_envelope"]
+__all__ = [
+    "ENVELOPE_HEADER",
+    "Envelope",
+    "Presence",
+    "PresenceReader",
+    "PresenceWriter",
+    "Word",
+    "decode_envelope",
+    "encode_envelope",
+]
+
+ENVELOPE_HEADER = b"kmigrate"
+"""The header of a tombstone that holds its envelope."""
 
 Presence = MirrorPresence | RouterPresence | ControllerPresence
 Word = Presence | FencedProgress
@@ -38,19 +53,22 @@ class Envelope:
 
     at: int
     prev: str
+    """Empty where offsets are missing behind the record before it, so that nobody can tell its nonce."""
     nonce: str
     record: Record | None
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    body = {
+    """The value of a record; where a key is dropped, of the tombstone's header."""
+    body: dict[str, object] = {
         "schema": SCHEMA,
         "reader": LEAST_READER,
         "at": envelope.at,
         "prev": envelope.prev,
         "nonce": envelope.nonce,
-        "record": None if envelope.record is None else encode_record(envelope.record),
     }
+    if envelope.record is not None:
+        body["record"] = encode_record(envelope.record)
     return _text(body).encode()
 
 
@@ -159,13 +177,13 @@ def _again(
     return said, now
 
 
-def decode_envelope(value: bytes) -> Envelope:
+def decode_envelope(value: bytes, *, tombstone: bool = False) -> Envelope:
     """Read an envelope; what needs a newer reader, or is of another kind, is refused, never skipped."""
     try:
         body: dict[str, Any] = json.loads(value)
         schema = int(body["schema"])
         reader = int(body.get("reader", schema))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateLogBroken(
             "foreign-record",
             f"the state log holds a record that kmigrate did not write ({error!r})",
@@ -181,7 +199,7 @@ def decode_envelope(value: bytes) -> Envelope:
             next_step="use the newer version of kmigrate",
         )
     try:
-        record = body["record"]
+        record = None if tombstone else body["record"]  # null, of a dropped key, up to schema 1
         return Envelope(
             int(body["at"]),
             str(body["prev"]),

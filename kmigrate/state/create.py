@@ -25,9 +25,15 @@ def _configs(brokers: int) -> dict[str, dict[str, str]]:
         "unclean.leader.election.enable": "false",
         "min.insync.replicas": "2" if brokers >= 3 else "1",
     }
+    small = {**durable, "segment.bytes": str(16 << 20)}  # the newest segment is never compacted, and is a gigabyte else
     return {
-        STATE_TOPIC: {**durable, "min.compaction.lag.ms": str(_DAY_MS)},
-        PRESENCE_TOPIC: {**durable, "segment.bytes": str(16 << 20), "max.compaction.lag.ms": str(_HOUR_MS)},
+        STATE_TOPIC: {
+            **small,
+            "min.compaction.lag.ms": str(_DAY_MS),  # in which a record that is void is repaired
+            "max.compaction.lag.ms": str(2 * _DAY_MS),
+            "delete.retention.ms": str(_DAY_MS),  # in which who begins to read comes to the tombstones
+        },
+        PRESENCE_TOPIC: {**small, "max.compaction.lag.ms": str(_HOUR_MS)},
     }
 
 

@@ -3,9 +3,12 @@
 Invariants:
 A  A record counts only where its `at` equals its offset; elsewhere it is void, and the key's last valid value
    must be appended again by the next writer, because compaction would keep the void one.
-B  `prev` names the last valid record before it; with no offsets missing in between, another name is a break.
+B  `prev` names the last valid record before it. Where offsets are missing in between nobody can compare, and who writes
+   behind them names none; where none is missing, another name is a break.
 C  The sequence after the newest batch's is the only one the broker accepts next (compare-and-set): it is read
    from that batch's header, never counted.
+D  Compaction takes a dropped key's tombstone away, too, long after it was written. So who has read the log to its end
+   and then finds offsets missing cannot know what was dropped there, and stops.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from kmigrate.errors import StateLogBroken
 from kmigrate.model.record_json import Record
 from kmigrate.model.state import State
 from kmigrate.records.batch import Batch, next_sequence
-from kmigrate.records.build import read_single_record
-from kmigrate.state.codec import decode_envelope
+from kmigrate.records.build import read_header, read_single_record
+from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, decode_envelope
 
 __all__ = ["Fold"]
 
@@ -26,54 +29,82 @@ __all__ = ["Fold"]
 class Fold:
     """The running fold; `repairs` are keys whose newest record is void (invariant A)."""
 
-    state: State = field(default_factory=State)
+    following: bool = False
+    """Whether the log was read to its end once (invariant D)."""
     next_offset: int = 0
     sequence: int = 0
     last_nonce: str = ""
+    """Of the last valid record; empty where offsets are missing behind it."""
     repairs: set[str] = field(default_factory=set)
     nonces: dict[int, str] = field(default_factory=dict)
     """Nonces of recent valid records by offset, so that a writer can recognise its own."""
-    _contiguous_from: int = 0
+    _state: State = field(default_factory=State)
+    _newer: dict[str, Record | None] = field(default_factory=dict)
+    """What was read since anybody asked for the state, which who opens a long log does once."""
+    _epoch: int = -1
+    _stays: bool = False
+    """Whether the newest batch is a valid record with a value: compaction leaves it there until there is another."""
+
+    @property
+    def state(self) -> State:
+        if self._newer:
+            self._state = self._state.with_records(self._newer, self._epoch)
+            self._newer = {}
+        return self._state
 
     def take(self, batch: Batch) -> None:
         """Fold one batch in."""
-        if batch.is_control or batch.count == 0:
-            self._skip(batch)
-            return
         offset = batch.base_offset
-        key_bytes, value = read_single_record(batch)
-        if offset != self.next_offset:
-            self._contiguous_from = offset  # compacted offsets: the chain cannot be checked across them
-        key = key_bytes.decode("utf-8", "replace")
-        if value is None:
-            raise StateLogBroken("foreign-tombstone", f"the state log holds a bare tombstone at offset {offset}")
-        envelope = decode_envelope(value)
-        if envelope.at != offset:
-            self.repairs.add(key)
-        else:
-            if self.last_nonce and self._contiguous_from < offset and envelope.prev != self.last_nonce:
+        if offset != self.next_offset or batch.count == 0:  # brokers keep a producer's newest batch without its record
+            if self.following:
                 raise StateLogBroken(
-                    "forked-state-log",
-                    f"the record at offset {offset} of the state log follows another record than the one before it",
+                    "compacted-unread",
+                    f"offsets {self.next_offset} to {batch.last_offset} of the state log were compacted before this "
+                    f"process, which stood still for days, had read them all: what was dropped there is not known",
                     still_true="no decision was taken on it",
-                    next_step="stop every kmigrate process and look at the log (docs/state-log.md)",
+                    next_step="restart this process",
                 )
-            self.last_nonce = envelope.nonce
-            self.repairs.discard(key)
-            self.state = self.state.with_record(key, envelope.record, offset)
-            self.nonces[offset] = envelope.nonce
-            if len(self.nonces) > 4096:
-                for old in sorted(self.nonces)[:2048]:
-                    del self.nonces[old]
-        self._skip(batch)
-
-    def _skip(self, batch: Batch) -> None:
+            self.last_nonce = ""
+        if batch.count and not batch.is_control:
+            self._take_record(batch)
         self.next_offset = batch.next_offset
         if batch.base_sequence >= 0:
             self.sequence = next_sequence(batch.base_sequence, batch.last_offset_delta + 1)
+
+    def _take_record(self, batch: Batch) -> None:
+        offset = batch.base_offset
+        key_bytes, value = read_single_record(batch)
+        key = key_bytes.decode("utf-8", "replace")
+        envelope = decode_envelope(value) if value is not None else _of_tombstone(batch)
+        if envelope.at != offset:
+            self.repairs.add(key)
+            self._stays = False
+            return
+        if self.last_nonce and envelope.prev != self.last_nonce and (envelope.prev or self._stays):
+            raise StateLogBroken(
+                "forked-state-log",
+                f"the record at offset {offset} of the state log follows another record than the one before it",
+                still_true="no decision was taken on it",
+                next_step="stop every kmigrate process and look at the log (docs/state-log.md)",
+            )
+        self.last_nonce = envelope.nonce
+        self._stays = value is not None
+        self.repairs.discard(key)
+        self._newer[key], self._epoch = envelope.record, offset
+        self.nonces[offset] = envelope.nonce
+        if len(self.nonces) > 4096:
+            for old in sorted(self.nonces)[:2048]:
+                del self.nonces[old]
 
     def repair(self) -> tuple[str, Record | None] | None:
         """A key that must be written again before anything else, with its last valid value."""
         for key in sorted(self.repairs):
             return key, self.state.records.get(key)
         return None
+
+
+def _of_tombstone(batch: Batch) -> Envelope:
+    envelope = read_header(batch, ENVELOPE_HEADER)
+    if envelope is None:
+        raise StateLogBroken("foreign-tombstone", f"the state log holds a bare tombstone at offset {batch.base_offset}")
+    return decode_envelope(envelope, tombstone=True)

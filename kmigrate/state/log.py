@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.leading import while_it_leads
 from kmigrate.cluster.tail import Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
@@ -32,7 +33,15 @@ from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, ProduceAnswer, decode_produce, encode_produce
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
-from kmigrate.state.codec import Envelope, Presence, PresenceReader, PresenceWriter, Word, encode_envelope
+from kmigrate.state.codec import (
+    ENVELOPE_HEADER,
+    Envelope,
+    Presence,
+    PresenceReader,
+    PresenceWriter,
+    Word,
+    encode_envelope,
+)
 from kmigrate.state.fold import Fold
 
 __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Decide", "Presence", "StateLog", "state_producer_id"]
@@ -107,6 +116,7 @@ class StateLog:
         self._written_before = (await self._end((self._presence_topic, 0), 30.0)).offset
         self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
         await self.read_to_end()
+        self._fold.following = True
         await self._presence_to_end()
         return self.state
 
@@ -226,7 +236,8 @@ class StateLog:
         deadline = monotonic() + timeout
         while True:
             try:
-                answer = (await self._client.list_offsets({key: at}, purpose="state-end"))[key]
+                asking = self._client.list_offsets({key: at}, purpose="state-end")
+                answer = (await while_it_leads(self._client, *key, asking))[key]
                 if not answer.error:
                     return answer
                 await self._client.refresh([key[0]])
@@ -410,10 +421,11 @@ class StateLog:
         """One compare-and-set; True only if the record was read back at its place with our nonce."""
         expected = self._fold.next_offset
         nonce = secrets.token_hex(8)
-        value = encode_envelope(Envelope(expected, self._fold.last_nonce, nonce, record))
+        envelope = encode_envelope(Envelope(expected, self._fold.last_nonce, nonce, record))
         batch = one_record_batch(
             key.encode(),
-            value,
+            envelope if record is not None else None,
+            header=(ENVELOPE_HEADER, envelope) if record is None else None,
             timestamp=steady_ms(),
             producer_id=self._producer_id,
             epoch=0,
@@ -426,7 +438,7 @@ class StateLog:
         if error not in (0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER) and not row(error).retriable:
             raise Failed(
                 "state-log-write-refused",
-                f"the broker refused a write of {len(value)} bytes to {self.topic}: {row(error).name} ({error})",
+                f"the broker refused a write of {len(envelope)} bytes to {self.topic}: {row(error).name} ({error})",
                 still_true="nothing was changed by this write",
                 next_step=f"raise {SIZE_LIMIT} of the topic (docs/state-log.md)" if error in _TOO_LARGE else "",
             )
@@ -496,15 +508,18 @@ class StateLog:
         if node < 0:
             return None
         try:
-            connection = await self._client.connection(node, "state-write")
-            frame = await connection.call_raw(
-                PRODUCE,
-                PRODUCE_VERSION,
-                encode_produce([(topic, 0, batch)], timeout_ms=10_000),
-                flexible=True,
-                timeout=12.0,
-            )
+            frame = await while_it_leads(self._client, topic, 0, self._written(node, topic, batch))
         except Unreachable:
             await self._refresh()
             raise
         return decode_produce(frame)[(topic, 0)]
+
+    async def _written(self, node: int, topic: str, batch: bytearray) -> bytearray:
+        connection = await self._client.connection(node, "state-write")
+        return await connection.call_raw(
+            PRODUCE,
+            PRODUCE_VERSION,
+            encode_produce([(topic, 0, batch)], timeout_ms=10_000),
+            flexible=True,
+            timeout=12.0,
+        )

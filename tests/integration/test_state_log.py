@@ -5,32 +5,34 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken
 from kmigrate.model.presences import ControllerPresence
-from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord
+from kmigrate.model.records import SCHEMA, ClusterRef, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
-from kmigrate.net.clock import now_ms
+from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.state import log as state_log
 from kmigrate.state.codec import Envelope, encode_envelope
 from kmigrate.state.create import ensure_state_log
-from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog, state_producer_id
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, Decide, StateLog, state_producer_id
 
 
 def settings(bootstrap: str) -> ClusterSettings:
-    host, port = bootstrap.rsplit(":", 1)
-    return ClusterSettings("target", ((host, int(port)),))
+    addresses = (each.rsplit(":", 1) for each in bootstrap.split(","))
+    return ClusterSettings("target", tuple((host, int(port)) for host, port in addresses))
 
 
 def counter(key: str = "n", holder: str = "w") -> Callable[[State], LeaseRecord]:
@@ -39,6 +41,10 @@ def counter(key: str = "n", holder: str = "w") -> Callable[[State], LeaseRecord]
         return LeaseRecord(key, holder, (now.term if now else 0) + 1)
 
     return decide
+
+
+def dropped(key: str) -> Decide:
+    return lambda state: (f"lease/{key}", None) if state.lease(key) else None
 
 
 def read_values(bootstrap: str, topic: str) -> list[tuple[int, dict[str, Any]]]:
@@ -211,7 +217,7 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
             async with StateLog(client) as log:
                 link = LinkRecord("l", "u", ClusterRef("s", "x:1"), ClusterRef("t", "y:1"), 1)
                 await log.append(lambda state: None if state.link("l") else link)
-            value = json.dumps({"schema": 2, "at": 1, "prev": "", "nonce": "n", "record": None}).encode()
+            value = json.dumps({"schema": SCHEMA + 1, "at": 1, "prev": "", "nonce": "n", "record": None}).encode()
             batch = one_record_batch(
                 b"x", value, timestamp=1, producer_id=state_producer_id(STATE_TOPIC), epoch=0, sequence=1
             )
@@ -224,6 +230,52 @@ def test_a_log_of_a_newer_version_is_refused(own_cluster: Any) -> None:
     with pytest.raises(StateLogBroken) as caught:
         asyncio.run(run())
     assert caught.value.ref == "newer-state-log"
+
+
+def live(bootstrap: str) -> set[str]:
+    """Keys of all that stands in the log, tombstones too."""
+    return {(each.key or b"").decode() for each in read_topic(bootstrap, STATE_TOPIC)}
+
+
+CLEANED_AT_ONCE = {
+    "segment.ms": "400",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "1000",
+    "delete.retention.ms": "0",
+    "min.cleanable.dirty.ratio": "0.0",
+}
+
+
+def test_keys_that_are_dropped_leave_the_log_and_who_opens_it_then_goes_on(own_cluster: Any) -> None:
+    """By a live log cleaner; what stands in the log is judged by librdkafka."""
+    cluster = own_cluster(config={"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "100"})
+    names = [f"k{number}" for number in range(20)]
+
+    async def run() -> None:
+        conf = settings(cluster.bootstrap)
+        async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
+            await Admin(conf).alter_topic_configs(STATE_TOPIC, CLEANED_AT_ONCE)
+            for name in names:
+                await log.append(counter(name))
+            for name in names:
+                await log.append(dropped(name))
+            tombstones = [each for each in read_topic(cluster.bootstrap, STATE_TOPIC) if each.value is None]
+            assert len(tombstones) == len(names)
+            for each in tombstones:
+                ((name, envelope),) = each.headers
+                assert (name, json.loads(envelope or b"")["at"]) == ("kmigrate", each.offset)
+            while live(cluster.bootstrap) != {"lease/n"}:
+                await log.append(counter())  # the newest segment is never compacted
+                await asyncio.sleep(0.3)
+            async with StateLog(client) as late:
+                assert late.state.records == log.state.records
+                await late.append(counter(names[0], "late"))
+                assert (await log.read_to_end()).lease(names[0]) == LeaseRecord(names[0], "late", 1)
+                await log.append(counter(names[0]))
+                assert (await late.read_to_end()).lease(names[0]) == LeaseRecord(names[0], "w", 2)
+
+    asyncio.run(run())
+    assert live(cluster.bootstrap) == {"lease/n", "lease/k0"}
 
 
 @pytest.mark.soak
@@ -249,6 +301,78 @@ def test_who_lives_is_known_at_once_also_where_the_clock_is_an_hour_off(
 
     asyncio.run(run())
     assert [key for key, _ in last_words(cluster.bootstrap)][-1] == b"clock"
+
+
+@pytest.mark.soak
+def test_a_log_whose_newest_record_is_gone_is_opened_and_written_on(own_cluster: Any) -> None:
+    """It was a tombstone. The segment of the newest record is never cleaned: an empty one is put behind it here."""
+    cluster = own_cluster(config={"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "100"})
+    conf = settings(cluster.bootstrap)
+
+    async def drop() -> None:
+        async with ClusterClient(conf) as client, StateLogOn(client, conf) as log:
+            for decide in (counter("kept"), counter("gone"), dropped("gone")):
+                await log.append(decide)
+            await Admin(conf).alter_topic_configs(STATE_TOPIC, {**CLEANED_AT_ONCE, "segment.ms": "3600000"})
+
+    asyncio.run(drop())
+    data = cluster.brokers[1].folder / "data"
+    for _ in range(10):  # the cleaner takes a tombstone away at its second look at it
+        cluster.terminate(1)
+        (data / f"{STATE_TOPIC}-0" / f"{3:020d}.log").touch()
+        (data / "cleaner-offset-checkpoint").unlink(missing_ok=True)
+        cluster.restart(1)
+        cluster.wait_ready()
+        time.sleep(2)
+        if live(cluster.bootstrap) == {"lease/kept"}:
+            break
+    assert live(cluster.bootstrap) == {"lease/kept"}
+
+    async def go_on() -> None:
+        async with ClusterClient(conf) as client, StateLog(client) as log:
+            assert list(log.state.records) == ["lease/kept"]
+            await log.append(counter("kept"))
+            async with StateLog(client) as again:
+                assert again.state.lease("kept") == LeaseRecord("kept", "w", 2)
+
+    asyncio.run(go_on())
+    offset, body = read_values(cluster.bootstrap, STATE_TOPIC)[-1]
+    assert (offset, body["at"], body["prev"]) == (3, 3, "")
+
+
+@pytest.mark.soak
+def test_the_log_is_read_and_written_on_seconds_after_another_broker_leads_it(own_cluster: Any) -> None:
+    """The one that led stands still: it takes connections and questions, and answers none (SIGSTOP)."""
+    cluster = own_cluster(brokers=3)
+
+    def moved_from(led: int) -> float:
+        """When the last of the two topics was led by another, by the word of those that live."""
+        addresses = cluster.bootstrap.split(",")
+        others = AdminClient({"bootstrap.servers": ",".join(each for each in addresses if each != addresses[led - 1])})
+        while True:
+            topics = others.list_topics(timeout=10).topics
+            if led not in {topics[topic].partitions[0].leader for topic in (STATE_TOPIC, PRESENCE_TOPIC)}:
+                return monotonic()
+            time.sleep(0.2)
+
+    async def run() -> float:
+        conf = settings(cluster.bootstrap)
+        async with ClusterClient(conf) as one, ClusterClient(conf) as two, StateLogOn(one, conf) as reader:
+            led = one.leader(STATE_TOPIC, 0)
+            async with StateLog(two) as writer:
+                await writer.append(counter())
+                cluster.pause(led)
+                try:
+                    writing = asyncio.ensure_future(writer.append(counter(), timeout=60))
+                    moved = await asyncio.to_thread(moved_from, led)
+                    await writing
+                    second = LeaseRecord("n", "w", 2)
+                    await reader.wait(lambda state: state.lease("n") == second or None, 60, "the second record")
+                    return monotonic() - moved
+                finally:
+                    cluster.resume(led)
+
+    assert asyncio.run(run()) < 12
 
 
 def last_words(bootstrap: str) -> list[tuple[bytes | None, bytes | None]]:

@@ -25,9 +25,9 @@ _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
 
 
-def answer_of(*brokers: int, cluster: str = "c") -> bytearray:
-    """An answer that names these brokers, each at the port of its number."""
-    return _answer(brokers=brokers, cluster=cluster)
+def answer_of(*brokers: int, cluster: str = "c", error: ErrorCode = ErrorCode.none) -> bytearray:
+    """An answer that names these brokers, each at the port of its number; the error is that of topic t."""
+    return _answer(brokers=brokers, cluster=cluster, error=error)
 
 
 def _answer(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from kmigrate.cluster import silence
 from kmigrate.cluster.client import ClusterClient
@@ -36,8 +37,16 @@ class _Broker:
             self._cluster.slow[self.address] = answered
         elif self.address not in self._cluster.silent:
             cluster = "other" if self.address in self._cluster.strangers else "c"
-            answered.set_result(answer_of(*self._cluster.brokers, cluster=cluster) if api_key == 3 else versions())
+            error = ErrorCode.unknown_topic_or_partition if self.address in self._cluster.ignorant else ErrorCode.none
+            told = answer_of(*self._cluster.brokers, cluster=cluster, error=error) if api_key == 3 else versions()
+            answered.set_result(told)
         return answered
+
+    async def call_raw(self, api_key: int, *_: Any, timeout: float, **__: Any) -> bytearray:
+        try:
+            return await asyncio.wait_for(self.send(api_key), timeout)
+        except TimeoutError:
+            raise Unreachable("no-answer", f"{self.address} says nothing") from None
 
     async def call(self, request: Any, timeout: float = 30.0) -> Any:
         self._cluster.asked.append((int(request.__api_key__), self.address))
@@ -65,6 +74,8 @@ class _Cluster:
         self.silent: set[str] = set()
         self.strangers: set[str] = set()
         """Addresses of it that are another cluster's by now."""
+        self.ignorant: set[str] = set()
+        """Those that have not heard of topic t."""
         self.cutting: set[str] = set()
         """Those that end each connection on which they are asked."""
         self.slow: dict[str, asyncio.Future[bytearray] | None] = {}
@@ -271,5 +282,61 @@ def test_what_another_cluster_says_at_an_address_of_ours_is_not_believed(monkeyp
         assert caught.value.what == "a broker of cluster other answers in place of one of c"
         await client.refresh([])
         assert (cluster.asked_anew()[0], client.metadata.cluster_id) == (at(3), "c")
+
+    play(monkeypatch, scene)
+
+
+def test_a_topic_is_found_though_one_of_those_that_may_know_it_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.ignorant, cluster.silent = {at(1)}, {at(2)}
+        assert (await client.find_topic("t")) is not None
+        assert sorted(cluster.asked_anew()) == [at(1), at(1), at(2), at(3)]
+
+    play(monkeypatch, scene)
+
+
+def test_a_topic_that_a_silent_broker_may_know_is_not_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        cluster.ignorant, cluster.silent = {at(1), at(3)}, {at(2)}
+        with pytest.raises(Unreachable) as caught:
+            await client.find_topic("t")
+        assert caught.value.what == f"{at(2)} says nothing"
+        cluster.ignorant, cluster.silent = {at(1), at(2), at(3)}, set()
+        assert await client.find_topic("t") is None
+
+    play(monkeypatch, scene, timeout=0.05)
+
+
+def test_who_asks_late_opens_no_connection_of_a_client_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is just being opened is closed again: nobody would ever do it."""
+
+    async def scene(client: ClusterClient, cluster: _Cluster) -> None:
+        opening, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(_: str) -> None:
+            opening.set()
+            await goes_on.wait()
+
+        opened: list[_Broker] = []
+        make = cluster.open
+
+        async def noted(*args: Any, **more: Any) -> _Broker:
+            opened.append(await make(*args, **more))
+            return opened[-1]
+
+        monkeypatch.setattr(BrokerConnection, "open", noted)
+        cluster.opening = slowly
+        late = asyncio.ensure_future(client.connection(2))
+        await opening.wait()
+        await client.close()
+        goes_on.set()
+        with pytest.raises(Unreachable) as caught:
+            await late
+        assert caught.value.ref == "client-closed"
+        assert [each.lost for each in opened] == [True]
+        for question in (client.connection(2), client.connection(3, "find"), client.refresh(["t"])):
+            with pytest.raises(Unreachable):
+                await question
+        assert len(opened) == 1
 
     play(monkeypatch, scene)

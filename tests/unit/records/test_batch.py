@@ -21,7 +21,7 @@ from kmigrate.records.batch import (
     walk,
     whole_batch,
 )
-from kmigrate.records.build import filler_batch, one_record_batch, read_single_record
+from kmigrate.records.build import filler_batch, one_record_batch, read_header, read_single_record
 from kmigrate.records.crc import crc_of_changed_head
 
 
@@ -133,6 +133,26 @@ def test_sequences_wrap_to_zero() -> None:
 def test_a_single_record_comes_back(key: bytes, value: bytes | None) -> None:
     (batch,) = walk(memoryview(record(key, value)))
     assert read_single_record(batch) == (key, value)
+
+
+@given(st.binary(max_size=300), st.none() | st.binary(max_size=300), st.binary(max_size=300), st.binary(max_size=9))
+def test_the_header_of_a_single_record_comes_back(key: bytes, value: bytes | None, held: bytes, other: bytes) -> None:
+    data = one_record_batch(key, value, timestamp=5, producer_id=1, epoch=2, sequence=3, header=(b"name", held))
+    (batch,) = walk(memoryview(data))
+    assert read_single_record(batch) == (key, value)
+    assert read_header(batch, b"name") == held
+    assert read_header(batch, other) is None
+    assert read_header(next(walk(memoryview(record(key, value)))), b"name") is None
+
+
+@pytest.mark.parametrize("cut", range(1, 30))
+def test_a_record_that_ends_too_early_is_refused(cut: int) -> None:
+    whole = one_record_batch(b"key", b"value", timestamp=5, producer_id=1, epoch=2, sequence=3, header=(b"name", b"v"))
+    data = whole[:-cut]
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    for batch in walk(memoryview(data)):
+        with pytest.raises(ProtocolViolation):
+            read_header(batch, b"name")
 
 
 def test_a_filler_takes_its_offsets_in_few_bytes() -> None:

@@ -8,22 +8,50 @@ import pytest
 
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.records import LEAST_READER, SCHEMA, LeaseRecord
-from kmigrate.records.batch import Batch, walk
+from kmigrate.records.batch import HEADER_SIZE, Batch, walk
 from kmigrate.records.build import one_record_batch
-from kmigrate.state.codec import Envelope, decode_envelope, encode_envelope
+from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, decode_envelope, encode_envelope
 from kmigrate.state.fold import Fold
 
 
 def batch(offset: int, value: bytes, key: bytes = b"lease/w", sequence: int | None = None) -> Batch:
+    return standing(offset, key, value, None, sequence)
+
+
+def tombstone(offset: int, envelope: bytes | None, key: bytes = b"lease/w") -> Batch:
+    return standing(offset, key, None, None if envelope is None else (ENVELOPE_HEADER, envelope))
+
+
+def standing(
+    offset: int, key: bytes, value: bytes | None, header: tuple[bytes, bytes] | None, sequence: int | None = None
+) -> Batch:
     data = one_record_batch(
-        key, value, timestamp=1, producer_id=9, epoch=0, sequence=offset if sequence is None else sequence
+        key,
+        value,
+        header=header,
+        timestamp=1,
+        producer_id=9,
+        epoch=0,
+        sequence=offset if sequence is None else sequence,
     )
     data[0:8] = offset.to_bytes(8, "big")
     return next(walk(memoryview(data)))
 
 
+def emptied(batch: Batch) -> Batch:
+    """What the cleaner leaves of a producer's newest batch when its record goes."""
+    head = bytearray(batch.view[:HEADER_SIZE])
+    head[8:12] = (HEADER_SIZE - 12).to_bytes(4, "big")
+    head[57:61] = bytes(4)
+    return next(walk(memoryview(head)))
+
+
 def envelope(at: int, prev: str, nonce: str, term: int) -> bytes:
     return encode_envelope(Envelope(at, prev, nonce, LeaseRecord("w", "me", term)))
+
+
+def dropped(at: int, prev: str, nonce: str) -> bytes:
+    return encode_envelope(Envelope(at, prev, nonce, None))
 
 
 def fold_of(*batches: Batch) -> Fold:
@@ -70,10 +98,98 @@ def test_compacted_offsets_are_no_break() -> None:
     assert fold.state.lease("w") == LeaseRecord("w", "me", 2)
 
 
-def test_a_deletion_removes_the_key() -> None:
-    gone = encode_envelope(Envelope(1, "a", "b", None))
+def test_a_record_behind_a_void_one_behind_compacted_offsets_is_no_break() -> None:
+    fold = fold_of(
+        batch(0, envelope(0, "", "a", 1)),
+        batch(2, envelope(1, "a", "zombie", 99)),
+        batch(3, envelope(3, "gone", "b", 2)),
+    )
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 2)
+
+
+def test_a_tombstone_removes_the_key_and_is_a_link_of_the_chain() -> None:
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), tombstone(1, dropped(1, "a", "b")))
+    assert fold.state.lease("w") is None
+    assert (fold.last_nonce, fold.nonces[1], fold.state.epoch) == ("b", "b", 1)
+    with pytest.raises(StateLogBroken, match="follows another record"):
+        fold.take(batch(2, envelope(2, "a", "c", 2)))
+
+
+def test_a_null_record_of_schema_1_removes_the_key() -> None:
+    gone = json.dumps({"schema": 1, "reader": 1, "at": 1, "prev": "a", "nonce": "b", "record": None}).encode()
     fold = fold_of(batch(0, envelope(0, "", "a", 1)), batch(1, gone))
     assert fold.state.lease("w") is None
+    assert fold.last_nonce == "b"
+
+
+def test_a_tombstone_that_stands_elsewhere_is_void_and_asks_for_a_repair() -> None:
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), tombstone(1, dropped(0, "", "zombie")))
+    assert fold.repair() == ("lease/w", LeaseRecord("w", "me", 1))
+    fold.take(batch(2, envelope(2, "a", "b", 1)))
+    assert fold.repair() is None
+
+
+def test_a_void_record_over_a_tombstone_asks_for_a_tombstone() -> None:
+    void = batch(2, envelope(1, "a", "zombie", 99))
+    assert fold_of(batch(0, envelope(0, "", "a", 1)), tombstone(1, dropped(1, "a", "b")), void).repair() == (
+        "lease/w",
+        None,
+    )
+    assert fold_of(void).repair() == ("lease/w", None), "also where the tombstone is gone"
+
+
+def test_a_tombstone_that_is_nobodys_is_refused() -> None:
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(tombstone(0, None))
+    assert caught.value.ref == "foreign-tombstone"
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(standing(0, b"lease/w", None, (b"traceparent", b"00-1-1-01")))
+    assert caught.value.ref == "foreign-tombstone"
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(tombstone(0, b"not ours"))
+    assert caught.value.ref == "foreign-record"
+
+
+def test_a_tombstone_that_needs_a_newer_reader_is_refused() -> None:
+    body = {**json.loads(dropped(0, "", "a")), "schema": SCHEMA + 1, "reader": SCHEMA + 1}
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(tombstone(0, json.dumps(body).encode()))
+    assert caught.value.ref == "newer-state-log"
+
+
+def test_behind_an_emptied_batch_the_sequence_goes_on_and_no_record_is_named() -> None:
+    """The newest record, a tombstone, is gone: who opens the log now cannot know its nonce."""
+    gone = tombstone(1, dropped(1, "a", "b"))
+    late = fold_of(batch(0, envelope(0, "", "a", 1), key=b"lease/v"), emptied(gone))
+    assert (late.next_offset, late.sequence, late.last_nonce) == (2, 2, "")
+    written = batch(2, envelope(2, late.last_nonce, "c", 3))
+    late.take(written)
+    fold_of(batch(0, envelope(0, "", "a", 1), key=b"lease/v"), gone, written)
+
+
+def test_who_has_read_a_void_tombstone_that_is_gone_now_takes_what_is_written_behind_it() -> None:
+    valid, void = batch(0, envelope(0, "", "a", 1)), tombstone(1, dropped(0, "", "zombie"), key=b"lease/v")
+    late = fold_of(valid, emptied(void))
+    written = batch(2, envelope(2, late.last_nonce, "b", 2))
+    late.take(written)
+    assert fold_of(valid, void, written).state.lease("w") == LeaseRecord("w", "me", 2)
+
+
+def test_a_record_that_names_none_before_it_is_a_break_where_none_can_be_missing() -> None:
+    """What has a value stays until another is written."""
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(batch(0, envelope(0, "", "a", 1)), batch(1, envelope(1, "", "b", 2)))
+    assert caught.value.ref == "forked-state-log"
+
+
+@pytest.mark.parametrize("met", [batch(2, envelope(2, "b", "c", 2)), emptied(tombstone(1, dropped(1, "a", "b")))])
+def test_who_follows_the_log_stops_where_offsets_are_gone_before_he_read_them(met: Batch) -> None:
+    """A key may have been dropped there, and its tombstone may be gone."""
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)))
+    fold.following = True
+    with pytest.raises(StateLogBroken) as caught:
+        fold.take(met)
+    assert caught.value.ref == "compacted-unread"
 
 
 @pytest.mark.parametrize("value", [b"", b"not json", b"[]", b'{"schema": 1}', b'{"schema": "x"}'])
@@ -83,7 +199,7 @@ def test_foreign_bytes_are_refused(value: bytes) -> None:
 
 
 def test_a_newer_schema_is_refused_by_name() -> None:
-    value = json.dumps({"schema": 2, "at": 0, "prev": "", "nonce": "", "record": None}).encode()
+    value = json.dumps({"schema": SCHEMA + 1, "at": 0, "prev": "", "nonce": "", "record": None}).encode()
     with pytest.raises(StateLogBroken) as caught:
         decode_envelope(value)
     assert caught.value.ref == "newer-state-log"
@@ -108,6 +224,17 @@ def test_a_record_of_the_next_schema_is_read_where_it_says_that_this_version_may
 def test_a_record_that_needs_a_newer_reader_is_refused_with_both_versions() -> None:
     with pytest.raises(StateLogBroken, match=f"for readers of schema {SCHEMA + 1} and later; this one has {SCHEMA}"):
         fold_of(batch(0, in_schema(SCHEMA + 1, SCHEMA + 1)))
+
+
+@pytest.mark.parametrize("written", [batch(0, envelope(0, "", "a", 1)), tombstone(0, dropped(0, "", "a"))])
+def test_a_version_from_before_tombstones_stops_at_all_that_this_one_writes(
+    written: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stop at the first of them as at somebody else's, in the middle of a migration."""
+    monkeypatch.setattr("kmigrate.state.codec.SCHEMA", 1)
+    with pytest.raises(StateLogBroken) as caught:
+        fold_of(written)
+    assert caught.value.ref == "newer-state-log"
 
 
 def test_a_record_from_before_readers_were_named_is_read() -> None:

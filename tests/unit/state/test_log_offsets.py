@@ -8,6 +8,8 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.silence import Silence
 from kmigrate.errors import Unreachable
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, StateLog
@@ -22,6 +24,11 @@ class AwayAtFirst:
         self.answers = list(answers)
         self.refreshed = 0
         self.asked: list[int] = []
+        self.metadata = Metadata("c")
+        self.silence = Silence()
+
+    def leader(self, *_: object) -> int:
+        return 0
 
     async def list_offsets(self, wanted: dict[Any, int], **_: object) -> dict[Any, LogOffset]:
         self.asked.append(wanted[KEY])

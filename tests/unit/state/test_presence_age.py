@@ -185,7 +185,7 @@ def test_what_a_router_has_said_of_a_fence_is_kept_however_long_it_is_silent(mon
     """Of those that a fence waits for, registered or replaced; others came and went, each with a name of its own."""
     scene = Scene(monkeypatch)
     for record in (RouterRecord("edge", "r", "host", "h:1", 1), StrayRecord("edge", "host", ("s",))):
-        scene.log._fold.state = scene.log.state.with_record(record.key, record, 1)
+        scene.log._fold._state = scene.log.state.with_record(record.key, record, 1)
     for instance in ("r", "s", "left"):
         word = RouterPresence(instance, "edge", 1, 500)
         scene.log._presence[word.key] = (word, scene.now)

@@ -1,0 +1,73 @@
+"""Who waits for a leader's answer hears of the next one, and of a slow leader's answer all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from kmigrate.cluster import leading
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.leading import while_it_leads
+from kmigrate.cluster.silence import Silence
+from kmigrate.errors import Unreachable
+
+
+class Cluster:
+    """Broker 1 leads t-0 and says nothing; the others say who leads now, one after another."""
+
+    def __init__(self, *told: int | Unreachable) -> None:
+        self._led = 1
+        self.told = list(told)
+        self.asked_while_silent: list[bool] = []
+        self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 2)})
+        self.silence = Silence()
+        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def leader(self, topic: str, partition: int) -> int:
+        return self._led
+
+    async def refresh(self, topics: list[str]) -> None:
+        self.asked_while_silent.append("a:1" in self.silence)
+        told = self.told.pop(0)
+        if not self.told and not isinstance(told, Unreachable):
+            self.answer.set_result("slow")
+        if isinstance(told, Unreachable):
+            raise told
+        self._led = told
+
+
+async def asked(cluster: Cluster) -> str:
+    async def asking() -> str:
+        return await cluster.answer
+
+    return await while_it_leads(cast("ClusterClient", cluster), "t", 0, asking())
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading, "_PATIENCE_S", 0.001)
+
+
+def test_a_silent_leader_is_waited_for_until_another_leads() -> None:
+    async def scene() -> None:
+        cluster = Cluster(1, Unreachable("no-answer", "of anybody"), -1, 2, 2)
+        with pytest.raises(Unreachable) as caught:
+            await asked(cluster)
+        assert caught.value.ref == "leader-moved"
+        assert cluster.told == [2]
+        assert all(cluster.asked_while_silent), "else it would be asked itself, first of all"
+        assert cluster.answer.cancelled(), "nobody waits for it any more"
+
+    asyncio.run(scene())
+
+
+def test_an_answer_of_who_leads_still_counts_however_slow_it_is() -> None:
+    async def scene() -> None:
+        cluster = Cluster(1, 1, 1)
+        assert await asked(cluster) == "slow"
+        assert "a:1" not in cluster.silence
+
+    asyncio.run(scene())

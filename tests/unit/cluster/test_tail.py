@@ -1,0 +1,62 @@
+"""One partition is read on through everything that a broker answers in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import cast
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import Metadata
+from kmigrate.cluster.silence import Silence
+from kmigrate.cluster.tail import Tail
+from kmigrate.records.batch import Batch, walk
+from kmigrate.records.build import one_record_batch
+
+RECORD = bytes(one_record_batch(b"k", b"v", timestamp=1, producer_id=-1, epoch=-1, sequence=-1))
+HEAD = struct.pack(">iib", 0, 7, 0)
+THROTTLED = HEAD + struct.pack(">ihi", 900, 0, 0) + b"\1\0"
+"""No topic, as a broker answers whom a quota holds back."""
+ANSWERED = (
+    HEAD
+    + struct.pack(">ihi", 0, 0, 0)
+    + b"\2\2t\2"
+    + struct.pack(">ihqqq", 0, 0, 1, 1, 0)
+    + b"\1"
+    + struct.pack(">i", -1)
+    + bytes([len(RECORD) + 1])
+    + RECORD
+    + b"\0\0\0"
+)
+
+
+class Broker:
+    """Leads t-0, and answers each Fetch with the next of these."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+        self.metadata = Metadata("c", {1: ("a", 1)})
+        self.silence = Silence()
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+    async def connection(self, node: int, purpose: str) -> Broker:
+        return self
+
+    async def call_raw(self, *_: object, **__: object) -> bytearray:
+        return bytearray(self.answers.pop(0))
+
+
+def test_an_answer_without_the_partition_is_one_of_nothing() -> None:
+    read: list[Batch] = []
+
+    async def scene() -> None:
+        tail = Tail(cast("ClusterClient", Broker(THROTTLED, ANSWERED)), "t", 0, read.append, purpose="read")
+        tail.position = 0
+        for _ in range(2):
+            await tail.poll(1)
+        assert tail.position == 1
+
+    asyncio.run(scene())
+    assert [bytes(batch.view) for batch in read] == [bytes(batch.view) for batch in walk(memoryview(RECORD))]
