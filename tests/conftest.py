@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
+import hypothesis
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from xdist.remote import Producer
@@ -49,6 +50,10 @@ def _run_pair(brokers: int) -> Iterator[Pair]:
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 # Brokers that live for a minute or stand idle are cheaper without Java's second compiler: a third of the start, half of
 # the rest. Benchmarks run them as they come.

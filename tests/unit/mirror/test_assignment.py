@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kmigrate.mirror.assignment import Releases, balanced, next_assignment
@@ -186,7 +186,6 @@ def test_what_was_let_go_of_is_given_out_while_one_topic_after_another_comes_up(
     assert rests == 2
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["topic", "act", "speak", "assign", "assign", "leader"]), st.sampled_from("abc")),

@@ -528,7 +528,7 @@ class World:
                 it.filled(hole.end, 1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     shape=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=12),
     schedule=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), max_size=200),

@@ -133,7 +133,7 @@ class Owner:
         self.wire.clear()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     shape=st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=3, max_size=12),
     alone=st.lists(st.integers(0, 5), max_size=40),

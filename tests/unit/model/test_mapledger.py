@@ -152,7 +152,7 @@ class Writers(RuleBasedStateMachine):
         assert made.target_end == (len(self.log) or -1)
 
 
-Writers.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+Writers.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
 
 
 class TestWhateverWritersDoTheStoredMapIsRight(Writers.TestCase):  # type: ignore[valid-type,misc]

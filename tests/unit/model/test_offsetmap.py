@@ -121,7 +121,7 @@ class Histories(RuleBasedStateMachine):
             assert (before.source + before.length, before.target + before.length) != (after.source, after.target)
 
 
-Histories.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
 TestRandomHistoriesTranslateAsADictionaryDoes = Histories.TestCase
 
 

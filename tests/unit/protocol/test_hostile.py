@@ -98,7 +98,7 @@ def test_a_decoder_reads_what_it_is_for(name: str) -> None:
 def test_a_changed_message_is_a_value_or_a_violation(name: str) -> None:
     whole, decode = DECODERS[name]
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.one_of(mutated(whole), st.binary(max_size=80)))
     @example(whole[: len(whole) // 2] + b"\xff\xfe" * 20)
     def holds(data: bytes) -> None:

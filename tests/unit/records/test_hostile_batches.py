@@ -17,7 +17,7 @@ _ONE = bytes(one_record_batch(b"k", b"v" * 30, timestamp=7, producer_id=5, epoch
 _LENGTHS = [-(1 << 31), -1, 0, 1, 48, 49, len(_ONE) - 13, len(_ONE) - 11, (1 << 31) - 1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     at=st.integers(0, 2 * len(_ONE) - 1),
     junk=st.binary(min_size=1, max_size=8),
@@ -40,7 +40,7 @@ def test_the_batches_of_a_changed_field_lie_within_it_one_behind_the_other(
     assert seen <= len(view)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_can_be_walked(data: bytes, until_old: bool) -> None:
     with contextlib.suppress(ProtocolViolation):
@@ -55,7 +55,7 @@ def test_a_length_that_lies_never_leads_out_of_the_field(length: int) -> None:
         assert all(len(batch.view) == 12 + length for batch in walk(memoryview(data)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(HEADER_SIZE, len(_ONE) - 1), st.integers(1, 255))
 def test_a_stamp_never_heals_a_broken_batch(at: int, flip: int) -> None:
     data = bytearray(_ONE)

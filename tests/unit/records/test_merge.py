@@ -73,7 +73,7 @@ _PLAIN = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(_PLAIN, min_size=1, max_size=12), min_size=16, max_size=40), st.integers(0, 1 << 40))
 def test_every_record_keeps_offset_time_key_value_and_headers(batches: list[list[Plain]], start: int) -> None:
     data, told = log_of(batches, start)

@@ -941,7 +941,7 @@ MOVES = [name for name in vars(Restless) if not name.startswith("_") and name !=
 moves = st.lists(st.sampled_from([*MOVES, *["poll"] * 6]), min_size=5, max_size=60)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.integers(0, 1 << 30), moves, st.sampled_from([12, 13, 16, 18]))
 def test_whatever_a_client_does_it_is_given_what_it_asks_for(seed: int, made: list[str], version: int) -> None:
     world = World(version, seed, partitions=4)

@@ -328,7 +328,7 @@ def test_the_json_names_every_anomaly() -> None:
     assert set(FAILING) == set(ANOMALIES) - {"group_rereads"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seq=st.integers(0, 39), fault=st.sampled_from(["lost", "duplicated", "altered", "group_gaps"]))
 def test_a_fault_in_any_place_is_named(seq: int, fault: str) -> None:
     run = clean_run(42)
@@ -346,7 +346,7 @@ def test_a_fault_in_any_place_is_named(seq: int, fault: str) -> None:
     assert not verdict.clean
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["ok", "none", "fail"])), max_size=60))
 def test_any_honest_run_is_clean(sends: list[tuple[int, str]]) -> None:
     run = Run()
