@@ -1,7 +1,9 @@
 """Writing to the target: requests of one batch per partition (A2) over a few connections per leader, some in flight.
 
 A broker works on one request of a connection at a time, so a leader gets more than one; each partition keeps to its
-own, for there its batches stay in order. What is in flight is bounded by the requests in flight and their size.
+own, for there its batches stay in order. What is in flight is bounded by the requests in flight and their size. What is
+being promoted goes over a connection of its own, as it is read over one: however much of other partitions is on its way
+does not stand in its way.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ __all__ = ["TargetWriter"]
 _PRODUCE_TIMEOUT_S = 30.0
 _OVERDUE_S = _PRODUCE_TIMEOUT_S + 5
 _LEAST_WAIT_S = 1.0
+_PROMOTED = -1
+"""The connection of what is being promoted: behind requests of partitions that lag it would wait for seconds."""
 _REQUEST_HEAD = 64 << 10
 """More than a request has beside its batches."""
 
@@ -94,23 +98,29 @@ class TargetWriter:
         self._warrant = warrant
         self._attend = attend
         self._answered = answered
+        self._left_out: dict[tuple[int, int], Lane | None] = {}
+        """By connection, the first lane that had no room in its last request."""
         self._held: dict[int, float] = {}
         """Brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
 
     async def run(self, node: int) -> None:
         """Produce to one target leader for ever."""
-        await together(*(self._run(node, slot) for slot in range(self._settings.write_connections)))
+        slots = (*range(self._settings.write_connections), _PROMOTED)
+        await together(*(self._run(node, slot) for slot in slots))
 
     async def _run(self, node: int, slot: int) -> None:
         in_flight = _Unanswered(asyncio.get_running_loop())
         connection: BrokerConnection | None = None
         while True:
-            moved = self._signals.moved
+            moved, assigned = self._signals.moved, self._signals.assigned
+            if slot == _PROMOTED and not any(lane.promoting for lane in self._lanes.led_by(self._target, node)):
+                await assigned.wait()
+                continue
             held = self._held.get(node)
             # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
             most = self._settings.in_flight if held is None else 1
             mine = self._mine(node, slot) if len(in_flight) < most else []
-            if not mine:
+            if not mine and (slot != _PROMOTED or connection is not None):
                 await self._signals.wait(moved)
                 continue
             if connection is None or connection.lost:
@@ -124,7 +134,7 @@ class TargetWriter:
             if held is not None and held > monotonic():
                 await sleep(held - monotonic())
                 continue
-            batches = self._gather(mine, connection)
+            batches = self._gather(node, slot, mine, connection)
             if not batches:
                 await self._signals.wait(moved)
                 continue
@@ -132,21 +142,36 @@ class TargetWriter:
             await connection.drain()
 
     def _mine(self, node: int, slot: int) -> list[Lane]:
-        """The lanes that one connection serves and that have something to be written."""
-        lanes = self._lanes.led_by(self._target, node, slot, self._settings.write_connections)
-        return [lane for lane in lanes if lane.queued]
+        """The lanes that one connection serves and that have something to be written, the one left out last at first.
 
-    def _gather(self, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
-        """At most one batch of each lane."""
+        Without that the first of many that lag would have every request, for as long as they lag.
+        """
+        promoted = slot == _PROMOTED
+        place = () if promoted else (slot, self._settings.write_connections)
+        lanes = self._lanes.led_by(self._target, node, *place)
+        mine = [lane for lane in lanes if lane.queued and lane.promoting == promoted]
+        first = self._left_out.get((node, slot))
+        if first is None or first not in mine:
+            return mine
+        at = mine.index(first)
+        return mine[at:] + mine[:at]
+
+    def _gather(self, node: int, slot: int, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
+        """At most one batch of each lane, of as many as have room."""
         out: list[Sent] = []
         size = 0
         now = now_ms()
+        left_out: Lane | None = None
         for lane in lanes:
+            if size >= self._settings.request_max_bytes:
+                left_out = left_out or lane
+                break
             head = lane.head
             old = head is not None and (self._in_flight == 1 or now - head.max_timestamp > OLD_MS)
             if (lane.careful or old) and not self._warrant(lane.key):
                 continue
             if head is not None and size + len(head.view) > self._request_limit:
+                left_out = left_out or lane
                 self._refuse_too_large(lane, head)
                 continue
             sent = lane.send_next(connection, 1 if lane.compacted or old else self._in_flight)
@@ -155,8 +180,7 @@ class TargetWriter:
                 continue
             out.append(sent)
             size += len(sent.step.view)
-            if size >= self._settings.request_max_bytes:
-                break
+        self._left_out[node, slot] = left_out
         return out
 
     def _refuse_too_large(self, lane: Lane, head: Append) -> None:

@@ -12,7 +12,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.mirror import writing as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Sent
+from kmigrate.mirror.lane import Lane, Sent
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.writing import _Unanswered
 from kmigrate.model.records import CopyIdentity
@@ -23,7 +23,7 @@ from tests.unit.mirror.batches import batch, fetched
 
 
 def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_alone() -> None:
-    client = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
+    client = _Served()
     holes, warrants = cast("HoleMaker", None), [0]
     copier = Copier(
         client,
@@ -42,7 +42,7 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
     connection = cast("BrokerConnection", object())
 
     def sent() -> list[Sent]:
-        return copier._writer._gather([lane], connection)
+        return copier._writer._gather(1, 0, [lane], connection)
 
     assert sent() == [], "another may own it by now"
     warrants[0] = 1
@@ -51,6 +51,117 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
         assert one.step.start == number
         assert sent() == [], "the one before is not acknowledged"
         lane.answered(one.step, 0, number)
+
+
+class _Served(ClusterClient):
+    """A target whose one broker leads everything."""
+
+    def __init__(self) -> None:
+        super().__init__(ClusterSettings("c", (("127.0.0.1", 1),)))
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+
+MIB = 1 << 20
+
+
+class _Deaf:
+    """A connection to a broker that works on the requests of others."""
+
+    lost = False
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def send(self, *_: object, flexible: bool) -> asyncio.Future[bytearray]:
+        self.requests += 1
+        return asyncio.get_running_loop().create_future()
+
+    async def drain(self) -> None: ...
+
+
+class Crowd:
+    """Lanes that always have more to be written, of one broker that takes one request after another."""
+
+    def __init__(self, count: int, size: int = MIB) -> None:
+        client = _Served()
+        self.copier = Copier(
+            client, client, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), MirrorSettings(), warrant=lambda _: 1
+        )
+        self.copier.assign([MirroredTopic("t", "", "", dict.fromkeys(range(count), 0))])
+        self.lanes = list(self.copier.lanes.values())
+        self.sizes = dict.fromkeys(self.lanes, size)
+        self.deaf = _Deaf()
+        self.connection = cast("BrokerConnection", self.deaf)
+        for lane in self.lanes:
+            lane.recovered(0, 0, 0)
+            self.read(lane)
+
+    def read(self, lane: Lane) -> None:
+        data = batch(lane.read_at, 1, timestamp=now_ms(), text=b"x" * self.sizes[lane])
+        lane.take(lane.read_at, fetched(data), now_ms())
+
+    def request(self) -> list[Lane]:
+        """The lanes of the next request, each of which is answered and has the next batch read."""
+        writer = self.copier._writer
+        sent = writer._gather(1, 0, writer._mine(1, 0), self.connection)
+        for lane, step in sent:
+            lane.answered(step, 0, step.start)
+            self.read(lane)
+        return [lane for lane, _ in sent]
+
+
+def test_of_more_partitions_than_a_request_holds_each_has_its_turn() -> None:
+    """The first of them had every request for as long as there was anything to be read of them."""
+    crowd = Crowd(40)
+    first = [*crowd.request(), *crowd.request(), *crowd.request()]
+    assert set(first) == set(crowd.lanes)
+
+
+def test_a_batch_that_only_fits_alone_has_its_turn_among_others_that_never_end() -> None:
+    """A request takes up to 100 MiB, and what others had put in before it left no room each time."""
+    crowd = Crowd(20)
+    large = crowd.lanes[11]
+    crowd.sizes[large] = 98 * MIB
+    crowd.read(large)
+    sent = [lane for _ in range(8) for lane in crowd.request()]
+    assert large.position >= 2
+    assert all(sent.count(lane) >= 2 for lane in crowd.lanes)
+
+
+def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 80 MiB were on their way before it, and its producers waited for their answers."""
+    crowd = Crowd(40)
+    opened = {"mirror-write-0": crowd.deaf}
+    writer, lane = crowd.copier._writer, crowd.lanes[-1]
+
+    async def connection(node: int, purpose: str) -> _Deaf:
+        return opened.setdefault(purpose, _Deaf())
+
+    async def turns() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def scene() -> None:
+        running = asyncio.create_task(writer.run(1))
+        await turns()
+        assert [each.requests for each in opened.values()] == [5], "all that may be on its way"
+        lane.paused, lane.promoting = False, True
+        crowd.copier._signals.assign()
+        await turns()
+        assert sorted(each.requests for each in opened.values()) == [1, 5]
+        assert lane.in_flight == 1
+        running.cancel()
+        await asyncio.wait({running})
+
+    monkeypatch.setattr(writer._target, "connection", connection)
+    for _ in range(3):
+        crowd.request()
+    for each in (each for each in crowd.lanes for _ in range(4)):
+        crowd.read(each)
+    lane.paused = True
+    asyncio.run(scene())
 
 
 class _Connection:
