@@ -21,6 +21,7 @@ from kmigrate.errors import Failed, Unreachable
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
@@ -45,6 +46,7 @@ class _Talk:
 
     node: int
     session: FetchSession
+    portion: Portion
     asked: dict[Key, FetchPartition] = field(default_factory=dict)
     slowed: bool = False
     """Its answers are held back by a quota."""
@@ -147,24 +149,30 @@ class SourceReader:
                 await self._signals.wait(moved, min([LOOK_S, *_until(fenced, now)]))
 
     def _talk(self, node: int, purpose: str) -> _Talk:
-        return _Talk(node, FetchSession(self._source, node, purpose, max_bytes=self._settings.fetch_max_bytes))
+        most = self._settings.fetch_max_bytes
+        return _Talk(node, FetchSession(self._source, node, purpose, max_bytes=most), Portion(most))
 
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
     ) -> None:
         """One fetch for these lanes, and what its answer says to each of them."""
-        settings, session = self._settings, talk.session
-        session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
-        most = self._throttle.most(min(settings.partition_max_bytes, room))
+        session, portion = talk.session, talk.portion
+        session.max_bytes = self._throttle.most(portion.size)
+        most = self._throttle.most(min(self._settings.partition_max_bytes, room, portion.size))
         talk.asked = asked = _questions(lanes, most, talk.asked)
+        began = monotonic()
         try:
             answer = await session.fetch(asked, max_wait_ms=max_wait_ms, full=full)
         except Unreachable as error:
+            if error.ref == "no-answer":
+                portion.late()
             self._signals.trouble = error.what
             self._signals.look_now.set()
             await sleep(0.1)
             return
+        took = monotonic() - began
         size = self.take(asked, answer.partitions)
+        portion.answered(size, took)
         talk.heard(lanes, answer.error)
         self._throttle.charge(size, monotonic(), exempt=exempt)
         if answer.throttle_ms or talk.slowed:

@@ -9,6 +9,7 @@ does not stand in its way.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
@@ -16,6 +17,7 @@ from kmigrate.errors import KmigrateError, Unreachable
 from kmigrate.mirror.lane import Key, Lane, Sent
 from kmigrate.mirror.lanes import Lanes, Signals, Warrant
 from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.reactions import Action, Asked, reaction_to
 from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.mirror.steps import Append
@@ -48,9 +50,10 @@ class _Unanswered(dict[asyncio.Future[bytearray], tuple[BrokerConnection, float]
     as a batch.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, portion: Portion) -> None:
         super().__init__()
         self._loop = loop
+        self._portion = portion
         self._looked_after = False
 
     def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection) -> None:
@@ -59,6 +62,12 @@ class _Unanswered(dict[asyncio.Future[bytearray], tuple[BrokerConnection, float]
             self._looked_after = True
             self._loop.call_later(_OVERDUE_S, self._look)
 
+    def answered(self, future: asyncio.Future[bytearray], size: int) -> None:
+        """Its answer has come, or never will."""
+        _, sent = self.pop(future)
+        if not future.cancelled() and future.exception() is None:
+            self._portion.answered(size, monotonic() - sent)
+
     def _look(self) -> None:
         oldest = next(iter(self.values()), None)
         self._looked_after = oldest is not None
@@ -66,7 +75,8 @@ class _Unanswered(dict[asyncio.Future[bytearray], tuple[BrokerConnection, float]
             return
         connection, sent = oldest
         left = sent + _OVERDUE_S - monotonic()
-        if left <= 0:
+        if left <= 0 and not connection.lost:
+            self._portion.late()
             connection.abort()
         self._loop.call_later(max(left, _LEAST_WAIT_S), self._look)
 
@@ -100,6 +110,7 @@ class TargetWriter:
         self._answered = answered
         self._left_out: dict[tuple[int, int], Lane | None] = {}
         """By connection, the first lane that had no room in its last request."""
+        self._portions: dict[tuple[int, int], Portion] = defaultdict(lambda: Portion(settings.request_max_bytes))
         self._held: dict[int, float] = {}
         """Brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
 
@@ -109,7 +120,7 @@ class TargetWriter:
         await together(*(self._run(node, slot) for slot in slots))
 
     async def _run(self, node: int, slot: int) -> None:
-        in_flight = _Unanswered(asyncio.get_running_loop())
+        in_flight = _Unanswered(asyncio.get_running_loop(), self._portions[node, slot])
         connection: BrokerConnection | None = None
         while True:
             moved, assigned = self._signals.moved, self._signals.assigned
@@ -159,11 +170,11 @@ class TargetWriter:
     def _gather(self, node: int, slot: int, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
         """At most one batch of each lane, of as many as have room."""
         out: list[Sent] = []
-        size = 0
-        now = now_ms()
+        most = self._portions[node, slot].size
+        size, now = 0, now_ms()
         left_out: Lane | None = None
         for lane in lanes:
-            if size >= self._settings.request_max_bytes:
+            if size >= most:
                 left_out = left_out or lane
                 break
             head = lane.head
@@ -198,11 +209,12 @@ class TargetWriter:
             [(*lane.key, step.view) for lane, step in batches],
             timeout_ms=int(_PRODUCE_TIMEOUT_S * 1000),
         )
+        size = sum(len(step.view) for _, step in batches)
         future = connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
         in_flight.add(future, connection)
 
         def answered(done: asyncio.Future[bytearray]) -> None:
-            in_flight.pop(done, None)
+            in_flight.answered(done, size)
             self._take(node, batches, done)
 
         future.add_done_callback(answered)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.errors import Unreachable
 from kmigrate.mirror import reading
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import Lanes, Signals
@@ -101,6 +102,39 @@ def _read(monkeypatch: pytest.MonkeyPatch, leader: Leader) -> Counter[Key]:
     with pytest.raises((EnoughError, TimeoutError)):
         asyncio.run(asyncio.wait_for(_reader(monkeypatch, leader, Signals()).run(1), 2.0))
     return leader.got
+
+
+class SlowLine(Leader):
+    """A leader over a line of so many bytes a second; who asks gives up after half a minute."""
+
+    def __init__(self, lanes: Lanes, answers: int, rate: float) -> None:
+        super().__init__(lanes, self._take, answers)
+        self.rate = rate
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        before = self.got.copy()
+        answer = await super().fetch(asked, max_wait_ms=max_wait_ms, full=full)
+        seconds = sum(len(part.records) for part in answer.partitions) / self.rate
+        self.now += min(seconds, 30)
+        if seconds > 30:
+            self.got = before
+            raise Unreachable("no-answer", "not all of it has come")
+        return answer
+
+    def _take(self) -> None:
+        """What was read was written at once."""
+
+
+def test_over_a_slow_line_less_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer was given up when a part of it had come, and the same was asked for again."""
+    leader = SlowLine(_lanes(bulk=30), 12, rate=8 * KIB)
+    monkeypatch.setattr(reading, "monotonic", leader.monotonic)
+    monkeypatch.setattr(reading, "sleep", lambda _: asyncio.sleep(0))
+    assert sum(_read(monkeypatch, leader).values()) > 0
 
 
 class Waits(Leader):

@@ -13,6 +13,7 @@ from kmigrate.mirror import writing as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
+from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.writing import _Unanswered
 from kmigrate.model.records import CopyIdentity
@@ -87,7 +88,13 @@ class Crowd:
     def __init__(self, count: int, size: int = MIB) -> None:
         client = _Served()
         self.copier = Copier(
-            client, client, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), MirrorSettings(), warrant=lambda _: 1
+            client,
+            client,
+            CopyIdentity(77, 0, 78, 0),
+            cast("HoleMaker", None),
+            MirrorSettings(request_max_bytes=16 * size),
+            warrant=lambda _: 1,
+            request_limit=100 * size + module._REQUEST_HEAD,
         )
         self.copier.assign([MirroredTopic("t", "", "", dict.fromkeys(range(count), 0))])
         self.lanes = list(self.copier.lanes.values())
@@ -120,10 +127,10 @@ def test_of_more_partitions_than_a_request_holds_each_has_its_turn() -> None:
 
 
 def test_a_batch_that_only_fits_alone_has_its_turn_among_others_that_never_end() -> None:
-    """A request takes up to 100 MiB, and what others had put in before it left no room each time."""
-    crowd = Crowd(20)
+    """A request takes up to so much, and what others had put in before it left no room each time."""
+    crowd = Crowd(20, size=MIB // 16)
     large = crowd.lanes[11]
-    crowd.sizes[large] = 98 * MIB
+    crowd.sizes[large] = 98 * MIB // 16
     crowd.read(large)
     sent = [lane for _ in range(8) for lane in crowd.request()]
     assert large.position >= 2
@@ -165,10 +172,18 @@ def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch:
 
 
 class _Connection:
-    given_up = False
+    given_up = lost = False
 
     def abort(self) -> None:
-        self.given_up = True
+        self.given_up = self.lost = True
+
+
+class _Request:
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> None:
+        return None
 
 
 class Scene:
@@ -178,7 +193,8 @@ class Scene:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        self.requests = _Unanswered(cast("asyncio.AbstractEventLoop", self))
+        self.portion = Portion(16 * MIB)
+        self.requests = _Unanswered(cast("asyncio.AbstractEventLoop", self), self.portion)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self.timers.append((self.now + seconds, callback))
@@ -193,7 +209,7 @@ class Scene:
         self.now = end
 
     def send(self, connection: _Connection) -> asyncio.Future[bytearray]:
-        request = cast("asyncio.Future[bytearray]", object())
+        request = cast("asyncio.Future[bytearray]", _Request())
         self.requests.add(request, cast("BrokerConnection", connection))
         return request
 
@@ -229,3 +245,28 @@ def test_after_all_have_been_answered_the_next_request_is_looked_after_again(mon
     scene.send(connection)
     scene.after(36)
     assert connection.given_up
+
+
+def test_over_a_line_that_carries_no_request_in_time_less_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of 16 MiB was sent again and again for as long as none of them arrived within 35 seconds."""
+    scene, sizes = Scene(monkeypatch), list[int]()
+    for _ in range(20):
+        connection = _Connection()
+        request = scene.send(connection)
+        seconds = scene.portion.size / (50 << 10)
+        sizes.append(scene.portion.size)
+        scene.after(seconds)
+        if not connection.given_up:
+            scene.requests.answered(request, sizes[-1])
+        else:
+            del scene.requests[request]
+    assert max(sizes[-5:]) < 35 * (50 << 10)
+    assert min(sizes[-5:]) > 50 << 10, "nor a frame for every few records"
+
+
+def test_a_request_has_no_more_than_the_line_has_carried_of_late() -> None:
+    crowd = Crowd(40)
+    assert len(crowd.request()) == 16
+    for _ in range(3):
+        crowd.copier._writer._portions[1, 0].late()
+    assert len(crowd.request()) == 1
