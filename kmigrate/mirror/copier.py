@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, Unreachable
@@ -129,6 +131,7 @@ class Copier:
             self._tasks,
             got_on=self._got_on,
             check_anew=self._check_anew,
+            meant=self._source_topic_id,
         )
         self._writer = TargetWriter(
             target,
@@ -328,6 +331,11 @@ class Copier:
         if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
 
+    def _source_topic_id(self, name: str) -> UUID | None:
+        """Of the topic that is mirrored, which may be another one than bears its name by now."""
+        topic = self._topics.get(name)
+        return _uuid(topic.source_topic_id) if topic is not None and topic.source_topic_id else None
+
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
         """Look at one topic now; raises Unreachable."""
         await client.refresh([name])
@@ -370,6 +378,11 @@ class Copier:
         if lane.retired:
             self._drop_released(lane)
         self._on_move(lane)
+
+
+@lru_cache(maxsize=1 << 16)
+def _uuid(text: str) -> UUID:
+    return UUID(text)  # asked for with each fetch, of each of its topics
 
 
 def _leaderless(asked: Asked, client: ClusterClient, lane: Lane) -> str:

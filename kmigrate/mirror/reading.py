@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
 from kmigrate.cluster.fetcher import FetchSession
@@ -82,6 +83,7 @@ class SourceReader:
         *,
         got_on: Callable[[Lane], None],
         check_anew: Callable[[ClusterClient, str], Awaitable[None]],
+        meant: Callable[[str], UUID | None] = lambda topic: None,
     ) -> None:
         self._source = source
         self._lanes = lanes
@@ -92,6 +94,7 @@ class SourceReader:
         self._tasks = tasks
         self._got_on = got_on
         self._check_anew = check_anew
+        self._meant = meant
         self._suspected: dict[Lane, float] = {}
         self._leaders = 0
         """From how many brokers is read."""
@@ -150,7 +153,8 @@ class SourceReader:
 
     def _talk(self, node: int, purpose: str) -> _Talk:
         most = self._settings.fetch_max_bytes
-        return _Talk(node, FetchSession(self._source, node, purpose, max_bytes=most), Portion(most))
+        session = FetchSession(self._source, node, purpose, max_bytes=most, meant=self._meant)
+        return _Talk(node, session, Portion(most))
 
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool

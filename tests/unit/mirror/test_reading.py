@@ -55,7 +55,7 @@ class Leader:
         self.got: Counter[Key] = Counter()
         self.max_bytes = 0
 
-    def session(self, *_: Any, max_bytes: int) -> Leader:
+    def session(self, *_: Any, max_bytes: int, **__: Any) -> Leader:
         self.max_bytes = max_bytes
         return self
 
