@@ -3,10 +3,11 @@
 What an error means is in `reactions`. It holds back the partition that was answered and no other: readers go round a
 partition that waits, and whatever has to be asked about it is asked by a task of its own.
 
-Back-pressure in three sentences: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch;
-the fetch then waits briefly only, so that it is taken in again soon; where all lanes together hold too much, each has
-less room. What writers wait for behind a fence is read over a second connection, by full fetches: however many the
-other partitions are, and however long the broker makes them wait, they do not stand in its way.
+Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch; the fetch
+then waits briefly only, so that it is taken in again soon; where all lanes together hold too much, each has less room,
+and none where they hold twice that. What writers wait for behind a fence is read over a second connection, by full
+fetches: however many the other partitions are, and however long the broker makes them wait, they do not stand in its
+way.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _SURE_S = 2.0
 place tells of the past until it hears of them."""
 _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
+_FULL = 2
+"""Times `backlog_total_bytes`."""
 
 
 @dataclass(slots=True)
@@ -110,14 +113,16 @@ class SourceReader:
         talk = self._talk(node, "mirror-read")
         while True:
             moved = self._signals.moved
-            reading = [lane for lane in self._lanes.led_by(self._source, node) if lane.reads and not lane.urgent]
+            lanes = [lane for lane in self._lanes.led_by(self._source, node) if not lane.urgent]
+            full = self._is_full(lanes)
+            reading = [lane for lane in lanes if lane.reads]
             now = monotonic()
             room = self._room(reading)
             owed = self._throttle.wait_s(now)
             chosen = [
                 lane
                 for lane in reading
-                if lane.queued_bytes < room and lane.read_after <= now and (not owed or lane.promoting)
+                if lane.queued_bytes < room and lane.read_after <= now and (not (owed or full) or lane.promoting)
             ]
             if not chosen:
                 await self._signals.wait(moved, min([LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
@@ -194,6 +199,17 @@ class SourceReader:
         if sum(lane.queued_bytes for lane in lanes) < together:
             return settings.backlog_bytes
         return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
+
+    def _is_full(self, lanes: Sequence[Lane]) -> bool:
+        """Whether a leader's lanes have so much in memory that none may have more, those that wait for long least.
+
+        What has room may still get a batch of any size: with a thousand lanes that is a thousand of them.
+        """
+        most = _FULL * self._settings.backlog_total_bytes // self._leaders
+        held = sum(lane.queued_bytes for lane in lanes)
+        if held >= most:
+            held -= sum(lane.let_go() for lane in lanes)
+        return held >= most
 
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
         """Give each partition's answer to its lane; the bytes that were read."""
