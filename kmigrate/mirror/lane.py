@@ -295,7 +295,8 @@ class Lane:
             return 0
         if self.state is _LOST:
             self._failed = []
-            self._read_again(-1)  # from where it stands, once that is known
+            self._queue.clear()
+            self.queued_bytes, self.read_at = 0, -1  # it is read from where it stands, once that is known
         elif self.paused and self.state in _WRITES:
             self._read_again(self._next)
         return size - self.queued_bytes
