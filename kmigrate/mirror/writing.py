@@ -136,7 +136,8 @@ class TargetWriter:
                 continue
             if connection is None or connection.lost:
                 try:
-                    connection = await self._target.connection(node, f"mirror-write-{slot}")
+                    purpose = "mirror-write-promoted" if slot == _PROMOTED else f"mirror-write-{slot}"
+                    connection = await self._target.connection(node, purpose)
                 except Unreachable as error:
                     self._signals.trouble = error.what
                     self._signals.look_now.set()
