@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Failed, Unreachable
+from kmigrate.errors import Failed
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals, Warrant
@@ -255,7 +255,7 @@ class Copier:
                 try:
                     await self._look()
                 except Failed as error:
-                    self._signals.trouble = error.what
+                    self._signals.failed(error)
                 await self._until_due(monotonic())
         finally:
             self._closed = True
@@ -298,8 +298,8 @@ class Copier:
     async def _refresh(self, client: ClusterClient, names: list[str]) -> None:
         try:
             await client.refresh(names)
-        except Unreachable as error:
-            self._signals.trouble = error.what
+        except Failed as error:
+            self._signals.failed(error)
 
     def _staff(self, node: int, staffed: set[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         if node >= 0 and node not in staffed:
@@ -337,7 +337,7 @@ class Copier:
         return _uuid(topic.source_topic_id) if topic is not None and topic.source_topic_id else None
 
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
-        """Look at one topic now; raises Unreachable."""
+        """Look at one topic now; raises Failed."""
         await client.refresh([name])
         topic = self._topics.get(name)
         if topic is not None:

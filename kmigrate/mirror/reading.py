@@ -19,7 +19,7 @@ from uuid import UUID
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
 from kmigrate.cluster.fetcher import FetchSession
-from kmigrate.errors import Failed, Unreachable
+from kmigrate.errors import Failed
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter, Slowed
@@ -58,7 +58,7 @@ class _Talk:
     """When its lanes were last told that the broker has answered."""
 
     async def open(self) -> None:
-        with suppress(Unreachable):
+        with suppress(Failed):  # who fetches says so
             await self.session.open()
 
     def heard(self, asked: Iterable[Lane], error: int) -> None:
@@ -172,10 +172,10 @@ class SourceReader:
         began = monotonic()
         try:
             answer = await session.fetch(asked, max_wait_ms=max_wait_ms, full=full)
-        except Unreachable as error:
+        except Failed as error:
             if error.ref == "no-answer":
                 portion.late()
-            self._signals.trouble = error.what
+            self._signals.failed(error)
             self._signals.look_now.set()
             await sleep(0.1)
             return

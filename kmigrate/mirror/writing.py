@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.lane import Key, Lane, Sent
 from kmigrate.mirror.lanes import Lanes, Signals, Warrant
 from kmigrate.mirror.metrics import LinkMeter, Slowed
@@ -138,8 +138,8 @@ class TargetWriter:
                 try:
                     purpose = "mirror-write-promoted" if slot == _PROMOTED else f"mirror-write-{slot}"
                     connection = await self._target.connection(node, purpose)
-                except Unreachable as error:
-                    self._signals.trouble = error.what
+                except Failed as error:
+                    self._signals.failed(error)
                     self._signals.look_now.set()
                     await sleep(0.1)
                 continue

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.errors import Unreachable
+from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.mirror import reading
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
@@ -162,6 +162,30 @@ def test_what_writers_wait_for_is_read_while_the_broker_makes_the_others_wait(
     lanes = _lanes(bulk=30, promoted=1)
     got = _read(monkeypatch, Waits(lanes, lambda: None, 3))
     assert got == {("promoted", 0): 1}
+
+
+class Distrusted(Leader):
+    """Its certificate has run out; brokers beside it have good ones."""
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        if not self.left:
+            raise EnoughError
+        self.left -= 1
+        raise AuthenticationFailed("certificate-expired", "the certificate of broker 1 has expired")
+
+    async def open(self) -> None:
+        raise AuthenticationFailed("certificate-expired", "the certificate of broker 1 has expired")
+
+
+def test_a_broker_that_is_not_trusted_ends_nobody_elses_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole link's copier ended, and began again for as long as that broker was not asked."""
+    monkeypatch.setattr(reading, "sleep", lambda _: asyncio.sleep(0))
+    leader, signals = Distrusted(_lanes(bulk=2), lambda: None, 3), Still()
+    leader.lanes[("bulk", 1)].promoting = True  # its second connection is opened before the fence
+    with pytest.raises(EnoughError):
+        asyncio.run(_reader(monkeypatch, leader, signals).run(1))
+    assert signals.trouble == "certificate-expired: the certificate of broker 1 has expired"
+    assert signals.look_now.is_set()
 
 
 def test_a_fence_is_read_for_at_once_whatever_the_broker_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:

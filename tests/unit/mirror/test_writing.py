@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import AuthenticationFailed
 from kmigrate.mirror import writing as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
@@ -169,6 +170,28 @@ def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch:
         crowd.read(each)
     lane.paused = True
     asyncio.run(scene())
+
+
+def test_a_broker_that_is_not_trusted_ends_nobody_elses_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd, tries = Crowd(2), 0
+    writer = crowd.copier._writer
+
+    async def connection(node: int, purpose: str) -> _Deaf:
+        nonlocal tries
+        tries += 1
+        if tries > 2:
+            raise EnoughError
+        raise AuthenticationFailed("certificate-expired", "the certificate of broker 1 has expired")
+
+    monkeypatch.setattr(writer._target, "connection", connection)
+    monkeypatch.setattr(module, "sleep", lambda _: asyncio.sleep(0))
+    with pytest.raises(EnoughError):
+        asyncio.run(writer.run(1))
+    assert crowd.copier.trouble.startswith("certificate-expired: ")
+
+
+class EnoughError(Exception):
+    """The test has seen what it wanted to see."""
 
 
 class _Connection:
