@@ -10,22 +10,23 @@ from __future__ import annotations
 __all__ = ["Portion"]
 
 _LEAST = 64 << 10
-_SLOW_S = 10.0
-_QUICK_S = 4.0
+_SLOW, _QUICK = 1 / 3, 1 / 8
+"""Parts of the time after which it is given up."""
 
 
 class Portion:
-    """Bytes at once over one connection; `most` where the line is no matter."""
+    """Bytes at once over one connection; `most` where the line is no matter, given up after so many seconds."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, patience_s: float) -> None:
         self._most = most
+        self._patience_s = patience_s
         self.size = most
 
     def answered(self, size: int, seconds: float) -> None:
         """So much was sent, or came, and took so long; only what fills its portion says that more would pass."""
-        if seconds > _SLOW_S:
+        if seconds > self._patience_s * _SLOW:
             self._shrink(2)
-        elif seconds < _QUICK_S and size >= self.size // 2:
+        elif seconds < self._patience_s * _QUICK and size >= self.size // 2:
             self.size = min(self._most, 2 * self.size)
 
     def late(self) -> None:

@@ -110,7 +110,8 @@ class TargetWriter:
         self._answered = answered
         self._left_out: dict[tuple[int, int], Lane | None] = {}
         """By connection, the first lane that had no room in its last request."""
-        self._portions: dict[tuple[int, int], Portion] = defaultdict(lambda: Portion(settings.request_max_bytes))
+        most = settings.request_max_bytes
+        self._portions: dict[tuple[int, int], Portion] = defaultdict(lambda: Portion(most, _OVERDUE_S))
         self._held: dict[int, float] = {}
         """Brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
 

@@ -91,7 +91,7 @@ class Leader:
 
 def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -> SourceReader:
     monkeypatch.setattr(reading, "FetchSession", leader.session)
-    source = SimpleNamespace(metadata=object(), leader=lambda *_: 1)
+    source = SimpleNamespace(metadata=object(), leader=lambda *_: 1, settings=SimpleNamespace(request_timeout_s=30))
     return SourceReader(
         cast("Any", source),
         leader.lanes,

@@ -216,7 +216,7 @@ class Scene:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        self.portion = Portion(16 * MIB)
+        self.portion = Portion(16 * MIB, 35)
         self.requests = _Unanswered(cast("asyncio.AbstractEventLoop", self), self.portion)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
