@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, KmigrateError, Unreachable
@@ -36,6 +37,8 @@ __all__ = ["TargetWriter"]
 
 _PRODUCE_TIMEOUT_S = 30.0
 _OVERDUE_S = _PRODUCE_TIMEOUT_S + 5
+_MOVED_S = 3.0
+"""A broker that has just handed a partition over answers what it was sent before in less."""
 _LEAST_WAIT_S = 1.0
 _PROMOTED = -1
 """The connection of what is being promoted: behind requests of partitions that lag it would wait for seconds."""
@@ -43,42 +46,56 @@ _REQUEST_HEAD = 64 << 10
 """More than a request has beside its batches."""
 
 
-class _Unanswered(dict[asyncio.Future[bytearray], tuple[BrokerConnection, float]]):
-    """Requests without an answer yet, those that were sent first at first: on which connection, and when.
+class _Owed(NamedTuple):
+    """A request without an answer yet."""
 
-    A connection with an overdue one is given up. One timer looks after them all: each with its own would cost as much
-    as a batch.
+    connection: BrokerConnection
+    sent: float
+    batches: list[Sent]
+
+
+class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
+    """Requests without an answer yet, those that were sent first at first.
+
+    A connection with an overdue one is given up, and soon where `moved` says of its batches that others lead their
+    partitions by now: a broker that stands still answers nothing, and they wait. One timer looks after them all: each
+    with its own would cost as much as a batch.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, portion: Portion) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, portion: Portion, moved: Callable[[list[Sent]], bool]
+    ) -> None:
         super().__init__()
         self._loop = loop
         self._portion = portion
+        self._moved = moved
         self._looked_after = False
 
-    def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection) -> None:
-        self[future] = connection, monotonic()
+    def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection, batches: list[Sent]) -> None:
+        self[future] = _Owed(connection, monotonic(), batches)
         if not self._looked_after:
             self._looked_after = True
-            self._loop.call_later(_OVERDUE_S, self._look)
+            self._loop.call_later(_MOVED_S, self._look)
 
     def answered(self, future: asyncio.Future[bytearray], size: int) -> None:
         """Its answer has come, or never will."""
-        _, sent = self.pop(future)
+        owed = self.pop(future)
         if not future.cancelled() and future.exception() is None:
-            self._portion.answered(size, monotonic() - sent)
+            self._portion.answered(size, monotonic() - owed.sent)
 
     def _look(self) -> None:
         oldest = next(iter(self.values()), None)
         self._looked_after = oldest is not None
         if oldest is None:
             return
-        connection, sent = oldest
-        left = sent + _OVERDUE_S - monotonic()
-        if left <= 0 and not connection.lost:
-            self._portion.late()
-            connection.abort()
-        self._loop.call_later(max(left, _LEAST_WAIT_S), self._look)
+        waited = monotonic() - oldest.sent
+        if not oldest.connection.lost:
+            if waited >= _OVERDUE_S:
+                self._portion.late()
+                oldest.connection.abort()
+            elif waited >= _MOVED_S and self._moved(oldest.batches):
+                oldest.connection.abort()
+        self._loop.call_later(max(_LEAST_WAIT_S, min(_MOVED_S, _OVERDUE_S - waited)), self._look)
 
 
 class TargetWriter:
@@ -121,7 +138,10 @@ class TargetWriter:
         await together(*(self._run(node, slot) for slot in slots))
 
     async def _run(self, node: int, slot: int) -> None:
-        in_flight = _Unanswered(asyncio.get_running_loop(), self._portions[node, slot])
+        def led_elsewhere(batches: list[Sent]) -> bool:
+            return any(self._target.leader(*lane.key) not in (node, -1) for lane, _ in batches)
+
+        in_flight = _Unanswered(asyncio.get_running_loop(), self._portions[node, slot], led_elsewhere)
         connection: BrokerConnection | None = None
         while True:
             moved, assigned = self._signals.moved, self._signals.assigned
@@ -213,7 +233,7 @@ class TargetWriter:
         )
         size = sum(len(step.view) for _, step in batches)
         future = connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
-        in_flight.add(future, connection)
+        in_flight.add(future, connection, batches)
 
         def answered(done: asyncio.Future[bytearray]) -> None:
             in_flight.answered(done, size)

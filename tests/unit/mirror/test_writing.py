@@ -16,6 +16,7 @@ from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane, Sent
 from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Append
 from kmigrate.mirror.writing import _Unanswered
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.settings import ClusterSettings
@@ -217,7 +218,13 @@ class Scene:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
         self.portion = Portion(16 * MIB, 35)
-        self.requests = _Unanswered(cast("asyncio.AbstractEventLoop", self), self.portion)
+        self.moved: set[str] = set()
+        """Topics that another broker leads by now."""
+        self.requests = _Unanswered(
+            cast("asyncio.AbstractEventLoop", self),
+            self.portion,
+            lambda batches: any(lane.topic in self.moved for lane, _ in batches),
+        )
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self.timers.append((self.now + seconds, callback))
@@ -231,9 +238,11 @@ class Scene:
             callback()
         self.now = end
 
-    def send(self, connection: _Connection) -> asyncio.Future[bytearray]:
+    def send(self, connection: _Connection, *topics: str) -> asyncio.Future[bytearray]:
         request = cast("asyncio.Future[bytearray]", _Request())
-        self.requests.add(request, cast("BrokerConnection", connection))
+        lanes = [Lane(topic, 0, producer_id=1, epoch=0, hole_limit=1) for topic in topics]
+        batches = [Sent(lane, cast("Append", None)) for lane in lanes]
+        self.requests.add(request, cast("BrokerConnection", connection), batches)
         return request
 
 
@@ -244,6 +253,30 @@ def test_a_connection_that_owes_an_answer_for_35_seconds_is_given_up(monkeypatch
     assert not connection.given_up
     scene.after(0.2)
     assert connection.given_up
+
+
+def test_a_broker_that_stands_still_is_given_up_once_another_leads_what_it_has_led(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was on its way to it kept its partitions waiting for 35 seconds, though they had leaders after ten."""
+    scene, connection = Scene(monkeypatch), _Connection()
+    scene.send(connection, "t", "u")
+    scene.after(9)
+    assert not connection.given_up
+    scene.moved = {"u"}
+    scene.after(3)
+    assert connection.given_up
+    assert scene.portion.size == 16 * MIB, "the line is as good as it was"
+
+
+def test_a_leader_that_moves_has_a_moment_for_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, connection = Scene(monkeypatch), _Connection()
+    scene.moved = {"t"}
+    for _ in range(20):
+        request = scene.send(connection, "t")
+        scene.after(2.5)
+        scene.requests.answered(request, 1)
+    assert not connection.given_up
 
 
 def test_each_request_has_its_own_time_though_one_timer_looks_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
