@@ -66,6 +66,11 @@ class MirroredTopic:
     target_starts: Mapping[int, int] | None = None
     """Where the records of a mapped topic begin on the target; None where offsets are identical."""
 
+    @property
+    def copy(self) -> tuple[str, str, bool]:
+        """Another one begins from its start: who slept while it was asked for hears of the old and the new at once."""
+        return self.source_topic_id, self.target_topic_id, self.target_starts is None
+
 
 def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) -> MirroredTopic:
     """What a topic's record says of the partitions that this process shall copy."""
@@ -160,8 +165,8 @@ class Copier:
         """
         wanted = {topic.topic: topic for topic in topics}
         for lane in list(self.lanes.values()):
-            topic = wanted.get(lane.topic)
-            if topic is None:
+            topic, before = wanted.get(lane.topic), self._topics.get(lane.topic)
+            if topic is None or (before is not None and before.copy != topic.copy):
                 self._drop(lane)
             elif lane.partition not in topic.starts and not lane.retired:
                 lane.retire()

@@ -348,3 +348,34 @@ def test_a_line_that_brings_no_whole_answer_in_time_is_copied_over_all_the_same(
         monkeypatch.setenv("DETOUR", detour(slow))
         asyncio.run(scene())
     assert read_all(target.bootstrap, topic) == read_all(source.bootstrap, topic)
+
+
+@pytest.mark.soak
+def test_a_target_broker_that_stands_still_holds_its_partitions_up_until_others_lead_them(
+    clusters3: Pair, unique_name: Names
+) -> None:
+    """Not until what was on its way to it is overdue, which takes 35 seconds; others lead after some nine."""
+    source, target, topic = clusters3.source, clusters3.target, unique_name("frozen")
+    for cluster in (source, target):
+        make_led(cluster, topic)
+
+    async def scene() -> None:
+        async with (
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+            link_between(source, target, unique_name("link")) as world,
+        ):
+            identity = await new_identity(client)
+            with trickle(source.bootstrap, topic):
+                async with copier(source, target, identity, [topic], fills=True) as it:
+                    await until(lambda: positions(it) > 0, "the first records")
+                    with standing_still(target, 2):
+                        await asyncio.sleep(1)  # what it had taken before is answered
+                        stood, began = positions(it), time.monotonic()
+                        await until(lambda: positions(it) > stood, "the partition that it led", timeout=30)
+                        print(f"went on after {time.monotonic() - began:.1f} s")
+                    assert not problems(it)
+            async with copier(source, target, identity, [topic], fills=True):
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=1_000)
+
+    asyncio.run(scene())

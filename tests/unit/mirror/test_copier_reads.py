@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -16,6 +16,7 @@ from kmigrate.mirror import reading as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.settings import ClusterSettings
@@ -146,3 +147,21 @@ def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() ->
     source.layout.known = replace(source.layout.known, topics=known)
     wanted = {(topic, 0): FetchPartition(topic, 0, 10, 1) for topic in known}
     assert session._ids_of(wanted) == {"t": mirrored.bytes, "old": other.bytes}
+
+
+@pytest.mark.parametrize("now", [{"target_topic_id": "T2"}, {"source_topic_id": "S2"}, {"target_starts": {0: 7}}])
+def test_a_copy_from_the_start_that_was_begun_while_this_process_slept_gets_a_lane_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, now: dict[str, Any]
+) -> None:
+    """It read of the old copy and of the new one at once, and went on in the new topic where it stood in the old."""
+    scene = Scene(monkeypatch)
+    first = MirroredTopic("t", "S", "T", {0: 0})
+    scene.copier.assign([first])
+    lane = scene.copier.lanes[KEY]
+    lane.recovered(10, 0, 10)
+    scene.copier.assign([replace(first, paused=True)])
+    assert scene.copier.lanes[KEY] is lane
+    scene.copier.assign([replace(first, **now)])
+    assert lane.stopped
+    assert scene.copier.lanes[KEY].position == -1
+    assert isinstance(scene.copier.lanes[KEY], MappedLane) == ("target_starts" in now)
