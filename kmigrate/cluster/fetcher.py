@@ -11,7 +11,8 @@ at a broker of 3.9; by ids 20 ms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.net.broker import BrokerConnection
@@ -38,13 +39,26 @@ Key = tuple[str, int]
 
 
 class FetchSession:
-    """One reader's fetches to one broker, one at a time, over a connection of their own."""
+    """One reader's fetches to one broker, one at a time, over a connection of their own.
 
-    def __init__(self, client: ClusterClient, node: int, purpose: str, *, max_bytes: int) -> None:
+    `meant` is the id of the topic that a name stands for, where whoever reads would have no other: it holds whatever
+    the layout shows by now.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        node: int,
+        purpose: str,
+        *,
+        max_bytes: int,
+        meant: Callable[[str], UUID | None] | None = None,
+    ) -> None:
         self._client = client
         self._node = node
         self._purpose = purpose
         self.max_bytes = max_bytes
+        self._meant = meant or (lambda topic: None)
         self._connection: BrokerConnection | None = None
         self._takes_ids = False
         self._forget()
@@ -115,10 +129,12 @@ class FetchSession:
         known = self._client.metadata.topics
         ids: dict[str, bytes] = {}
         for topic in {topic for topic, _ in wanted}:
-            info = known.get(topic)
-            if info is None or not info.topic_id:
+            topic_id = self._meant(topic)
+            if topic_id is None and (info := known.get(topic)) is not None:
+                topic_id = info.topic_id
+            if not topic_id:
                 return None
-            ids[topic] = info.topic_id.bytes
+            ids[topic] = topic_id.bytes
         return ids
 
 

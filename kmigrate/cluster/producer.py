@@ -67,15 +67,15 @@ async def read_tail(
     window = _FIRST_WINDOW
     while end > begin:
         start = max(begin, end - window)
-        last, foreign, reached = await _scan(client, topic, partition, producer_id, start, end, deadline)
+        last, foreign, end = await _scan(client, topic, partition, producer_id, start, end, deadline)
         if foreign is not None and (last is not None or start == begin):
             raise _foreign(topic, partition, foreign)
         if last is not None:
-            return LogTail(reached, next_sequence(last.last_sequence, 1), last.next_offset)
+            return LogTail(end, next_sequence(last.last_sequence, 1), last.next_offset)
         if start == begin:
             break
         window *= _WIDER
-    return await _without_batch(client, topic, partition, producer_id, begin)
+    return await _without_batch(client, topic, partition, producer_id, begin, end)
 
 
 async def settled_end(
@@ -138,23 +138,24 @@ def _foreign(topic: str, partition: int, batch: Batch) -> Diverged:
 
 
 async def _without_batch(
-    client: ClusterClient, topic: str, partition: int, producer_id: int, log_start: int
+    client: ClusterClient, topic: str, partition: int, producer_id: int, log_start: int, end: int
 ) -> LogTail:
-    """Tail of a log that holds no batch of the id: the broker's producer state between two equal ends, or the end."""
+    """Tail of a log that holds no batch of the id up to `end`: the broker's producer state, or the end.
+
+    Raises Unreachable where something was appended meanwhile: whose that is, only another look at the log can tell.
+    """
     key = (topic, partition)
-    while True:
-        before = await settled_end(client, topic, partition)
-        error, producers = await client.producers(key)
-        after = await settled_end(client, topic, partition)
-        if before != after:
-            continue
-        if error:
-            await client.refresh([topic])
-            raise Unreachable("no-producer-state", f"{topic}-{partition}: {row(error).name}")
-        for state in producers:
-            if state.producer_id == producer_id:
-                return LogTail(after, next_sequence(state.last_sequence, 1), log_start)
-        return LogTail(after, next_sequence(after, 0), log_start)
+    error, producers = await client.producers(key)
+    after = await settled_end(client, topic, partition)
+    if after != end:
+        raise Unreachable("unsettled-log", f"{topic}-{partition} grew from {end} to {after} while it was looked at")
+    if error:
+        await client.refresh([topic])
+        raise Unreachable("no-producer-state", f"{topic}-{partition}: {row(error).name}")
+    for state in producers:
+        if state.producer_id == producer_id:
+            return LogTail(after, next_sequence(state.last_sequence, 1), log_start)
+    return LogTail(after, next_sequence(after, 0), log_start)
 
 
 async def append_alone(

@@ -30,7 +30,7 @@ from kmigrate.model.records import CopyEngine, CopyIdentity, LinkRecord, TopicRe
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.sharing import by_spark
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, sleep, steady_ms
+from kmigrate.net.clock import boottime, sleep, steady_ms
 from kmigrate.net.tasks import accompanied
 from kmigrate.state.log import StateLog
 
@@ -220,7 +220,7 @@ class BulkTry:
     async def _announce(self) -> None:
         interval = self._job.settings.presence_ms / 1000
         while True:
-            sent = monotonic()
+            sent = boottime()
             try:
                 await self._log.announce(self._presence())
                 self._membership.said(sent)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Failed, Unreachable
+from kmigrate.errors import Failed
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals, Warrant
@@ -63,6 +65,11 @@ class MirroredTopic:
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
     target_starts: Mapping[int, int] | None = None
     """Where the records of a mapped topic begin on the target; None where offsets are identical."""
+
+    @property
+    def copy(self) -> tuple[str, str, bool]:
+        """Another one begins from its start: who slept while it was asked for hears of the old and the new at once."""
+        return self.source_topic_id, self.target_topic_id, self.target_starts is None
 
 
 def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) -> MirroredTopic:
@@ -129,6 +136,7 @@ class Copier:
             self._tasks,
             got_on=self._got_on,
             check_anew=self._check_anew,
+            meant=self._source_topic_id,
         )
         self._writer = TargetWriter(
             target,
@@ -157,8 +165,8 @@ class Copier:
         """
         wanted = {topic.topic: topic for topic in topics}
         for lane in list(self.lanes.values()):
-            topic = wanted.get(lane.topic)
-            if topic is None:
+            topic, before = wanted.get(lane.topic), self._topics.get(lane.topic)
+            if topic is None or (before is not None and before.copy != topic.copy):
                 self._drop(lane)
             elif lane.partition not in topic.starts and not lane.retired:
                 lane.retire()
@@ -252,7 +260,7 @@ class Copier:
                 try:
                     await self._look()
                 except Failed as error:
-                    self._signals.trouble = error.what
+                    self._signals.failed(error)
                 await self._until_due(monotonic())
         finally:
             self._closed = True
@@ -295,8 +303,8 @@ class Copier:
     async def _refresh(self, client: ClusterClient, names: list[str]) -> None:
         try:
             await client.refresh(names)
-        except Unreachable as error:
-            self._signals.trouble = error.what
+        except Failed as error:
+            self._signals.failed(error)
 
     def _staff(self, node: int, staffed: set[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         if node >= 0 and node not in staffed:
@@ -328,8 +336,13 @@ class Copier:
         if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
 
+    def _source_topic_id(self, name: str) -> UUID | None:
+        """Of the topic that is mirrored, which may be another one than bears its name by now."""
+        topic = self._topics.get(name)
+        return _uuid(topic.source_topic_id) if topic is not None and topic.source_topic_id else None
+
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
-        """Look at one topic now; raises Unreachable."""
+        """Look at one topic now; raises Failed."""
         await client.refresh([name])
         topic = self._topics.get(name)
         if topic is not None:
@@ -370,6 +383,11 @@ class Copier:
         if lane.retired:
             self._drop_released(lane)
         self._on_move(lane)
+
+
+@lru_cache(maxsize=1 << 16)
+def _uuid(text: str) -> UUID:
+    return UUID(text)  # asked for with each fetch, of each of its topics
 
 
 def _leaderless(asked: Asked, client: ClusterClient, lane: Lane) -> str:

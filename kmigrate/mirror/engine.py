@@ -40,7 +40,7 @@ from kmigrate.model.presences import FencedProgress, MirrorPresence, PartitionPr
 from kmigrate.model.records import AssignmentRecord, LeaseRecord, TopicRecord, topic_key
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
-from kmigrate.net.clock import monotonic, sleep, steady_ms
+from kmigrate.net.clock import boottime, monotonic, sleep, steady_ms
 from kmigrate.net.tasks import accompanied, together
 from kmigrate.state.log import StateLog
 from kmigrate.state.offset_maps import OffsetMaps
@@ -309,13 +309,14 @@ class MirrorEngine:
             await self._until_due(now)
 
     async def _say(self, now: float, word: MirrorPresence | FencedProgress) -> None:
+        sent = boottime()
         try:
             await self._log.announce(word)
         except Unreachable:
             await sleep(0.1)  # whoever does not hear us for long takes over; there is nobody else to tell
             return
         if isinstance(word, MirrorPresence):
-            self._membership.said(now)
+            self._membership.said(sent)
             self.meter.said_at = now
 
     @property

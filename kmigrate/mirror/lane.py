@@ -288,6 +288,19 @@ class Lane:
         self.read_at = min(start, accepted.last + 1)
         self._push(Hole(at, self.read_at))
 
+    def let_go(self) -> int:
+        """Of what cannot be written now, make room for what can: it is read again. The bytes that this gives back."""
+        size = self.queued_bytes
+        if not size or self._sent:
+            return 0
+        if self.state is _LOST:
+            self._failed = []
+            self._queue.clear()
+            self.queued_bytes, self.read_at = 0, -1  # it is read from where it stands, once that is known
+        elif self.paused and self.state in _WRITES:
+            self._read_again(self._next)
+        return size - self.queued_bytes
+
     def cut(self, end: int) -> None:
         """The source's log was cut to `end` (W7): what was read is forgotten, the target's tail says what it holds."""
         if self.stopped:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from zlib import crc32
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.layout import Metadata
+from kmigrate.errors import Failed, Unreachable
 from kmigrate.mirror.lane import Key, Lane
-from kmigrate.net.clock import sleep
+from kmigrate.net.clock import monotonic, sleep
 
 __all__ = ["LOOK_S", "Lanes", "Signals", "Warrant", "target_losses"]
 
 LOOK_S = 1.0
 """How often what nothing has told of is looked for all the same."""
 
+_log = logging.getLogger(__name__)
+_WARN_S = 60.0
 _MOST_TOLD = 10
 """A process's word on all of its partitions must fit into one message."""
 
@@ -82,6 +86,19 @@ class Signals:
         self.assigned = asyncio.Event()
         """Set, and replaced by a new one, when other lanes may be a broker's, or be waited for."""
         self.trouble = ""
+        self._warned = "", 0.0
+
+    def failed(self, error: Failed) -> None:
+        """A broker cannot be asked, and what others lead goes on. That one is not trusted, or does not trust us, is
+        said at once and every minute: it is mended by a person."""
+        if isinstance(error, Unreachable):
+            self.trouble = error.what
+        else:
+            self.trouble = f"{error.ref}: {error.what}"
+            now = monotonic()
+            if self.trouble != self._warned[0] or now - self._warned[1] > _WARN_S:
+                self._warned = self.trouble, now
+                _log.warning("mirror: %s", self.trouble)
 
     def wake(self) -> None:
         """A lane has changed: everybody looks whether there is something to do."""

@@ -8,7 +8,7 @@ do. And who does not hear itself cannot say that others are silent.
 from __future__ import annotations
 
 from kmigrate.model.presences import MirrorPresence, mirror_key
-from kmigrate.net.clock import monotonic
+from kmigrate.net.clock import boottime, monotonic
 from kmigrate.state.log import StateLog
 
 __all__ = ["Membership"]
@@ -31,12 +31,12 @@ class Membership:
         self._began = monotonic()
 
     def said(self, sent: float) -> None:
-        """Others have our word, sent at this moment of our clock."""
+        """Others have our word, sent at this moment by `boottime`."""
         self._said = sent
 
     def sure(self) -> bool:
-        """Whether nobody can count us as gone yet, as far as clocks run evenly."""
-        return monotonic() - self._said < self.sure_s
+        """Whether nobody can count us as gone yet, as far as clocks run evenly: others go on while a machine sleeps."""
+        return boottime() - self._said < self.sure_s
 
     def hears_itself(self) -> bool:
         mine = self._log.presence.get(mirror_key(self._link, self._instance))

@@ -80,11 +80,9 @@ class Mender:
                     continue
                 try:
                     tail = await self._look_at_tail(lane)
-                except Diverged as error:
+                except (Diverged, ProtocolViolation, StateLogBroken) as error:
                     lane.stop(f"{error.ref}: {error.what}")
-                except (ProtocolViolation, StateLogBroken) as error:
-                    lane.stop(f"{error.ref}: {error.what}")
-                except Unreachable as error:
+                except Failed as error:
                     lane.trouble = f"{error.ref}: {error.what}"
                     self._look_again()
                     await sleep(delay)

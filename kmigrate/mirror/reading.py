@@ -3,10 +3,11 @@
 What an error means is in `reactions`. It holds back the partition that was answered and no other: readers go round a
 partition that waits, and whatever has to be asked about it is asked by a task of its own.
 
-Back-pressure in three sentences: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch;
-the fetch then waits briefly only, so that it is taken in again soon; where all lanes together hold too much, each has
-less room. What writers wait for behind a fence is read over a second connection, by full fetches: however many the
-other partitions are, and however long the broker makes them wait, they do not stand in its way.
+Back-pressure in short: a lane with more than `backlog_bytes` unacknowledged is left out of the next fetch; the fetch
+then waits briefly only, so that it is taken in again soon; where all lanes together hold too much, each has less room,
+and none where they hold twice that. What writers wait for behind a fence is read over a second connection, by full
+fetches: however many the other partitions are, and however long the broker makes them wait, they do not stand in its
+way.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
 from kmigrate.cluster.fetcher import FetchSession
-from kmigrate.errors import Failed, Unreachable
+from kmigrate.errors import Failed
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
@@ -37,6 +40,8 @@ _SURE_S = 2.0
 place tells of the past until it hears of them."""
 _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
+_FULL = 2
+"""Times `backlog_total_bytes`."""
 
 
 @dataclass(slots=True)
@@ -45,6 +50,7 @@ class _Talk:
 
     node: int
     session: FetchSession
+    portion: Portion
     asked: dict[Key, FetchPartition] = field(default_factory=dict)
     slowed: bool = False
     """Its answers are held back by a quota."""
@@ -52,7 +58,7 @@ class _Talk:
     """When its lanes were last told that the broker has answered."""
 
     async def open(self) -> None:
-        with suppress(Unreachable):
+        with suppress(Failed):  # who fetches says so
             await self.session.open()
 
     def heard(self, asked: Iterable[Lane], error: int) -> None:
@@ -80,6 +86,7 @@ class SourceReader:
         *,
         got_on: Callable[[Lane], None],
         check_anew: Callable[[ClusterClient, str], Awaitable[None]],
+        meant: Callable[[str], UUID | None] = lambda topic: None,
     ) -> None:
         self._source = source
         self._lanes = lanes
@@ -90,6 +97,7 @@ class SourceReader:
         self._tasks = tasks
         self._got_on = got_on
         self._check_anew = check_anew
+        self._meant = meant
         self._suspected: dict[Lane, float] = {}
         self._leaders = 0
         """From how many brokers is read."""
@@ -105,14 +113,16 @@ class SourceReader:
         talk = self._talk(node, "mirror-read")
         while True:
             moved = self._signals.moved
-            reading = [lane for lane in self._lanes.led_by(self._source, node) if lane.reads and not lane.urgent]
+            lanes = [lane for lane in self._lanes.led_by(self._source, node) if not lane.urgent]
+            full = self._is_full(lanes)
+            reading = [lane for lane in lanes if lane.reads]
             now = monotonic()
             room = self._room(reading)
             owed = self._throttle.wait_s(now)
             chosen = [
                 lane
                 for lane in reading
-                if lane.queued_bytes < room and lane.read_after <= now and (not owed or lane.promoting)
+                if lane.queued_bytes < room and lane.read_after <= now and (not (owed or full) or lane.promoting)
             ]
             if not chosen:
                 await self._signals.wait(moved, min([LOOK_S, *([owed] if owed else []), *_until(reading, now)]))
@@ -147,24 +157,31 @@ class SourceReader:
                 await self._signals.wait(moved, min([LOOK_S, *_until(fenced, now)]))
 
     def _talk(self, node: int, purpose: str) -> _Talk:
-        return _Talk(node, FetchSession(self._source, node, purpose, max_bytes=self._settings.fetch_max_bytes))
+        most = self._settings.fetch_max_bytes
+        session = FetchSession(self._source, node, purpose, max_bytes=most, meant=self._meant)
+        return _Talk(node, session, Portion(most, self._source.settings.request_timeout_s))
 
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
     ) -> None:
         """One fetch for these lanes, and what its answer says to each of them."""
-        settings, session = self._settings, talk.session
-        session.max_bytes = self._throttle.most(settings.fetch_max_bytes)
-        most = self._throttle.most(min(settings.partition_max_bytes, room))
+        session, portion = talk.session, talk.portion
+        session.max_bytes = self._throttle.most(portion.size)
+        most = self._throttle.most(min(self._settings.partition_max_bytes, room, portion.size))
         talk.asked = asked = _questions(lanes, most, talk.asked)
+        began = monotonic()
         try:
             answer = await session.fetch(asked, max_wait_ms=max_wait_ms, full=full)
-        except Unreachable as error:
-            self._signals.trouble = error.what
+        except Failed as error:
+            if error.ref == "no-answer":
+                portion.late()
+            self._signals.failed(error)
             self._signals.look_now.set()
             await sleep(0.1)
             return
+        took = monotonic() - began
         size = self.take(asked, answer.partitions)
+        portion.answered(size, took)
         talk.heard(lanes, answer.error)
         self._throttle.charge(size, monotonic(), exempt=exempt)
         if answer.throttle_ms or talk.slowed:
@@ -182,6 +199,17 @@ class SourceReader:
         if sum(lane.queued_bytes for lane in lanes) < together:
             return settings.backlog_bytes
         return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
+
+    def _is_full(self, lanes: Sequence[Lane]) -> bool:
+        """Whether a leader's lanes have so much in memory that none may have more, those that wait for long least.
+
+        What has room may still get a batch of any size: with a thousand lanes that is a thousand of them.
+        """
+        most = _FULL * self._settings.backlog_total_bytes // self._leaders
+        held = sum(lane.queued_bytes for lane in lanes)
+        if held >= most:
+            held -= sum(lane.let_go() for lane in lanes)
+        return held >= most
 
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
         """Give each partition's answer to its lane; the bytes that were read."""

@@ -41,7 +41,7 @@ class MirrorSettings:
     """A partition with more than this read and not yet acknowledged is not fetched further."""
     backlog_total_bytes: int = 256 << 20
     """Where all partitions together have more than this, each may have its part of it only, though no less than
-    64 KiB: thousands that lag would take gigabytes."""
+    64 KiB: thousands that lag would take gigabytes. Where they have twice as much, nothing more is read."""
     write_connections: int = 1
     """Connections to each target leader, which works on one request of each at a time: several make up for replicas
     that acknowledge slowly, and cost some CPU, since each request then holds fewer batches."""

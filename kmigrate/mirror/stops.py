@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kmigrate.errors import KmigrateError, StateLogBroken
 from kmigrate.mirror.lane import Lane
+from kmigrate.model.lifecycle import COPIED
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.sharing import owner_of
 from kmigrate.model.state import State
@@ -57,8 +58,8 @@ class StopKeeper:
 
         def decide(state: State) -> TopicRecord | None:
             record = state.topic(self._link, topic)
-            if record is None:
-                return None
+            if record is None or record.phase not in COPIED:
+                return None  # it is copied anew: what stopped the copy before is over
             ours = {p: stop for p, stop in stops.items() if owner_of(state, record, p) == self._instance}
             return None if ours.keys() <= record.stops.keys() else replace(record, stops={**ours, **record.stops})
 

@@ -1,19 +1,24 @@
 """Writing to the target: requests of one batch per partition (A2) over a few connections per leader, some in flight.
 
 A broker works on one request of a connection at a time, so a leader gets more than one; each partition keeps to its
-own, for there its batches stay in order. What is in flight is bounded by the requests in flight and their size.
+own, for there its batches stay in order. What is in flight is bounded by the requests in flight and their size. What is
+being promoted goes over a connection of its own, as it is read over one: however much of other partitions is on its way
+does not stand in its way.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import KmigrateError, Unreachable
+from kmigrate.errors import Failed, KmigrateError, Unreachable
 from kmigrate.mirror.lane import Key, Lane, Sent
 from kmigrate.mirror.lanes import Lanes, Signals, Warrant
 from kmigrate.mirror.metrics import LinkMeter, Slowed
+from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.reactions import Action, Asked, reaction_to
 from kmigrate.mirror.settings import OLD_MS, MirrorSettings
 from kmigrate.mirror.steps import Append
@@ -32,39 +37,65 @@ __all__ = ["TargetWriter"]
 
 _PRODUCE_TIMEOUT_S = 30.0
 _OVERDUE_S = _PRODUCE_TIMEOUT_S + 5
+_MOVED_S = 3.0
+"""A broker that has just handed a partition over answers what it was sent before in less."""
 _LEAST_WAIT_S = 1.0
+_PROMOTED = -1
+"""The connection of what is being promoted: behind requests of partitions that lag it would wait for seconds."""
 _REQUEST_HEAD = 64 << 10
 """More than a request has beside its batches."""
 
 
-class _Unanswered(dict[asyncio.Future[bytearray], tuple[BrokerConnection, float]]):
-    """Requests without an answer yet, those that were sent first at first: on which connection, and when.
+class _Owed(NamedTuple):
+    """A request without an answer yet."""
 
-    A connection with an overdue one is given up. One timer looks after them all: each with its own would cost as much
-    as a batch.
+    connection: BrokerConnection
+    sent: float
+    batches: list[Sent]
+
+
+class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
+    """Requests without an answer yet, those that were sent first at first.
+
+    A connection with an overdue one is given up, and soon where `moved` says of its batches that others lead their
+    partitions by now: a broker that stands still answers nothing, and they wait. One timer looks after them all: each
+    with its own would cost as much as a batch.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, portion: Portion, moved: Callable[[list[Sent]], bool]
+    ) -> None:
         super().__init__()
         self._loop = loop
+        self._portion = portion
+        self._moved = moved
         self._looked_after = False
 
-    def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection) -> None:
-        self[future] = connection, monotonic()
+    def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection, batches: list[Sent]) -> None:
+        self[future] = _Owed(connection, monotonic(), batches)
         if not self._looked_after:
             self._looked_after = True
-            self._loop.call_later(_OVERDUE_S, self._look)
+            self._loop.call_later(_MOVED_S, self._look)
+
+    def answered(self, future: asyncio.Future[bytearray], size: int) -> None:
+        """Its answer has come, or never will."""
+        owed = self.pop(future)
+        if not future.cancelled() and future.exception() is None:
+            self._portion.answered(size, monotonic() - owed.sent)
 
     def _look(self) -> None:
         oldest = next(iter(self.values()), None)
         self._looked_after = oldest is not None
         if oldest is None:
             return
-        connection, sent = oldest
-        left = sent + _OVERDUE_S - monotonic()
-        if left <= 0:
-            connection.abort()
-        self._loop.call_later(max(left, _LEAST_WAIT_S), self._look)
+        waited = monotonic() - oldest.sent
+        if not oldest.connection.lost:
+            if waited >= _OVERDUE_S:
+                self._portion.late()
+                oldest.connection.abort()
+            elif waited >= _MOVED_S and self._moved(oldest.batches):
+                oldest.connection.abort()
+        self._loop.call_later(max(_LEAST_WAIT_S, min(_MOVED_S, _OVERDUE_S - waited)), self._look)
 
 
 class TargetWriter:
@@ -94,37 +125,49 @@ class TargetWriter:
         self._warrant = warrant
         self._attend = attend
         self._answered = answered
+        self._left_out: dict[tuple[int, int], Lane | None] = {}
+        """By connection, the first lane that had no room in its last request."""
+        most = settings.request_max_bytes
+        self._portions: dict[tuple[int, int], Portion] = defaultdict(lambda: Portion(most, _OVERDUE_S))
         self._held: dict[int, float] = {}
         """Brokers whose quota we have used up: until when they ask not to be sent to (KIP-219)."""
 
     async def run(self, node: int) -> None:
         """Produce to one target leader for ever."""
-        await together(*(self._run(node, slot) for slot in range(self._settings.write_connections)))
+        slots = (*range(self._settings.write_connections), _PROMOTED)
+        await together(*(self._run(node, slot) for slot in slots))
 
     async def _run(self, node: int, slot: int) -> None:
-        in_flight = _Unanswered(asyncio.get_running_loop())
+        def led_elsewhere(batches: list[Sent]) -> bool:
+            return any(self._target.leader(*lane.key) not in (node, -1) for lane, _ in batches)
+
+        in_flight = _Unanswered(asyncio.get_running_loop(), self._portions[node, slot], led_elsewhere)
         connection: BrokerConnection | None = None
         while True:
-            moved = self._signals.moved
+            moved, assigned = self._signals.moved, self._signals.assigned
+            if slot == _PROMOTED and not any(lane.promoting for lane in self._lanes.led_by(self._target, node)):
+                await assigned.wait()
+                continue
             held = self._held.get(node)
             # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
             most = self._settings.in_flight if held is None else 1
             mine = self._mine(node, slot) if len(in_flight) < most else []
-            if not mine:
+            if not mine and (slot != _PROMOTED or connection is not None):
                 await self._signals.wait(moved)
                 continue
             if connection is None or connection.lost:
                 try:
-                    connection = await self._target.connection(node, f"mirror-write-{slot}")
-                except Unreachable as error:
-                    self._signals.trouble = error.what
+                    purpose = "mirror-write-promoted" if slot == _PROMOTED else f"mirror-write-{slot}"
+                    connection = await self._target.connection(node, purpose)
+                except Failed as error:
+                    self._signals.failed(error)
                     self._signals.look_now.set()
                     await sleep(0.1)
                 continue
             if held is not None and held > monotonic():
                 await sleep(held - monotonic())
                 continue
-            batches = self._gather(mine, connection)
+            batches = self._gather(node, slot, mine, connection)
             if not batches:
                 await self._signals.wait(moved)
                 continue
@@ -132,21 +175,36 @@ class TargetWriter:
             await connection.drain()
 
     def _mine(self, node: int, slot: int) -> list[Lane]:
-        """The lanes that one connection serves and that have something to be written."""
-        lanes = self._lanes.led_by(self._target, node, slot, self._settings.write_connections)
-        return [lane for lane in lanes if lane.queued]
+        """The lanes that one connection serves and that have something to be written, the one left out last at first.
 
-    def _gather(self, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
-        """At most one batch of each lane."""
+        Without that the first of many that lag would have every request, for as long as they lag.
+        """
+        promoted = slot == _PROMOTED
+        place = () if promoted else (slot, self._settings.write_connections)
+        lanes = self._lanes.led_by(self._target, node, *place)
+        mine = [lane for lane in lanes if lane.queued and lane.promoting == promoted]
+        first = self._left_out.get((node, slot))
+        if first is None or first not in mine:
+            return mine
+        at = mine.index(first)
+        return mine[at:] + mine[:at]
+
+    def _gather(self, node: int, slot: int, lanes: list[Lane], connection: BrokerConnection) -> list[Sent]:
+        """At most one batch of each lane, of as many as have room."""
         out: list[Sent] = []
-        size = 0
-        now = now_ms()
+        most = self._portions[node, slot].size
+        size, now = 0, now_ms()
+        left_out: Lane | None = None
         for lane in lanes:
+            if size >= most:
+                left_out = left_out or lane
+                break
             head = lane.head
             old = head is not None and (self._in_flight == 1 or now - head.max_timestamp > OLD_MS)
             if (lane.careful or old) and not self._warrant(lane.key):
                 continue
             if head is not None and size + len(head.view) > self._request_limit:
+                left_out = left_out or lane
                 self._refuse_too_large(lane, head)
                 continue
             sent = lane.send_next(connection, 1 if lane.compacted or old else self._in_flight)
@@ -155,8 +213,7 @@ class TargetWriter:
                 continue
             out.append(sent)
             size += len(sent.step.view)
-            if size >= self._settings.request_max_bytes:
-                break
+        self._left_out[node, slot] = left_out
         return out
 
     def _refuse_too_large(self, lane: Lane, head: Append) -> None:
@@ -174,11 +231,12 @@ class TargetWriter:
             [(*lane.key, step.view) for lane, step in batches],
             timeout_ms=int(_PRODUCE_TIMEOUT_S * 1000),
         )
+        size = sum(len(step.view) for _, step in batches)
         future = connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
-        in_flight.add(future, connection)
+        in_flight.add(future, connection, batches)
 
         def answered(done: asyncio.Future[bytearray]) -> None:
-            in_flight.pop(done, None)
+            in_flight.answered(done, size)
             self._take(node, batches, done)
 
         future.add_done_callback(answered)

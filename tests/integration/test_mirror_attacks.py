@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -20,6 +22,8 @@ from kmigrate.model.records import CopyIdentity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.topics import create_topics
 from tests.conftest import Pair
+from tests.integration import mirror_world
+from tests.integration.detour import detour, detoured, lines
 from tests.integration.mirror_world import (
     advance,
     assert_identical,
@@ -29,6 +33,7 @@ from tests.integration.mirror_world import (
     engine_running,
     link_between,
     produce,
+    read_all,
     settings_of,
     transactions,
 )
@@ -305,5 +310,72 @@ def test_a_barrier_amid_batches_that_were_merged_already_is_met_exactly(
                 it.assign([MirroredTopic(topic, "", "", {0: 0, 1: 0})])
                 await world.caught_up(topic)
                 assert_identical(world, topic, at_least=13_000)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.soak
+def test_a_line_that_brings_no_whole_answer_in_time_is_copied_over_all_the_same(
+    source: KafkaCluster,
+    target: KafkaCluster,
+    make_topic: MakeTopic,
+    unique_name: Names,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2 MiB/s, an answer of 4 MiB and more, and 1.2 seconds for it: what had come of it was thrown away each time."""
+    topic, each = unique_name("slow-line"), 10_000
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=2)
+    producer = Producer({"bootstrap.servers": source.bootstrap})
+    for number in range(500):
+        producer.produce(topic, random.Random(number).randbytes(each), partition=number % 2)
+    assert producer.flush(20) == 0
+    impatient = replace(settings_of("source", source.bootstrap), request_timeout_s=0.7)
+    others = {"source": impatient, "target": settings_of("target", target.bootstrap)}
+    monkeypatch.setattr(mirror_world, "settings_of", lambda name, _: others[name])
+
+    async def scene() -> None:
+        async with ClusterClient(others["target"]) as client:
+            identity = await new_identity(client)
+        with detoured():
+            async with copier(source, target, identity, [topic], fills=True) as it:
+                await until(lambda: positions(it) == 250, "the copy over a slow line")
+                assert not problems(it)
+
+    with lines(source) as slow:
+        for relay in slow.control.values():
+            relay.limit(2 << 20)
+        monkeypatch.setenv("DETOUR", detour(slow))
+        asyncio.run(scene())
+    assert read_all(target.bootstrap, topic) == read_all(source.bootstrap, topic)
+
+
+@pytest.mark.soak
+def test_a_target_broker_that_stands_still_holds_its_partitions_up_until_others_lead_them(
+    clusters3: Pair, unique_name: Names
+) -> None:
+    """Not until what was on its way to it is overdue, which takes 35 seconds; others lead after some nine."""
+    source, target, topic = clusters3.source, clusters3.target, unique_name("frozen")
+    for cluster in (source, target):
+        make_led(cluster, topic)
+
+    async def scene() -> None:
+        async with (
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+            link_between(source, target, unique_name("link")) as world,
+        ):
+            identity = await new_identity(client)
+            with trickle(source.bootstrap, topic):
+                async with copier(source, target, identity, [topic], fills=True) as it:
+                    await until(lambda: positions(it) > 0, "the first records")
+                    lane = it.lanes[(topic, 1)]
+                    with standing_still(target, 2):
+                        await asyncio.sleep(1)  # what it had answered before is read
+                        stood = lane.position
+                        await until(lambda: lane.position > stood, "the partition that it led", timeout=30)
+                    assert not problems(it)
+            async with copier(source, target, identity, [topic], fills=True):
+                await world.caught_up(topic)
+                assert_identical(world, topic, at_least=1_000)
 
     asyncio.run(scene())

@@ -9,6 +9,7 @@ import asyncio
 import datetime as dt
 import io
 import struct
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -84,12 +85,12 @@ class Broker:
 class Scene:
     """A session with brokers that follow each other on its connection."""
 
-    def __init__(self, broker: Broker, **ids: UUID | None) -> None:
+    def __init__(self, broker: Broker, meant: Callable[[str], UUID | None] | None = None, **ids: UUID | None) -> None:
         self.broker = broker
         self.know(**ids)
         client = SimpleNamespace(connection=self._connection, settings=SimpleNamespace(request_timeout_s=1.0))
         self._client = client
-        self._session = FetchSession(cast("Any", client), 1, "test", max_bytes=1 << 20)
+        self._session = FetchSession(cast("Any", client), 1, "test", max_bytes=1 << 20, meant=meant)
         client.metadata = self._metadata
 
     def know(self, **ids: UUID | None) -> None:
@@ -156,6 +157,18 @@ def test_a_session_begins_anew_for_a_topic_that_was_made_anew() -> None:
     scene.know(t=NEW_T, u=U)
     scene.fetch(at(0, "t", "u"))
     assert scene.last == (13, 0, 0, [NEW_T, U], [])
+
+
+def test_whoever_means_one_topic_never_reads_another_of_its_name() -> None:
+    """Whatever the layout shows by now, which others read anew, too: the broker says that it has that topic no more."""
+    scene = Scene(Broker(17), {"t": T}.get, t=T, u=U)
+    scene.fetch(at(0, "t", "u"))
+    scene.know(t=NEW_T, u=U)
+    scene.fetch(at(1, "t", "u"))
+    assert scene.last == (13, SESSION, 1, [T, U], [])
+    scene.know(u=U)
+    scene.fetch(at(2, "t"))
+    assert scene.last == (13, SESSION, 2, [T], [U])
 
 
 def test_what_a_broker_takes_is_asked_of_each_connection() -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.layout import TopicInfo
 from kmigrate.mirror import reading as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
 from kmigrate.records.build import one_record_batch
@@ -129,3 +134,34 @@ def test_topics_that_were_copied_and_went_are_not_remembered(monkeypatch: pytest
         if number in (100, 299):
             seen.append(census(scene.copier))
     assert grown(seen[:1], seen[1:], {}) == {}
+
+
+def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() -> None:
+    """Upkeep reads the layout, too: until the copier looked, the new topic's records went behind the old one's."""
+    mirrored, other = UUID(int=1), UUID(int=2)
+    source = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
+    copier = Copier(source, source, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
+    copier.assign([MirroredTopic("t", str(mirrored), "", {0: 0}), MirroredTopic("old", "", "", {0: 0})])
+    session = copier._reader._talk(1, "test").session
+    known = {name: TopicInfo(name, other, {}) for name in ("t", "old")}
+    source.layout.known = replace(source.layout.known, topics=known)
+    wanted = {(topic, 0): FetchPartition(topic, 0, 10, 1) for topic in known}
+    assert session._ids_of(wanted) == {"t": mirrored.bytes, "old": other.bytes}
+
+
+@pytest.mark.parametrize("now", [{"target_topic_id": "T2"}, {"source_topic_id": "S2"}, {"target_starts": {0: 7}}])
+def test_a_copy_from_the_start_that_was_begun_while_this_process_slept_gets_a_lane_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, now: dict[str, Any]
+) -> None:
+    """It read of the old copy and of the new one at once, and went on in the new topic where it stood in the old."""
+    scene = Scene(monkeypatch)
+    first = MirroredTopic("t", "S", "T", {0: 0})
+    scene.copier.assign([first])
+    lane = scene.copier.lanes[KEY]
+    lane.recovered(10, 0, 10)
+    scene.copier.assign([replace(first, paused=True)])
+    assert scene.copier.lanes[KEY] is lane
+    scene.copier.assign([replace(first, **now)])
+    assert lane.stopped
+    assert scene.copier.lanes[KEY].position == -1
+    assert isinstance(scene.copier.lanes[KEY], MappedLane) == ("target_starts" in now)

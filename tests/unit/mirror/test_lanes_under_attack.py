@@ -128,6 +128,8 @@ class Scene:
 
     def act(self, who: int, what: str, much: int) -> None:
         lane = self.lanes[who]
+        if what == "let_go":
+            lane.let_go()  # also of what stands in a lane that has lost its place
         if lane.must_recover:
             tail = self.target
             tail.replicated = len(tail.log)
@@ -152,6 +154,13 @@ class Scene:
             lane.answered(request.step, *self.target.produce(request))
             self.target.replicated = len(self.target.log)
             self.fill(who, lane, much, told=True)
+
+    def pause(self, who: int, lane: Lane, much: int) -> None:
+        lane.paused = not lane.paused
+
+    def let_go(self, who: int, lane: Lane, much: int) -> None:
+        lane.let_go()
+        assert lane.queued_bytes == 0 or not (lane.paused and not lane.in_flight)
 
     def refuse(self, who: int, lane: Lane, much: int) -> None:
         if self.wire[who]:
@@ -233,6 +242,7 @@ class Scene:
         while self.orphans:
             self.target.produce(self.orphans.pop(0))
         self.owner, self.term = 0, self.term + 1
+        self.lanes[0].paused = False
         end = self.ends[-1] if self.barrier is None else self.barrier
         for _ in range(100):
             for what in ("read", "send", "answer", "fill"):
@@ -243,7 +253,7 @@ class Scene:
 
 ACTIONS = {
     "read": 6, "send": 8, "answer": 6, "fill": 3, "refuse": 1, "disconnect": 1, "kill": 1, "arrive": 2, "elect": 1,
-    "fence": 0.3, "take_over": 0.7, "come_late": 1,
+    "fence": 0.3, "take_over": 0.7, "come_late": 1, "pause": 0.5, "let_go": 1,
 }  # fmt: skip
 
 

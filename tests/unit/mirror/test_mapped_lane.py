@@ -248,3 +248,19 @@ def test_what_an_earlier_mirror_of_the_topic_stored_says_nothing_of_this_one(mon
     it = MappedLane("t", 0, producer_id=77, epoch=0, log_start=0, target_start=50, target_topic_id="T", term=5)
     asyncio.run(mender.recover(it))
     assert (it.position, runs(it)) == (0, [])
+
+
+def test_letting_go_of_what_was_read_leaves_the_map_of_what_stands_on_the_target() -> None:
+    it = lane(batch(0, 3), batch(3, 2))
+    store(it)
+    it.answered(send(it).step, 0, 50)
+    it.fill_failed("the leader moved", unknown=False)
+    assert it.let_go() > 0
+    assert runs(it)[0].source == 0
+    it.stands_at(53, NO_MAP)
+    it.recovered(53, 103, 53)
+    assert (it.read_at, runs(it)) == (3, [Run(0, 50, 3)])
+    it.take(3, fetched(batch(3, 2)), 5)
+    it.paused = True
+    assert it.let_go() > 0
+    assert (it.read_at, it.queued, runs(it)) == (3, False, [Run(0, 50, 3)])

@@ -20,7 +20,9 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
+        self.slept = 0.0
         monkeypatch.setattr(membership, "monotonic", lambda: self.now)
+        monkeypatch.setattr(membership, "boottime", lambda: self.now + self.slept)
         self.log = MemoryLog()
         self.membership = Membership(cast("StateLog", self.log), "l", "me", LEASE_S)
 
@@ -67,6 +69,16 @@ def test_a_process_stops_being_sure_of_itself_before_others_call_it_silent(scene
     assert scene.membership.sure()
     scene.now += LEASE_S * 0.2
     assert not scene.membership.sure()
+
+
+def test_a_process_whose_machine_has_slept_is_not_sure_of_itself(scene: Scene) -> None:
+    """By the clock that stands still with it, its word was a moment old: it filled holes that another had filled."""
+    scene.membership.said(scene.now)
+    scene.now += 0.1
+    scene.slept += 60
+    assert not scene.membership.sure()
+    scene.membership.said(scene.now + scene.slept)
+    assert scene.membership.sure()
 
 
 def test_words_of_other_links_are_not_heard(scene: Scene) -> None:

@@ -8,7 +8,9 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.errors import Unreachable
+from kmigrate.cluster.producer import LogTail
+from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, Unreachable
+from kmigrate.mirror import mending
 from kmigrate.mirror.holes import HoleMaker, Made
 from kmigrate.mirror.lane import Lane, LaneState
 from kmigrate.mirror.mending import Mender
@@ -111,3 +113,30 @@ def test_markers_without_an_answer_are_waited_for_also_where_the_lane_lost_its_p
     target.make = make  # type: ignore[method-assign,assignment]
     fill(lane, target, told=True)
     assert (lane.state, lane.unknown) == (LaneState.LOST, True)
+
+
+@pytest.mark.parametrize("failure", [AuthenticationFailed, BrokerRefused, Unreachable])
+def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
+    monkeypatch: pytest.MonkeyPatch, failure: type[Failed]
+) -> None:
+    """A broker that is not trusted ended the copier of all partitions."""
+    lane, looks = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100), list[str]()
+    lane.busy = True
+
+    async def look(*_: Any, **__: Any) -> LogTail:
+        looks.append(lane.trouble)
+        if len(looks) < 3:
+            raise failure("certificate-expired", "the certificate of broker 1 has expired")
+        return LogTail(0, 0, 0)
+
+    monkeypatch.setattr(mending, "read_tail", look)
+    monkeypatch.setattr(mending, "sleep", lambda _: asyncio.sleep(0))
+    nowhere = cast("ClusterClient", None)
+    calls: list[int] = []
+    mender = Mender(
+        nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
+        lambda: calls.append(1), cast("Any", None),
+    )  # fmt: skip
+    asyncio.run(mender.recover(lane))
+    assert looks == ["", *["certificate-expired: the certificate of broker 1 has expired"] * 2]
+    assert (lane.position, lane.busy, len(calls)) == (0, False, 2)

@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.mirror import reading
 from kmigrate.mirror.lane import Key, Lane
-from kmigrate.mirror.lanes import Lanes, Signals
+from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.reading import SourceReader
 from kmigrate.mirror.settings import MirrorSettings
@@ -44,6 +45,14 @@ class EnoughError(Exception):
     """The test has seen what it wanted to see."""
 
 
+class Still(Signals):
+    """Whoever waits for a change waits for ever, for nothing is written and no time passes."""
+
+    async def wait(self, moved: int, most_s: float = LOOK_S) -> None:
+        if self.moved == moved:
+            raise EnoughError
+
+
 class Leader:
     """Fills its answers as a broker does: in the order of the request, until they are full."""
 
@@ -54,7 +63,7 @@ class Leader:
         self.got: Counter[Key] = Counter()
         self.max_bytes = 0
 
-    def session(self, *_: Any, max_bytes: int) -> Leader:
+    def session(self, *_: Any, max_bytes: int, **__: Any) -> Leader:
         self.max_bytes = max_bytes
         return self
 
@@ -82,7 +91,7 @@ class Leader:
 
 def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -> SourceReader:
     monkeypatch.setattr(reading, "FetchSession", leader.session)
-    source = SimpleNamespace(metadata=object(), leader=lambda *_: 1)
+    source = SimpleNamespace(metadata=object(), leader=lambda *_: 1, settings=SimpleNamespace(request_timeout_s=30))
     return SourceReader(
         cast("Any", source),
         leader.lanes,
@@ -99,8 +108,41 @@ def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -
 def _read(monkeypatch: pytest.MonkeyPatch, leader: Leader) -> Counter[Key]:
     """What the leader has given by the time it was asked often enough, or nothing more was asked for."""
     with pytest.raises((EnoughError, TimeoutError)):
-        asyncio.run(asyncio.wait_for(_reader(monkeypatch, leader, Signals()).run(1), 2.0))
+        asyncio.run(asyncio.wait_for(_reader(monkeypatch, leader, Still()).run(1), 2.0))
     return leader.got
+
+
+class SlowLine(Leader):
+    """A leader over a line of so many bytes a second; who asks gives up after half a minute."""
+
+    def __init__(self, lanes: Lanes, answers: int, rate: float) -> None:
+        super().__init__(lanes, self._take, answers)
+        self.rate = rate
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        before = self.got.copy()
+        answer = await super().fetch(asked, max_wait_ms=max_wait_ms, full=full)
+        seconds = sum(len(part.records) for part in answer.partitions) / self.rate
+        self.now += min(seconds, 30)
+        if seconds > 30:
+            self.got = before
+            raise Unreachable("no-answer", "not all of it has come")
+        return answer
+
+    def _take(self) -> None:
+        """What was read was written at once."""
+
+
+def test_over_a_slow_line_less_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer was given up when a part of it had come, and the same was asked for again."""
+    leader = SlowLine(_lanes(bulk=30), 12, rate=8 * KIB)
+    monkeypatch.setattr(reading, "monotonic", leader.monotonic)
+    monkeypatch.setattr(reading, "sleep", lambda _: asyncio.sleep(0))
+    assert sum(_read(monkeypatch, leader).values()) > 0
 
 
 class Waits(Leader):
@@ -120,6 +162,30 @@ def test_what_writers_wait_for_is_read_while_the_broker_makes_the_others_wait(
     lanes = _lanes(bulk=30, promoted=1)
     got = _read(monkeypatch, Waits(lanes, lambda: None, 3))
     assert got == {("promoted", 0): 1}
+
+
+class Distrusted(Leader):
+    """Its certificate has run out; brokers beside it have good ones."""
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        if not self.left:
+            raise EnoughError
+        self.left -= 1
+        raise AuthenticationFailed("certificate-expired", "the certificate of broker 1 has expired")
+
+    async def open(self) -> None:
+        raise AuthenticationFailed("certificate-expired", "the certificate of broker 1 has expired")
+
+
+def test_a_broker_that_is_not_trusted_ends_nobody_elses_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole link's copier ended, and began again for as long as that broker was not asked."""
+    monkeypatch.setattr(reading, "sleep", lambda _: asyncio.sleep(0))
+    leader, signals = Distrusted(_lanes(bulk=2), lambda: None, 3), Still()
+    leader.lanes[("bulk", 1)].promoting = True  # its second connection is opened before the fence
+    with pytest.raises(EnoughError):
+        asyncio.run(_reader(monkeypatch, leader, signals).run(1))
+    assert signals.trouble == "certificate-expired: the certificate of broker 1 has expired"
+    assert signals.look_now.is_set()
 
 
 def test_a_fence_is_read_for_at_once_whatever_the_broker_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +224,65 @@ def test_what_thousands_that_lag_have_in_memory_is_bounded_together(monkeypatch:
     fair = 300 * 2 * 64 * KIB  # the least room of each, and what one answer may add to it
     assert SETTINGS.backlog_total_bytes < held <= max(fair, 2 * SETTINGS.backlog_total_bytes)
     assert held < 300 * SETTINGS.backlog_bytes
+
+
+class Large(Leader):
+    """Each batch is larger than what a partition may have; as brokers do, it gives the first one whole all the same."""
+
+    size = 512 * KIB
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        if not self.left:
+            raise EnoughError
+        self.left -= 1
+        await asyncio.sleep(0)
+        key = min(asked, key=lambda each: (self.got[each], each))
+        at = asked[key].offset
+        self.got[key] += 1
+        data = fetched(batch(at, 1, text=bytes(self.size))).records
+        self.after()
+        return FetchAnswer(0, 0, 0, [FetchedPartition(*key, 0, 1_000, 1_000, 0, (), -1, data)])
+
+
+def test_large_batches_of_thousands_that_wait_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each was kept, however large, for as long as the target took none."""
+    lanes = _lanes(bulk=300)
+    _read(monkeypatch, Large(lanes, lambda: None, 200))
+    held = sum(lane.queued_bytes for lane in lanes.values())
+    assert SETTINGS.backlog_total_bytes < held <= 2 * SETTINGS.backlog_total_bytes + Large.size
+
+
+def test_partitions_that_the_target_refuses_leave_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = _lanes(denied=30, well=3)
+    denied, well = (([lane for lane in lanes.values() if lane.topic == topic]) for topic in ("denied", "well"))
+    for lane in denied:
+        lane.fill_failed("target-denied", unknown=False)
+    connection = object()
+
+    def write() -> None:
+        for lane in well:
+            while (sent := lane.send_next(connection, 1)) is not None:
+                lane.answered(sent.step, 0, sent.step.start)
+
+    _read(monkeypatch, Large(lanes, write, 200))
+    assert all(lane.position >= 5 for lane in well)
+    assert any(lane.queued_bytes for lane in denied)
+    assert any(lane.read_at < 0 for lane in denied)
+    for lane in denied:
+        lane.recovered(0, 0, 0)
+        assert lane.read_at == lane.queued_bytes // Large.size, "what was let go of is read again"
+
+
+def test_paused_partitions_leave_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = _lanes(paused=30, well=1)
+    well = lanes[("well", 0)]
+    well.paused = True
+    _read(monkeypatch, Large(lanes, lambda: None, 30))
+    for lane in lanes.values():
+        lane.paused = not lane.paused
+    assert sum(lane.queued_bytes for lane in lanes.values()) >= 2 * SETTINGS.backlog_total_bytes
+    assert _read(monkeypatch, Large(lanes, lambda: None, 1)) == {well.key: 1}
+    assert {lane.read_at for lane in lanes.values() if lane is not well} == {0}
 
 
 def test_a_partition_that_waits_does_not_keep_the_answers_of_others_in_memory() -> None:

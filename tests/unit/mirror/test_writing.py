@@ -9,11 +9,14 @@ from typing import cast
 import pytest
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import AuthenticationFailed
 from kmigrate.mirror import writing as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Sent
+from kmigrate.mirror.lane import Lane, Sent
+from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Append
 from kmigrate.mirror.writing import _Unanswered
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.settings import ClusterSettings
@@ -23,7 +26,7 @@ from tests.unit.mirror.batches import batch, fetched
 
 
 def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_alone() -> None:
-    client = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
+    client = _Served()
     holes, warrants = cast("HoleMaker", None), [0]
     copier = Copier(
         client,
@@ -42,7 +45,7 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
     connection = cast("BrokerConnection", object())
 
     def sent() -> list[Sent]:
-        return copier._writer._gather([lane], connection)
+        return copier._writer._gather(1, 0, [lane], connection)
 
     assert sent() == [], "another may own it by now"
     warrants[0] = 1
@@ -53,11 +56,158 @@ def test_a_target_with_a_short_memory_is_given_one_batch_at_a_time_by_the_owner_
         lane.answered(one.step, 0, number)
 
 
+class _Served(ClusterClient):
+    """A target whose one broker leads everything."""
+
+    def __init__(self) -> None:
+        super().__init__(ClusterSettings("c", (("127.0.0.1", 1),)))
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
+
+MIB = 1 << 20
+
+
+class _Deaf:
+    """A connection to a broker that works on the requests of others."""
+
+    lost = False
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def send(self, *_: object, flexible: bool) -> asyncio.Future[bytearray]:
+        self.requests += 1
+        return asyncio.get_running_loop().create_future()
+
+    async def drain(self) -> None: ...
+
+
+class Crowd:
+    """Lanes that always have more to be written, of one broker that takes one request after another."""
+
+    def __init__(self, count: int, size: int = MIB) -> None:
+        client = _Served()
+        self.copier = Copier(
+            client,
+            client,
+            CopyIdentity(77, 0, 78, 0),
+            cast("HoleMaker", None),
+            MirrorSettings(request_max_bytes=16 * size),
+            warrant=lambda _: 1,
+            request_limit=100 * size + module._REQUEST_HEAD,
+        )
+        self.copier.assign([MirroredTopic("t", "", "", dict.fromkeys(range(count), 0))])
+        self.lanes = list(self.copier.lanes.values())
+        self.sizes = dict.fromkeys(self.lanes, size)
+        self.deaf = _Deaf()
+        self.connection = cast("BrokerConnection", self.deaf)
+        for lane in self.lanes:
+            lane.recovered(0, 0, 0)
+            self.read(lane)
+
+    def read(self, lane: Lane) -> None:
+        data = batch(lane.read_at, 1, timestamp=now_ms(), text=b"x" * self.sizes[lane])
+        lane.take(lane.read_at, fetched(data), now_ms())
+
+    def request(self) -> list[Lane]:
+        """The lanes of the next request, each of which is answered and has the next batch read."""
+        writer = self.copier._writer
+        sent = writer._gather(1, 0, writer._mine(1, 0), self.connection)
+        for lane, step in sent:
+            lane.answered(step, 0, step.start)
+            self.read(lane)
+        return [lane for lane, _ in sent]
+
+
+def test_of_more_partitions_than_a_request_holds_each_has_its_turn() -> None:
+    """The first of them had every request for as long as there was anything to be read of them."""
+    crowd = Crowd(40)
+    first = [*crowd.request(), *crowd.request(), *crowd.request()]
+    assert set(first) == set(crowd.lanes)
+
+
+def test_a_batch_that_only_fits_alone_has_its_turn_among_others_that_never_end() -> None:
+    """A request takes up to so much, and what others had put in before it left no room each time."""
+    crowd = Crowd(20, size=MIB // 16)
+    large = crowd.lanes[11]
+    crowd.sizes[large] = 98 * MIB // 16
+    crowd.read(large)
+    sent = [lane for _ in range(8) for lane in crowd.request()]
+    assert large.position >= 2
+    assert all(sent.count(lane) >= 2 for lane in crowd.lanes)
+
+
+def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 80 MiB were on their way before it, and its producers waited for their answers."""
+    crowd = Crowd(40)
+    opened = {"mirror-write-0": crowd.deaf}
+    writer, lane = crowd.copier._writer, crowd.lanes[-1]
+
+    async def connection(node: int, purpose: str) -> _Deaf:
+        return opened.setdefault(purpose, _Deaf())
+
+    async def turns() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def scene() -> None:
+        running = asyncio.create_task(writer.run(1))
+        await turns()
+        assert [each.requests for each in opened.values()] == [5], "all that may be on its way"
+        lane.paused, lane.promoting = False, True
+        crowd.copier._signals.assign()
+        await turns()
+        assert sorted(each.requests for each in opened.values()) == [1, 5]
+        assert lane.in_flight == 1
+        running.cancel()
+        await asyncio.wait({running})
+
+    monkeypatch.setattr(writer._target, "connection", connection)
+    for _ in range(3):
+        crowd.request()
+    for each in (each for each in crowd.lanes for _ in range(4)):
+        crowd.read(each)
+    lane.paused = True
+    asyncio.run(scene())
+
+
+def test_a_broker_that_is_not_trusted_ends_nobody_elses_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd, tries = Crowd(2), 0
+    writer = crowd.copier._writer
+
+    async def connection(node: int, purpose: str) -> _Deaf:
+        nonlocal tries
+        tries += 1
+        if tries > 2:
+            raise EnoughError
+        raise AuthenticationFailed("certificate-expired", "the certificate of broker 1 has expired")
+
+    monkeypatch.setattr(writer._target, "connection", connection)
+    monkeypatch.setattr(module, "sleep", lambda _: asyncio.sleep(0))
+    with pytest.raises(EnoughError):
+        asyncio.run(writer.run(1))
+    assert crowd.copier.trouble.startswith("certificate-expired: ")
+
+
+class EnoughError(Exception):
+    """The test has seen what it wanted to see."""
+
+
 class _Connection:
-    given_up = False
+    given_up = lost = False
 
     def abort(self) -> None:
-        self.given_up = True
+        self.given_up = self.lost = True
+
+
+class _Request:
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> None:
+        return None
 
 
 class Scene:
@@ -67,7 +217,14 @@ class Scene:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
-        self.requests = _Unanswered(cast("asyncio.AbstractEventLoop", self))
+        self.portion = Portion(16 * MIB, 35)
+        self.moved: set[str] = set()
+        """Topics that another broker leads by now."""
+        self.requests = _Unanswered(
+            cast("asyncio.AbstractEventLoop", self),
+            self.portion,
+            lambda batches: any(lane.topic in self.moved for lane, _ in batches),
+        )
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self.timers.append((self.now + seconds, callback))
@@ -81,9 +238,11 @@ class Scene:
             callback()
         self.now = end
 
-    def send(self, connection: _Connection) -> asyncio.Future[bytearray]:
-        request = cast("asyncio.Future[bytearray]", object())
-        self.requests.add(request, cast("BrokerConnection", connection))
+    def send(self, connection: _Connection, *topics: str) -> asyncio.Future[bytearray]:
+        request = cast("asyncio.Future[bytearray]", _Request())
+        lanes = [Lane(topic, 0, producer_id=1, epoch=0, hole_limit=1) for topic in topics]
+        batches = [Sent(lane, cast("Append", None)) for lane in lanes]
+        self.requests.add(request, cast("BrokerConnection", connection), batches)
         return request
 
 
@@ -94,6 +253,30 @@ def test_a_connection_that_owes_an_answer_for_35_seconds_is_given_up(monkeypatch
     assert not connection.given_up
     scene.after(0.2)
     assert connection.given_up
+
+
+def test_a_broker_that_stands_still_is_given_up_once_another_leads_what_it_has_led(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was on its way to it kept its partitions waiting for 35 seconds, though they had leaders after ten."""
+    scene, connection = Scene(monkeypatch), _Connection()
+    scene.send(connection, "t", "u")
+    scene.after(9)
+    assert not connection.given_up
+    scene.moved = {"u"}
+    scene.after(3)
+    assert connection.given_up
+    assert scene.portion.size == 16 * MIB, "the line is as good as it was"
+
+
+def test_a_leader_that_moves_has_a_moment_for_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, connection = Scene(monkeypatch), _Connection()
+    scene.moved = {"t"}
+    for _ in range(20):
+        request = scene.send(connection, "t")
+        scene.after(2.5)
+        scene.requests.answered(request, 1)
+    assert not connection.given_up
 
 
 def test_each_request_has_its_own_time_though_one_timer_looks_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +301,28 @@ def test_after_all_have_been_answered_the_next_request_is_looked_after_again(mon
     scene.send(connection)
     scene.after(36)
     assert connection.given_up
+
+
+def test_over_a_line_that_carries_no_request_in_time_less_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of 16 MiB was sent again and again for as long as none of them arrived within 35 seconds."""
+    scene, sizes = Scene(monkeypatch), list[int]()
+    for _ in range(20):
+        connection = _Connection()
+        request = scene.send(connection)
+        seconds = scene.portion.size / (50 << 10)
+        sizes.append(scene.portion.size)
+        scene.after(seconds)
+        if not connection.given_up:
+            scene.requests.answered(request, sizes[-1])
+        else:
+            del scene.requests[request]
+    assert max(sizes[-5:]) < 35 * (50 << 10)
+    assert min(sizes[-5:]) > 50 << 10, "nor a frame for every few records"
+
+
+def test_a_request_has_no_more_than_the_line_has_carried_of_late() -> None:
+    crowd = Crowd(40)
+    assert len(crowd.request()) == 16
+    for _ in range(3):
+        crowd.copier._writer._portions[1, 0].late()
+    assert len(crowd.request()) == 1

@@ -42,6 +42,7 @@ class Scene:
         self._ahead_ms = ahead_ms
         for module in (membership, state_log):
             monkeypatch.setattr(module, "monotonic", lambda: self.now)
+        monkeypatch.setattr(membership, "boottime", lambda: self.now)
         monkeypatch.setattr(state_log, "steady_ms", self.wall_ms)
         self.log = StateLog(cast("Any", None))
         self.log._written_before = OLD
