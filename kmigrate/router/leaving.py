@@ -20,7 +20,10 @@ e. Who comes back after it was told has no coordinator here any more: its heartb
    time. Connections that it had before are left to (c): at their end the others ask by themselves, in silence, while
    Sarama's heartbeat ends its session at this code and tells the application.
    What ends something is taken here still: a member that leaves its group says so once, and of an abort that has
-   nothing to end only routers know that it has succeeded (`late`, C).
+   nothing to end only routers know that it has succeeded (`late`, C). So are commits and questions for positions, be it
+   that who only sends those may come back until the router stops (kafka-python 3 with assign()): Java tells a
+   commitAsync of this code, and librdkafka, told it of the positions of what it was assigned, never reads (its issue
+   5586).
 
 A client is known by its host and the name that it gives itself: connections of one process cannot be told from those
 of another that shares both, and these go together.

@@ -10,11 +10,14 @@ import contextlib
 import itertools
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
@@ -23,7 +26,7 @@ from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
 from tests.integration.detour import Lines, detour, lines
 from tests.integration.migration import wait_until
-from tests.integration.router_world import Writer, link_between, quietly, router, values
+from tests.integration.router_world import World, Writer, link_between, quietly, router, values
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,14 +35,20 @@ MakeTopic = Callable[..., None]
 
 _AT_ONCE = {
     "reconnect.backoff.ms": 1, "reconnect.backoff.max.ms": 10, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20,
-    "log_level": 0,
+    "metadata.recovery.strategy": "none", "log_level": 0,
 }  # fmt: skip
-"""Clients that come again as soon as they can."""
+"""Clients that come again as soon as they can.
+
+By default librdkafka drops the brokers that it knows, and what it has just begun with them, whenever it is connected to
+none of them (KIP-899): where connections live for less than half a second it stands still with brokers alone, too.
+"""
 _OUTSIDE = "127.0.0.2"
 """Where clients are told that the router is; relays stand there."""
 _EACH_BYTE = range(200)
 """The longest answer of a source to a write, a commit or a question of a transaction is shorter."""
 _SOME_BYTES = sorted({*range(24), *range(24, 120, 6)})
+_TENTHS = (0.1, 0.4)
+"""Lives of connections, in s, of which only clients get the better that do not wait for half a second themselves."""
 _OF_TARGET = (600, 2600)
 """A connection to the target begins with longer answers: versions, brokers."""
 
@@ -91,6 +100,38 @@ class Till:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(60)
+
+
+@dataclass
+class SteadyTill:
+    """The same of aiokafka, which has no timers of half a second, as a task."""
+
+    bootstrap: str
+    topic: str
+    name: str
+    committed: list[bytes] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+    async def run(self) -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.bootstrap, transactional_id=self.name, retry_backoff_ms=20, enable_idempotence=True
+        )
+        await producer.start()
+        try:
+            for number in itertools.count():
+                if self.stopped:
+                    return
+                value, abort = b"%d" % number, number % 5 == 4
+                await producer.begin_transaction()
+                await producer.send(self.topic, value, partition=0)
+                await (producer.abort_transaction() if abort else producer.commit_transaction())
+                if not abort:
+                    self.committed.append(value)
+        except AioError as error:
+            self.errors.append(repr(error))
+        finally:
+            await producer.stop()
 
 
 @dataclass
@@ -180,13 +221,15 @@ def cut_in_answers(
         each.heal()
 
 
-def short_lives(clients: Clients, source: Lines, target: Lines, outside: list[Relay]) -> None:
-    """Connections through the router and behind it, its own among them, live for a second."""
+def short_lives(
+    least: float, most: float, of: slice, clients: Clients, source: Lines, target: Lines, outside: list[Relay]
+) -> None:
+    """Connections through the router and behind it, its own among them, live for so many seconds."""
     chance = random.Random(2)
     for each in (*source.all, *target.all, *outside):
-        each.let_live(chance.uniform(0.5, 1.5) for _ in itertools.count())
+        each.let_live(chance.uniform(least, most) for _ in itertools.count())
         each.cut()
-    clients.go_on()
+    clients.go_on(of)
     for each in (*source.all, *target.all, *outside):
         each.heal()
 
@@ -202,44 +245,75 @@ def not_a_word(clients: Clients, source: Lines, target: Lines, outside: list[Rel
     line.heal()
 
 
+@dataclass
+class Surrounded:
+    """A router of a link, and the relays on all its sides."""
+
+    world: World
+    source: Lines
+    target: Lines
+    outside: list[Relay]
+    """Between clients and the router: the way to its bootstrap listener, then those to its brokers."""
+
+    @property
+    def at(self) -> str:
+        return self.outside[0].address
+
+    @property
+    def all(self) -> list[Relay]:
+        return [*self.source.all, *self.target.all, *self.outside]
+
+
+@asynccontextmanager
+async def surrounded(
+    source: KafkaCluster, target: KafkaCluster, link: str, *mirrored: str
+) -> AsyncIterator[Surrounded]:
+    with contextlib.ExitStack() as until:
+        to_source, to_target = until.enter_context(lines(source)), until.enter_context(lines(target))
+        async with link_between(source, target, link) as world:
+            for topic in mirrored:
+                await world.put(topic, TopicPhase.MIRRORING)
+            port = free_ports(1)[0]
+            outside = [
+                until.enter_context(Relay(f"127.0.0.1:{at}", f"{_OUTSIDE}:{at}"))
+                for at in (port, *(port + 1 + node for node in target.brokers))
+            ]
+            through = {"detour": detour(to_source, to_target), "advertised_host": _OUTSIDE}
+            with router("r1", target, port, log_level="ERROR", **through):
+                yield Surrounded(world, to_source, to_target, outside)
+
+
 @pytest.mark.parametrize(
     "counts", [pytest.param(_SOME_BYTES, id="some"), pytest.param(_EACH_BYTE, id="each", marks=pytest.mark.soak)]
 )
 def test_no_client_is_harmed_by_a_bad_network_around_its_router(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, counts: Sequence[int]
 ) -> None:
-    weathers: list[Weather] = [partial(cut_in_answers, counts), short_lives, not_a_word]
+    weathers: list[Weather] = [
+        partial(cut_in_answers, counts),
+        partial(short_lives, 0.5, 1.5, slice(None)),
+        partial(short_lives, *_TENTHS, slice(2)),
+        not_a_word,
+    ]
     kept, passed, pays, group = (unique_name(name) for name in ("kept", "passed", "pays", "group"))
     for topic in (kept, passed, pays):
         for cluster in (source, target):
             make_topic(cluster, topic, partitions=3)
 
     async def scenario() -> Clients:
-        with contextlib.ExitStack() as until:
-            to_source, to_target = until.enter_context(lines(source)), until.enter_context(lines(target))
-            async with link_between(source, target, unique_name("link")) as world:
-                for topic in (kept, pays):
-                    await world.put(topic, TopicPhase.MIRRORING)
-                await world.put_group(group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
-                port = free_ports(1)[0]
-                outside = [
-                    until.enter_context(Relay(f"127.0.0.1:{at}", f"{_OUTSIDE}:{at}"))
-                    for at in (port, *(port + 1 + node for node in target.brokers))
-                ]
-                through = {"detour": detour(to_source, to_target), "advertised_host": _OUTSIDE}
-                with router("r1", target, port, log_level="ERROR", **through):
-                    at = outside[0].address
-                    clients = Clients(
-                        Writer(at, kept, "kept", _AT_ONCE),
-                        Writer(at, passed, "passed", _AT_ONCE),
-                        Till(at, pays, unique_name("till")),
-                        Committer(at, kept, group),
-                    )
-                    with clients.kept, clients.passed, clients.till, clients.committer:
-                        for weather in weathers:
-                            await quietly(clients.go_on)
-                            await quietly(weather, clients, to_source, to_target, outside)
-                        await quietly(clients.go_on)
+        async with surrounded(source, target, unique_name("link"), kept, pays) as around:
+            await around.world.put_group(group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
+            clients = Clients(
+                Writer(around.at, kept, "kept", _AT_ONCE),
+                Writer(around.at, passed, "passed", _AT_ONCE),
+                Till(around.at, pays, unique_name("till")),
+                Committer(around.at, kept, group),
+            )
+            with clients.kept, clients.passed, clients.till, clients.committer:
+                for weather in weathers:
+                    await quietly(clients.go_on)
+                    await quietly(weather, clients, around.source, around.target, around.outside)
+                await quietly(clients.go_on)
         return clients
 
     clients = asyncio.run(scenario())
@@ -248,6 +322,65 @@ def test_no_client_is_harmed_by_a_bad_network_around_its_router(
     assert values(target.bootstrap, passed) == clients.passed.sent
     assert shown(source, pays) == clients.till.committed
     assert clients.committer.told <= committed(source, group, kept) <= clients.committer.told + 1
+
+
+@pytest.mark.soak
+def test_transactions_go_on_while_connections_live_for_tenths_of_a_second(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """Behind the router, before it, and on all sides; there one topic is promoted meanwhile.
+
+    librdkafka's would stand still: without a coordinator it looks each half second for a broker that it is connected
+    to, connects to one where there is none, and that connection is gone when it looks again. So it does at brokers.
+    """
+    kept, moved, passed = (unique_name(name) for name in ("kept", "moved", "passed"))
+    for topic in (kept, moved, passed):
+        for cluster in (source, target):
+            make_topic(cluster, topic, partitions=3)
+
+    async def scenario() -> list[SteadyTill]:
+        async with surrounded(source, target, unique_name("link"), kept, moved) as around, asyncio.TaskGroup() as tasks:
+            tills = [SteadyTill(around.at, topic, unique_name("till")) for topic in (kept, moved, passed)]
+            for till in tills:
+                tasks.create_task(till.run())
+            await all_go_on(tills)
+            chance = random.Random(4)
+            for relays in (around.source.all, around.target.all, around.outside, around.all):
+                for each in relays:
+                    each.let_live(chance.uniform(*_TENTHS) for _ in itertools.count())
+                    each.cut()
+                await all_go_on(tills, times=10)
+                if len(relays) == len(around.all):
+                    fenced = await around.world.fence(moved)
+                    acks = await around.world.drained(moved, fenced.fence_epoch)
+                    await around.world.flip(moved, fenced.fence_epoch, acks)
+                    await all_go_on(tills, times=10)
+                for each in relays:
+                    each.heal()
+            for till in tills:
+                till.stopped = True
+        return tills
+
+    tills = asyncio.run(scenario())
+    assert [till.errors for till in tills] == [[], [], []]
+    at_source, at_target = ([shown(cluster, topic) for topic in (kept, moved, passed)] for cluster in (source, target))
+    assert [[*one, *other] for one, other in zip(at_source, at_target, strict=True)] == [t.committed for t in tills]
+    assert [bool(found) for found in at_source + at_target] == [True, True, False, False, True, True]
+
+
+async def all_go_on(tills: list[SteadyTill], times: int = 1) -> None:
+    """None stands still for long: within five seconds each has twenty more, that many times."""
+    for _ in range(times):
+        await quietly(twenty_more, tills)
+
+
+def twenty_more(tills: list[SteadyTill]) -> None:
+    before = [len(till.committed) for till in tills]
+    wait_until(
+        lambda: all(len(till.committed) >= then + 20 for till, then in zip(tills, before, strict=True)),
+        5,
+        lambda: f"transactions after {before}: {[(len(till.committed), till.errors) for till in tills]}",
+    )
 
 
 def shown(cluster: KafkaCluster, topic: str) -> list[bytes | str | None]:

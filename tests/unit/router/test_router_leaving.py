@@ -305,12 +305,14 @@ def test_who_was_not_told_has_its_coordinators_here(request_: Any) -> None:
 def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -> None:
     """A commit that is refused is told to the application; a producer id without transactions any broker gives.
 
-    Who leaves a group does not ask a second time: its partitions would be read by nobody until its session has expired.
+    Who is refused the positions of what it was assigned may not ask a second time, and read nothing (librdkafka).
+    Who leaves a group does not: its partitions would be read by nobody until its session has expired.
     """
     stage = _stage()
     stage.core.farewell.may_tell(stage.session)
     for request in (
         blank(entity(8, 7, "request"), group_id="g"),
+        blank(entity(9, 7, "request"), group_id="g"),
         blank(entity(11, 7, "request"), group_id="g"),
         blank(entity(14, 5, "request"), group_id="g"),
         blank(entity(22, 4, "request"), transactional_id=None),
@@ -320,7 +322,7 @@ def test_what_an_application_would_hear_of_is_passed_on_also_of_who_was_told() -
         blank(entity(76, 1, "request"), group_id="g", member_epoch=-1),
     ):
         _ask(stage.session, request)
-    assert [sent.where for sent in stage.edge.sent] == ["target"] * 8
+    assert [sent.where for sent in stage.edge.sent] == ["target"] * 9
 
 
 def test_who_was_told_has_its_coordinators_here_until_its_connection_ends() -> None:
