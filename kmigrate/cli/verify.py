@@ -19,7 +19,7 @@ from kmigrate.cli.options import Link, Timeout, Topics
 from kmigrate.cli.output import Answer, Waiting
 from kmigrate.cli.report_files import ReportFiles, not_written
 from kmigrate.cli.views.tables import audits_view, parity_view
-from kmigrate.errors import UsageError
+from kmigrate.errors import Failed, UsageError
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport, nothing_read
 from kmigrate.workflow.audit import GroupAudit
@@ -27,6 +27,9 @@ from kmigrate.workflow.audit import GroupAudit
 __all__ = ["app", "compare_new", "end_comparison", "verify"]
 
 app = typer.Typer()
+
+_TRIES = 4
+"""Of a check whose ranges retention cuts meanwhile: they are read again, from where the logs begin by then."""
 
 
 @command(app, "verify")
@@ -103,13 +106,25 @@ def _checked(
     call: Call, asked: Asked, choice: SparkChoice, *, parquet: Path | None = None
 ) -> tuple[Job, ParityReport]:
     with call.out.waiting("reading the ranges") as waiting:
-        job = asyncio.run(job_of(call, asked, waiting))
-        if job.anything_new or parquet is not None:
-            report = _compare(call, job, choice, parquet, waiting)
-        else:
-            report = nothing_read(job.ranges)
+        for again in reversed(range(_TRIES)):
+            try:
+                job, report = _tried(call, asked, choice, parquet, waiting)
+                break
+            except Failed as error:
+                if error.ref != "parity-range-gone" or not again:
+                    raise
+                waiting.say("retention has deleted what was to be compared: reading the ranges again")
         remember(call, job, report)
     return job, report
+
+
+def _tried(
+    call: Call, asked: Asked, choice: SparkChoice, parquet: Path | None, waiting: Waiting
+) -> tuple[Job, ParityReport]:
+    job = asyncio.run(job_of(call, asked, waiting))
+    if job.anything_new or parquet is not None:
+        return job, _compare(call, job, choice, parquet, waiting)
+    return job, nothing_read(job.ranges)
 
 
 def _compare(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, waiting: Waiting) -> ParityReport:

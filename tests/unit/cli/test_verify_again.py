@@ -1,0 +1,63 @@
+"""A check whose ranges retention cuts while they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kmigrate.cli import verify
+from kmigrate.cli.call import Call
+from kmigrate.cli.checks import LOCAL, Asked, Job
+from kmigrate.errors import Failed
+from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.parity.plan import TopicRange
+from kmigrate.parity.report import ParityReport, nothing_read
+
+LINK = LinkRecord("blue", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
+ASKED = Asked(["t"], "blue", 1.0)
+
+
+class Retention:
+    """Looks at a log whose beginning moves on while its first checks read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Iterator[Failed | None]) -> None:
+        self.compared: list[int] = []
+        self.remembered: list[int] = []
+        self._start = 0
+        self._told = told
+        monkeypatch.setattr(verify, "job_of", self._job)
+        monkeypatch.setattr(verify, "_compare", self._compare)
+        monkeypatch.setattr(verify, "remember", lambda _, job, __: self.remembered.append(job.ranges[0].start))
+
+    async def _job(self, *_: object) -> Job:
+        self._start += 10
+        return Job(LINK, [], [TopicRange("t", 0, self._start, 100)], [])
+
+    def _compare(self, _: Call, job: Job, *__: Any) -> ParityReport:
+        self.compared.append(job.ranges[0].start)
+        error = next(self._told)
+        if error is not None:
+            raise error
+        return nothing_read(job.ranges)
+
+
+def gone() -> Failed:
+    return Failed("parity-range-gone", "t-0 is to be compared from source offset 10, but that log now begins at 11")
+
+
+def test_ranges_that_retention_cut_are_read_again_from_where_the_logs_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Retention(monkeypatch, iter([gone(), gone(), None]))
+    job, _ = verify._checked(Call(), ASKED, LOCAL)
+    assert (seen.compared, seen.remembered, job.ranges[0].start) == ([10, 20, 30], [30], 30)
+
+
+@pytest.mark.parametrize(
+    ("errors", "tries"), [([gone()] * 9, 4), ([Failed("parity-read-failed", "no broker answers")], 1)]
+)
+def test_what_does_not_pass_is_told(errors: list[Failed], tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Retention(monkeypatch, iter(errors))
+    with pytest.raises(Failed, match=errors[0].ref):
+        verify._checked(Call(), ASKED, LOCAL)
+    assert (len(seen.compared), seen.remembered) == (tries, [])
