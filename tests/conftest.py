@@ -76,8 +76,8 @@ _IDLE_BROKERS = ("pair", "_clusters3")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what shares many brokers at the end, whatever the order else is: idle brokers take CPU from every test.
 
-    Of test processes side by side one has all that needs brokers, from the start, but for what another does with Spark
-    too: two clients that are timed would wait for each other's processor time.
+    Of test processes side by side one has all that needs brokers, from the start, but for what another does aside:
+    two tests of live clients would wait for each other's processor time, and what one of them promises is a time.
     """
 
     def dearest(item: pytest.Item) -> int:
@@ -89,14 +89,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: (*_LONG_WORK, _work(item.nodeid)).index(_work(item.nodeid)))
 
 
-_LONG_WORK = ("brokers", "spark")
-_OF_SPARK = tuple(f"tests/integration/test_{name}" for name in ("bulk", "parity", "spark", "verify"))
+_LONG_WORK = ("brokers", "aside")
+_ASIDE = ("bulk", "odd_logs", "offset_map", "old_sources", "parity", "sandbox", "spark", "verify")
+"""Of Spark, of logs that lie there before they are copied, and of brokers alone: they may take as long as they take."""
+_FILES_ASIDE = tuple(f"tests/integration/test_{name}" for name in _ASIDE)
 
 
 def _work(nodeid: str) -> str:
     """The piece of work that a test belongs to: one process does all of it."""
-    if nodeid.startswith(_OF_SPARK):
-        return "spark"
+    if nodeid.startswith(_FILES_ASIDE):
+        return "aside"
     return "brokers" if nodeid.startswith("tests/integration/") else nodeid.partition("::")[0]
 
 
