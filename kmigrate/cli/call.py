@@ -106,13 +106,13 @@ class Call:
                 )
         return given
 
-    def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
+    async def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
         """A dangerous step: asked on a terminal, with what should be known before; `--yes` elsewhere."""
         if yes:
             return
         for warning in warnings:
             self.out.note(f"warning: {warning}")
-        wizard.confirm(self.interactive, question)
+        await wizard.confirm(self.interactive, question)
 
     @asynccontextmanager
     async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Estate]:

@@ -88,7 +88,7 @@ async def promote(
             return plan_answer(looked)
         if looked.changes:
             question = f"Promote {', '.join(topics)}? New writes go to the target afterwards"
-            call.confirm(yes, question, looked.warnings)
+            await call.confirm(yes, question, looked.warnings)
         if verify and looked.changes:
             report = await _compared(call, topics, name, timeout)
             if not report.equal:
