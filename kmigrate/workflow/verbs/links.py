@@ -229,11 +229,13 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
 
 
 def _unmark(marked: LinkRecord | None, before: LinkRecord, state: State) -> LinkRecord | None:
-    """The link as it was, where a guard keeps it and nothing of it is forgotten."""
-    if marked is None or state.link(before.name) != marked:
+    """The link without its mark, where a guard keeps it and nothing of it is forgotten; somebody may have changed the
+    rest of its record meanwhile."""
+    now = state.link(before.name)
+    if marked is None or now is None or (now.uuid, now.deleting_ms) != (marked.uuid, marked.deleting_ms):
         return None
     topics, groups = before.topic_patterns, before.group_patterns
-    return replace(marked, deleting_ms=before.deleting_ms, topic_patterns=topics, group_patterns=groups)
+    return replace(now, deleting_ms=before.deleting_ms, topic_patterns=topics, group_patterns=groups)
 
 
 _END_DELETE = "kmigrate link delete {} ends it"
