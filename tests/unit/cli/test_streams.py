@@ -242,6 +242,7 @@ def test_what_comes_from_deep_down_says_what_holds_and_how_to_go_on(
     run_to_end(Call(json=True), fails)
     told = json.loads(capsys.readouterr().out)
     assert (still_true in told["still_true"], next_step in told["next"]) == (True, True)
+    assert ("repeat" in told["next"]) is (kind is Unreachable), "what a guard says no to is not mended by repeating it"
     run_to_end(Call(json=True), lambda: fails(still_true="a", next_step="b"))
     told = json.loads(capsys.readouterr().out)
     assert (told["still_true"], told["next"]) == ("a", "b")
