@@ -198,7 +198,7 @@ def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -
     assert estate.log.state.link("l") == anew
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "/", "-a", "a b", "a\n", "\x7f", "a" * 101])
+@pytest.mark.parametrize("name", ["", "a/b", "/", "-a", "a b", "a\n", "\x7f", "a" * 101, "a;b", "$HOME", "a'b", "a*"])
 def test_a_name_that_would_stand_in_other_links_keys_is_no_links_name(name: str, making: Making) -> None:
     with pytest.raises(UsageError) as caught:
         run(verbs.create_link(making, name, "one"))  # type: ignore[arg-type]
