@@ -41,6 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         return Exit.INTERRUPTED
     except SystemExit:  # whoever read the help has left
         return Exit.OK
+    except OSError as error:  # of the help: what fails in a verb leaves by `run_to_end`
+        Output().unwritten(error)
+        return Exit.OK
     except Exception as error:
         # typer brings click along under a private name: its usage errors are told by their shape.
         say = getattr(error, "format_message", None)

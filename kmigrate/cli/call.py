@@ -28,7 +28,7 @@ from kmigrate.cli.targets import find_target
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
-from kmigrate.errors import Interrupted, KmigrateError, StateLogBroken, Unreachable, UsageError
+from kmigrate.errors import Interrupted, KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.workflow.estate import Estate
 
@@ -106,13 +106,13 @@ class Call:
                 )
         return given
 
-    def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
+    async def confirm(self, yes: bool, question: str, warnings: Iterable[str] = ()) -> None:
         """A dangerous step: asked on a terminal, with what should be known before; `--yes` elsewhere."""
         if yes:
             return
         for warning in warnings:
             self.out.note(f"warning: {warning}")
-        wizard.confirm(self.interactive, question)
+        await wizard.confirm(self.interactive, question)
 
     @asynccontextmanager
     async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Estate]:
@@ -191,6 +191,7 @@ _NEXT_STEPS: tuple[tuple[type[KmigrateError], str], ...] = (
     (Unreachable, "kmigrate doctor shows which cluster does not answer; then repeat the call"),
     (StateLogBroken, "stop all processes of kmigrate, and see docs/state-log.md before anything is started again"),
     (UsageError, "the command's --help says what is expected"),
+    (Refused, "kmigrate status shows where everything stands"),  # what a guard says no to is not mended by repeating it
     (KmigrateError, "kmigrate status shows where everything stands; then repeat the call"),
 )
 

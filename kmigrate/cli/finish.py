@@ -53,7 +53,7 @@ async def finish(
             looked = await verbs.undo_finish(estate, link, plan=True)
             if plan or not looked.changes:
                 return plan_answer(looked)
-            call.confirm(yes, f"Let routers keep the clients of link {link} again?")
+            await call.confirm(yes, f"Let routers keep the clients of link {link} again?")
             return plan_answer(await verbs.undo_finish(estate, link))
         given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
         seconds = delivery_seconds(call, delivery_timeout)
@@ -64,7 +64,7 @@ async def finish(
         if plan:
             return Answer({**looked.as_json(), **told}, plan_view(looked))
         if looked.changes:
-            call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
+            await call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
         made, asked = await verbs.finish_link(estate, link, given, seconds, clients_known=clients_known)
         if no_wait:
             return plan_answer(made)

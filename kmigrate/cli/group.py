@@ -94,7 +94,7 @@ async def promote(
             return plan_answer(looked)
         if looked.changes:
             question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
-            call.confirm(yes, question, looked.warnings)
+            await call.confirm(yes, question, looked.warnings)
         made = await verbs.promote_groups(estate, name, groups)
         if no_wait:
             return plan_answer(made)
@@ -121,7 +121,7 @@ async def forget(
         if plan:
             return plan_answer(looked)
         if looked.changes:
-            call.confirm(yes, f"Forget {', '.join(groups)}? No position is carried over to the target")
+            await call.confirm(yes, f"Forget {', '.join(groups)}? No position is carried over to the target")
         return plan_answer(await verbs.forget_groups(estate, call.link(link), groups))
 
 

@@ -151,7 +151,7 @@ async def delete(
         looked = await verbs.delete_link(estate, name, seconds, plan=True)
         if plan:
             return plan_answer(looked)
-        call.confirm(yes, f"Forget link {name}? ({len(looked.changes)} records of the state log)")
+        await call.confirm(yes, f"Forget link {name}? ({len(looked.changes)} records of the state log)")
         return plan_answer(await verbs.delete_link(estate, name, seconds))
 
 

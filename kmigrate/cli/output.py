@@ -1,19 +1,21 @@
 """What a call says: one result on stdout, progress and errors on stderr; with `--json`, JSON alone on stdout.
 
-Nothing that is only said ends a call, or changes its exit code: neither a reader that has left (`| head`), nor a stream
-that was closed before we began, nor one whose encoding lacks a character.
+Nothing that is only said ends a call, or changes its exit code: neither a reader that has left (`| head`), nor a disk
+that is full, nor a terminal that is gone, nor a stream that was closed before we began, nor one whose encoding lacks a
+character.
 """
 
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -52,12 +54,25 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
+    def drop(self, *, for_good: bool) -> None:
+        """Forget what could not be written, which Python would write at its end; `for_good`: also all that comes."""
+        del self._buffer[:]
+        with suppress(OSError):
+            number = self.file.fileno()
+            kept, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            self.file.flush()
+            if not for_good:
+                os.dup2(kept, number)
+            os.close(kept)
+            os.close(nowhere)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=segment.text.translate(_HARMLESS))
 
 
-def _console(stream: TextIO | None) -> Console:
+def _console(stream: TextIO | None) -> _Console:
     if stream is None:  # it was closed when Python began
         stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 it is open as long as the process
     if isinstance(stream, io.TextIOWrapper):
@@ -79,6 +94,7 @@ class Output:
         self.out, self.err = _console(sys.stdout), _console(sys.stderr)
         self.unheard = False
         """Whether whoever read stdout has left."""
+        self._lost = False
 
     def answer(self, answer: Answer) -> None:
         if self.json:
@@ -153,14 +169,25 @@ class Output:
         if self.debug:
             self._say(self.err, lambda: traceback.print_exception(error, file=self.err.file))
 
-    def _say(self, console: Console, say: Callable[[], object]) -> None:
+    def unwritten(self, error: OSError) -> None:
+        """What stdout was told last is lost: whoever read it has left, or there is no room."""
+        # A reader that has left, or a terminal, does not come back; on a full disk there may be room again.
+        gone = isinstance(error, BrokenPipeError) or error.errno == errno.EIO
+        self.out.drop(for_good=gone)
+        if gone:
+            self.unheard = True
+        elif not self._lost:
+            self._lost = True
+            self.note(f"what is told on stdout is lost: {error.strerror}")
+
+    def _say(self, console: _Console, say: Callable[[], object]) -> None:
         try:
             say()
-        except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, console.file.fileno())  # also what is still buffered, which Python writes at its end
-            os.close(nowhere)
-            self.unheard = self.unheard or console is self.out
+        except OSError as error:
+            if console is self.out:
+                self.unwritten(error)
+            else:
+                console.drop(for_good=False)
 
 
 class Waiting:

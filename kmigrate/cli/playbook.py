@@ -115,7 +115,7 @@ def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Ans
         return _printed(book)
     if book.dangerous:
         steps = ", ".join(str(step.number) for step in book.dangerous)
-        call.confirm(yes, f"{file} promotes or deletes in steps {steps}. Run it?")
+        asyncio.run(call.confirm(yes, f"{file} promotes or deletes in steps {steps}. Run it?"))
     call.out.as_lines()
     began = monotonic()
     for step in book.steps:

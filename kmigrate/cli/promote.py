@@ -14,7 +14,7 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import plan_answer
 from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
-from kmigrate.cli.verify import compare_new, end_comparison
+from kmigrate.cli.verify import compare_new
 from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.views.tables import parity_view, table
 from kmigrate.cli.waiting import (
@@ -88,7 +88,7 @@ async def promote(
             return plan_answer(looked)
         if looked.changes:
             question = f"Promote {', '.join(topics)}? New writes go to the target afterwards"
-            call.confirm(yes, question, looked.warnings)
+            await call.confirm(yes, question, looked.warnings)
         if verify and looked.changes:
             report = await _compared(call, topics, name, timeout)
             if not report.equal:
@@ -121,16 +121,9 @@ async def promote(
 
 
 async def _compared(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
-    """In a thread, which Ctrl-C does not reach: without a word to Spark the call would end when the check does."""
-    work = asyncio.get_running_loop().run_in_executor(None, compare_new, call, topics, link, timeout)
     try:
-        return await asyncio.shield(work)
+        return await compare_new(call, topics, link, timeout)
     except asyncio.CancelledError:
-        call.out.note("ending Spark")
-        while not work.done():
-            end_comparison()  # again, as it may just be starting
-            await asyncio.wait([work], timeout=0.5)
-        work.exception()  # how Spark ended is nobody's concern
         raise Interrupted(
             "interrupted",
             "stopped comparing",

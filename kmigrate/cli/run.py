@@ -130,7 +130,7 @@ async def forget_router(
             return plan_answer(looked)
         if looked.changes:
             asked = f"Have all processes of router {name} ended? Seals" if dead else f"Forget router {name}? Fences"
-            call.confirm(yes, f"{asked} will not wait for it any more")
+            await call.confirm(yes, f"{asked} will not wait for it any more")
         return plan_answer(await verbs.forget_router(estate, name, dead=dead))
 
 

@@ -26,7 +26,7 @@ async def find_target(settings: Settings, flag: str | None) -> str:
             f"no cluster is configured in {settings.place}",
             still_true="nothing was contacted or changed",
             next_step="write a kmigrate.toml (docs/configuration.md), give --config FILE, "
-            "or try it out: kmigrate sandbox up",
+            "or try it out: kmigrate sandbox up, then export KMIGRATE_CONFIG=build/sandbox/kmigrate.toml",
         )
     if len(settings.clusters) == 1:
         return next(iter(settings.clusters))

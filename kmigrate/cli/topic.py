@@ -204,7 +204,7 @@ async def forget(
             return plan_answer(looked)
         if looked.changes:
             question = f"Forget {', '.join(topics)}? It is copied no longer, and not promoted"
-            call.confirm(yes, question, looked.warnings)
+            await call.confirm(yes, question, looked.warnings)
         return plan_answer(await verbs.forget_topics(estate, call.link(link), topics, seconds))
 
 

@@ -24,7 +24,7 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport, nothing_read
 from kmigrate.workflow.audit import GroupAudit
 
-__all__ = ["app", "compare_new", "end_comparison", "verify"]
+__all__ = ["app", "compare_new", "verify"]
 
 app = typer.Typer()
 
@@ -88,12 +88,34 @@ def _groups_as_json(audits: Sequence[GroupAudit]) -> list[dict[str, Any]]:
     return [{**asdict(audit), "sound": audit.sound} for audit in audits]
 
 
-def compare_new(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
+async def compare_new(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
     """What `verify` says of these topics of a link, reading only what no check has found equal yet."""
-    return _checked(call, Asked(topics, link, timeout), LOCAL)[1]
+    with call.out.waiting("reading the ranges") as waiting:
+        for again in reversed(range(_TRIES)):
+            job = await job_of(call, Asked(topics, link, timeout), waiting)
+            try:
+                return await _beside(call, job, waiting)
+            except Failed as error:
+                _refuse_unless_cut(error, again, waiting)
+    raise AssertionError
 
 
-def end_comparison() -> None:
+async def _beside(call: Call, job: Job, waiting: Waiting) -> ParityReport:
+    """Spark is waited for in a thread, which Ctrl-C does not reach: without a word to Spark the call would end when the
+    check does."""
+    work = asyncio.get_running_loop().run_in_executor(None, _report_of, call, job, LOCAL, None, waiting)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        call.out.note("ending Spark")
+        while not work.done():
+            _end_comparison()  # again, as it may just be starting
+            await asyncio.wait([work], timeout=0.5)
+        work.exception()  # how Spark ended is nobody's concern
+        raise
+
+
+def _end_comparison() -> None:
     """Have Spark, where it compares in this process, end what it does: the thread that waits for it then ends, too."""
     from pyspark import SparkContext
 
@@ -107,24 +129,28 @@ def _checked(
 ) -> tuple[Job, ParityReport]:
     with call.out.waiting("reading the ranges") as waiting:
         for again in reversed(range(_TRIES)):
+            job = asyncio.run(job_of(call, asked, waiting))
             try:
-                job, report = _tried(call, asked, choice, parquet, waiting)
-                break
+                return job, _report_of(call, job, choice, parquet, waiting)
             except Failed as error:
-                if error.ref != "parity-range-gone" or not again:
-                    raise
-                waiting.say("retention has deleted what was to be compared: reading the ranges again")
-        remember(call, job, report)
-    return job, report
+                _refuse_unless_cut(error, again, waiting)
+    raise AssertionError
 
 
-def _tried(
-    call: Call, asked: Asked, choice: SparkChoice, parquet: Path | None, waiting: Waiting
-) -> tuple[Job, ParityReport]:
-    job = asyncio.run(job_of(call, asked, waiting))
+def _refuse_unless_cut(error: Failed, again: int, waiting: Waiting) -> None:
+    """Raises what it is given, but where ranges that retention cut meanwhile may be read again."""
+    if error.ref != "parity-range-gone" or not again:
+        raise error
+    waiting.say("retention has deleted what was to be compared: reading the ranges again")
+
+
+def _report_of(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, waiting: Waiting) -> ParityReport:
     if job.anything_new or parquet is not None:
-        return job, _compare(call, job, choice, parquet, waiting)
-    return job, nothing_read(job.ranges)
+        report = _compare(call, job, choice, parquet, waiting)
+    else:
+        report = nothing_read(job.ranges)
+    remember(call, job, report)
+    return report
 
 
 def _compare(call: Call, job: Job, choice: SparkChoice, parquet: Path | None, waiting: Waiting) -> ParityReport:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -29,8 +32,8 @@ def ask_list(interactive: bool, flag: str, what: str) -> list[str]:
     return str(_said(questionary.text(f"{what[0].upper()}{what[1:]} (separated by spaces)?"))).split()
 
 
-def confirm(interactive: bool, question: str) -> None:
-    """Go on only if a person says yes."""
+async def confirm(interactive: bool, question: str) -> None:
+    """Go on only if a person says yes; meanwhile the state log is read on, by which that is judged anew."""
     if not interactive:
         raise UsageError(
             "needs-yes",
@@ -40,15 +43,27 @@ def confirm(interactive: bool, question: str) -> None:
         )
     import questionary
 
-    if not _said(questionary.confirm(question, default=False)):
+    with _abort():
+        sure = await questionary.confirm(question, default=False).application.run_async()
+    if not sure:
         raise Refused("not-confirmed", "not confirmed", still_true="nothing was changed")
 
 
 def _said(question: Any) -> Any:
-    answer = question.ask()
-    if answer is None or answer == "":  # Ctrl-C, or nothing typed
+    """The answer. A question has a loop of its own: within a verb's it is asked in a thread, which is waited for."""
+    with _abort():
+        answer = question.application.run(in_thread=asyncio._get_running_loop() is not None)
+    if answer == "":  # nothing typed
         raise typer.Abort
     return answer
+
+
+@contextmanager
+def _abort() -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, EOFError):  # Ctrl-C, Ctrl-D
+        raise typer.Abort from None
 
 
 def _missing(flag: str, what: str) -> UsageError:

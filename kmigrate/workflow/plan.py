@@ -38,15 +38,16 @@ class Plan:
         return [f.what + (f" ({f.next_step})" if f.next_step else "") for f in self.findings if f.level == "warn"]
 
     def refuse(self, still_true: str = "nothing was changed") -> None:
-        """Raise the refusal that the findings demand, with all of them in its text."""
+        """Raise the refusal that the findings demand, with all of them in its text; of many of a kind the first few."""
         against = [f for f in self.findings if f.level == "refuse"]
         if not against:
             return
+        of_kind = {ref: [f for f in against if f.ref == ref] for ref in dict.fromkeys(f.ref for f in against)}
         raise Refused(
             against[0].ref,
-            "; ".join(f.what for f in against),
+            "; ".join(part for found in of_kind.values() for part in _few(f.what for f in found)),
             still_true=still_true,
-            next_step="; ".join(dict.fromkeys(f.next_step for f in against if f.next_step)),
+            next_step="; ".join(part for found in of_kind.values() for part in _few(f.next_step for f in found)),
         )
 
     def done(self) -> Plan:
@@ -63,3 +64,12 @@ class Plan:
     @staticmethod
     def of(verb: str, changes: Iterable[str], findings: Iterable[Finding] = ()) -> Plan:
         return Plan(verb, tuple(changes), tuple(findings))
+
+
+_FEW = 5
+"""Of a kind: whoever reads a hundred sentences in a row reads none of them."""
+
+
+def _few(told: Iterable[str]) -> list[str]:
+    each = [*dict.fromkeys(filter(None, told))]
+    return each if len(each) <= _FEW + 1 else [*each[:_FEW], f"and {len(each) - _FEW} more of the kind"]

@@ -243,14 +243,11 @@ def parse_playbook(text: str, file: str) -> Playbook:
 
 def _refuse_begin_anew(book: Playbook) -> None:
     """Nobody knows any more what a deleted link has promoted: run again (rule 2), it would be mirrored once more."""
-    made: set[str] = set()
-    for step in book.steps:
-        if not isinstance(step, RunStep):
-            continue
-        if step.verb == "link create":
-            made.add(step.options["name"])
+    steps = [step for step in book.steps if isinstance(step, RunStep)]
+    made = {step.options["name"] for step in steps if step.verb == "link create"}
+    for step in steps:
         if step.verb == "link delete" and step.options["name"] in made:
-            what = f"an earlier step makes link {step.options['name']}: when it is run again, all would begin anew"
+            what = f"another step makes link {step.options['name']}: when it is run again, all would begin anew"
             raise _bad(book.file, step.number, "run", what, "link delete in a playbook of its own")
 
 

@@ -214,6 +214,11 @@ async def snapshot(estate: Estate) -> Snapshot:
         trouble, away = "", ""
         source: ClusterClient | None = None
         mine = theirs = _unknown(keys)
+        try:  # the target first: what is written in between would seem to have passed the source
+            await estate.target.refresh(names)
+            mine = await _bounds(estate.target, keys)
+        except KmigrateError as error:
+            away = f"target {link.target.name}: {error.what}"
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 source, _ = await estate.source(link)
@@ -223,11 +228,6 @@ async def snapshot(estate: Estate) -> Snapshot:
             trouble, source = error.what, None
         except TimeoutError:
             trouble, source = f"source {link.source.name} has not answered within {_PATIENCE_S:g} s", None
-        try:
-            await estate.target.refresh(names)
-            mine = await _bounds(estate.target, keys)
-        except KmigrateError as error:
-            away = f"target {link.target.name}: {error.what}"
         ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
         said = [note for m in mirrors if m.link == link.name for note in m.notes]
         notes = tuple(dict.fromkeys([*ending, *said]))

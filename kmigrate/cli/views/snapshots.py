@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.text import Text
 
 from kmigrate.cli.views.lags import lag_text
@@ -43,7 +44,7 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
     if not shot.links:
         parts.append(Text("no link yet: kmigrate link create NAME --source CLUSTER --target CLUSTER"))
     if shot.topics:
-        parts.append(_topics(shot))
+        parts.append(_Topics(shot))
     if shot.groups:
         parts.append(group_rows(shot.groups))
     return Group(*parts)
@@ -75,22 +76,46 @@ def _staying(router: RouterPresence) -> Text:
     return Text(f"! still at router {router.name}: {'; '.join(who)}{more}", style="yellow")
 
 
-def _topics(shot: Snapshot) -> RenderableType:
-    made = table("topic", "phase", "partitions", "source end", "target end", "lag", "offsets", "verified", "note")
-    for column in made.columns[2:6]:
-        column.justify = "right"
+class _Topics:
+    """As a table that fits: where its columns are too many their cells would be cut in the middle of numbers."""
+
+    def __init__(self, shot: Snapshot) -> None:
+        self._shot = shot
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = _topics(self._shot)
+        if _width(whole, console, options) <= options.max_width:
+            yield whole
+            return
+        without_notes = _topics(self._shot, frozenset({"note"}))
+        fits = _width(without_notes, console, options) <= options.max_width
+        yield without_notes if fits else _topics(self._shot, frozenset({"note", "partitions"}))
+        for topic in self._shot.topics:
+            if note := _note(topic, self._shot.at_ms):
+                yield Text.assemble((f"{topic.topic}: ", "bold"), note)
+
+
+def _width(view: RenderableType, console: Console, options: ConsoleOptions) -> int:
+    return Measurement.get(console, options.update(max_width=10_000), view).maximum
+
+
+def _topics(shot: Snapshot, without: frozenset[str] = frozenset()) -> RenderableType:
+    heads = ("topic", "phase", "partitions", "source end", "target end", "lag", "offsets", "verified", "note")
+    right = heads[2:6]
+    made = table(*(head for head in heads if head not in without), right=right)
     for topic in shot.topics:
-        made.add_row(
+        cells: tuple[RenderableType, ...] = (
             topic.topic,
             Text.assemble(phase_text(topic.phase), (", paused", "yellow") if topic.paused else ""),
             str(len(topic.partitions)),
             _total([p.source_end for p in topic.partitions]),
             _total([p.target_end for p in topic.partitions]),
-            lag_text(Lag(topic.lag, topic.lag_bytes, topic.lag_seconds)),
+            lag_text(Lag(topic.lag) if "partitions" in without else Lag(topic.lag, topic.lag_bytes, topic.lag_seconds)),
             topic.offsets,
             _verified(topic),
             _note(topic, shot.at_ms),
         )
+        made.add_row(*(cell for head, cell in zip(heads, cells, strict=True) if head not in without))
     return made
 
 

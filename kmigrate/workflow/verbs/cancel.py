@@ -64,7 +64,8 @@ def _guard(topic: str, record: TopicRecord | None) -> Finding | None:
     if record is None:
         return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", "kmigrate topic list")
     if record.phase is TopicPhase.PROMOTED:
-        return Finding("refuse", "already-promoted", f"topic {topic} is promoted: there is no way back")
+        what = f"topic {topic} is promoted: there is no way back"
+        return Finding("refuse", "already-promoted", what, "its clients go on at the target: kmigrate status")
     if record.phase in BEHIND_FENCE:
         return Finding(
             "refuse",

@@ -189,7 +189,7 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     topic = record.topic
     if record.phase is TopicPhase.PROMOTED:
         what = f"topic {topic} is promoted: it is forgotten with its link"
-        return Finding("refuse", "already-promoted", what, f"kmigrate link finish {record.link}")
+        return Finding("refuse", "already-promoted", what, _with_its_link(record.link))
     if record.phase not in FORGETTABLE:
         what = f"topic {topic} is {record.phase}: its producers wait for the promote"
         return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
@@ -415,7 +415,7 @@ def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int)
     group = record.group
     if record.phase is GroupPhase.PROMOTED:
         what = f"group {group} is promoted: it is forgotten with its link"
-        return Finding("refuse", "already-promoted", what, f"kmigrate link finish {record.link}")
+        return Finding("refuse", "already-promoted", what, _with_its_link(record.link))
     if record.phase is not GroupPhase.MIRRORED:
         what = f"group {group} is {record.phase}"
         return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
@@ -452,3 +452,7 @@ def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int)
                 f"repeat in {left:.0f} s",
             )
     return None
+
+
+def _with_its_link(link: str) -> str:
+    return f"kmigrate link finish {link}; when its routers are stopped: kmigrate link delete {link}"

@@ -45,6 +45,8 @@ __all__ = [
 
 _LONGEST_NAME = 100
 """Of a link: it stands in the key of each of its records."""
+_NOT_IN_NAMES = frozenset("/\"'`\\$&|;<>()*?[]{}!#~")
+"""A slash parts keys; the rest a shell acts on, and a link's name stands in many a call that is advised."""
 
 
 def resolve_link(state: State, name: str | None) -> LinkRecord:
@@ -124,14 +126,15 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
 
 def check_link_name(name: str) -> None:
     """UsageError where the keys of a link's records could be those of another one's, or no shell would take it."""
-    whole = name.isprintable() and not any(each.isspace() or each == "/" for each in name)
+    whole = name.isprintable() and not any(each.isspace() or each in _NOT_IN_NAMES for each in name)
     if whole and not name.startswith("-") and 0 < len(name) <= _LONGEST_NAME:
         return
     raise UsageError(
         "bad-link-name",
         f"{name!r} is no name for a link",
         still_true="nothing was changed",
-        next_step=f"expected: 1 to {_LONGEST_NAME} characters without spaces and slashes, not beginning with a dash",
+        next_step=f"expected: 1 to {_LONGEST_NAME} characters, not beginning with a dash; no space, slash, or what a "
+        "shell acts on",
     )
 
 
@@ -229,11 +232,13 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
 
 
 def _unmark(marked: LinkRecord | None, before: LinkRecord, state: State) -> LinkRecord | None:
-    """The link as it was, where a guard keeps it and nothing of it is forgotten."""
-    if marked is None or state.link(before.name) != marked:
+    """The link without its mark, where a guard keeps it and nothing of it is forgotten; somebody may have changed the
+    rest of its record meanwhile."""
+    now = state.link(before.name)
+    if marked is None or now is None or (now.uuid, now.deleting_ms) != (marked.uuid, marked.deleting_ms):
         return None
     topics, groups = before.topic_patterns, before.group_patterns
-    return replace(marked, deleting_ms=before.deleting_ms, topic_patterns=topics, group_patterns=groups)
+    return replace(now, deleting_ms=before.deleting_ms, topic_patterns=topics, group_patterns=groups)
 
 
 _END_DELETE = "kmigrate link delete {} ends it"

@@ -61,6 +61,68 @@ def test_who_leaves_before_the_answer_changes_no_exit_code(
         assert run_to_end(Call(json=as_json), act) == code
 
 
+@contextmanager
+def no_room() -> Iterator[None]:
+    with Path("/dev/full").open("w", encoding="utf-8") as full, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        yield
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize(("act", "code"), [(differing, Exit.PARITY_MISMATCH), (refused, Exit.REFUSED)])
+def test_a_full_disk_changes_no_exit_code_and_is_told(
+    act: Any, code: Exit, as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A promote that was done ended with our own error and 1."""
+    with no_room():
+        assert run_to_end(Call(json=as_json), act) == code
+    told = "stdout is lost: No space left on device" in capsys.readouterr().err
+    assert told is (as_json or act is differing)  # else stdout had nothing to tell
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_process_whose_log_is_full_runs_on_and_is_heard_again(as_json: bool, tmp_path: Path) -> None:
+    """A router's `run > log` ended with the disk of its log, and took its clients along."""
+    log = (tmp_path / "log").open("w+", encoding="utf-8")
+    number, full = os.dup(log.fileno()), os.open("/dev/full", os.O_WRONLY)
+    with log, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", log)
+        out = output.Output(json=as_json)
+        out.as_lines()
+        os.dup2(full, log.fileno())
+        for name in ("one", "two"):
+            out.line({"event": name}, name)
+        os.dup2(number, log.fileno())
+        out.line({"event": "three"}, "three")
+        text = (tmp_path / "log").read_text(encoding="utf-8")
+        assert (text.count("three"), "one" in text, "two" in text, out.unheard) == (1, False, False, False)
+    os.close(number)
+    os.close(full)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_terminal_that_is_gone_ends_no_process(as_json: bool) -> None:
+    """As for `kmigrate run &` whose window was closed."""
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        out = output.Output(json=as_json)
+        out.as_lines()
+        os.close(ours)
+        for name in ("one", "two"):
+            out.line({"event": name}, name)
+        assert out.unheard
+
+
+@pytest.mark.parametrize(("words", "code"), [(["sandbox", "status", "--json"], Exit.REFUSED), (["--help"], Exit.OK)])
+def test_python_has_nothing_left_to_write_at_the_end_of_a_call(words: list[str], code: Exit, tmp_path: Path) -> None:
+    """It ends with 120 else, and with a traceback."""
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        call = [sys.executable, "-m", "kmigrate", *words]
+        ended = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+    assert (ended.returncode, b"Traceback" in ended.stderr, b"stdout is lost" in ended.stderr) == (code, False, True)
+
+
 @pytest.mark.parametrize("words", [["frob"], ["frob", "--json"], []])
 def test_a_usage_error_that_nobody_reads_is_one_all_the_same(words: list[str]) -> None:
     with nobody_reads("stdout", "stderr"):
@@ -180,6 +242,7 @@ def test_what_comes_from_deep_down_says_what_holds_and_how_to_go_on(
     run_to_end(Call(json=True), fails)
     told = json.loads(capsys.readouterr().out)
     assert (still_true in told["still_true"], next_step in told["next"]) == (True, True)
+    assert ("repeat" in told["next"]) is (kind is Unreachable), "what a guard says no to is not mended by repeating it"
     run_to_end(Call(json=True), lambda: fails(still_true="a", next_step="b"))
     told = json.loads(capsys.readouterr().out)
     assert (told["still_true"], told["next"]) == ("a", "b")

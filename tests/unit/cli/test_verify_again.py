@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,6 @@ from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport, nothing_read
 
 LINK = LinkRecord("blue", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
-ASKED = Asked(["t"], "blue", 1.0)
 
 
 class Retention:
@@ -43,21 +43,35 @@ class Retention:
         return nothing_read(job.ranges)
 
 
+def check(promoting: bool) -> None:
+    """By `verify`, or before a promote."""
+    if promoting:
+        asyncio.run(verify.compare_new(Call(), ["t"], "blue", 1.0))
+    else:
+        verify._checked(Call(), Asked(["t"], "blue", 1.0), LOCAL)
+
+
 def gone() -> Failed:
     return Failed("parity-range-gone", "t-0 is to be compared from source offset 10, but that log now begins at 11")
 
 
-def test_ranges_that_retention_cut_are_read_again_from_where_the_logs_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("promoting", [False, True])
+def test_ranges_that_retention_cut_are_read_again_from_where_the_logs_begin(
+    promoting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = Retention(monkeypatch, iter([gone(), gone(), None]))
-    job, _ = verify._checked(Call(), ASKED, LOCAL)
-    assert (seen.compared, seen.remembered, job.ranges[0].start) == ([10, 20, 30], [30], 30)
+    check(promoting)
+    assert (seen.compared, seen.remembered) == ([10, 20, 30], [30])
 
 
+@pytest.mark.parametrize("promoting", [False, True])
 @pytest.mark.parametrize(
     ("errors", "tries"), [([gone()] * 9, 4), ([Failed("parity-read-failed", "no broker answers")], 1)]
 )
-def test_what_does_not_pass_is_told(errors: list[Failed], tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_pass_is_told(
+    errors: list[Failed], tries: int, promoting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = Retention(monkeypatch, iter(errors))
     with pytest.raises(Failed, match=errors[0].ref):
-        verify._checked(Call(), ASKED, LOCAL)
+        check(promoting)
     assert (len(seen.compared), seen.remembered) == (tries, [])

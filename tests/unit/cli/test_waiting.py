@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cli import promote
+from kmigrate.cli import verify
 from kmigrate.cli.app import main
 from kmigrate.cli.call import Call
 from kmigrate.cli.exits import Exit
@@ -80,10 +80,12 @@ def test_ctrl_c_ends_the_wait_for_a_promote_and_says_that_the_promote_goes_on(
 
 
 @pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("begun", [True, False])
 def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark compares in a thread, for which Python waits at its end, however long that takes."""
+    """Spark compares in a thread, for which Python waits at its end, however long that takes; and before that the
+    target is waited for, of which Spark knows nothing."""
     log, told = MemoryLog(LINK, replace(PENDING, phase=TopicPhase.MIRRORING)), threading.Event()
 
     @asynccontextmanager
@@ -97,12 +99,18 @@ def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
         os.kill(os.getpid(), signal.SIGINT)
         assert told.wait(20)
 
+    async def job_of(*_: Any) -> None:
+        if not begun:
+            asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+            await asyncio.sleep(20)
+
     config = tmp_path / "kmigrate.toml"
     config.write_text('[clusters.t]\n"bootstrap.servers" = "h:2"\n', encoding="utf-8")
     monkeypatch.setattr(Call, "estate", opened)
     monkeypatch.setattr(verbs, "promote_topics", looked)
-    monkeypatch.setattr(promote, "compare_new", compare)
-    monkeypatch.setattr(promote, "end_comparison", told.set)
+    monkeypatch.setattr(verify, "job_of", job_of)
+    monkeypatch.setattr(verify, "_report_of", compare)
+    monkeypatch.setattr(verify, "_end_comparison", told.set)
     code = main(["promote", "t", "--verify", "--config", str(config), "--json", "--yes"])
     said = json.loads(capsys.readouterr().out)
     assert (code, said["error"], said["still_true"]) == (Exit.INTERRUPTED, "interrupted", "nothing was promoted")

@@ -74,7 +74,8 @@ def test_from_its_fence_on_a_promote_is_not_taken_back_also_where_that_began_a_m
     phase: TopicPhase, ref: str
 ) -> None:
     later = replace(ASKED, phase=phase)
-    assert refused(estate(later)).ref == ref
+    error = refused(estate(later))
+    assert (error.ref, "kmigrate status" in error.next_step, "repeat" in error.next_step) == (ref, True, False)
     it = estate(ASKED)
     it.log.meanwhile(lambda _: later)
     error = refused(it)

@@ -582,6 +582,15 @@ def test_a_router_that_has_just_started_does_not_know_yet_whose_members_wait_the
     assert forget_group(Estate(GROUP, replace(ROUTER, since_ms=now_ms() - 61_000), word=WORD)).applied
 
 
+def test_what_is_promoted_goes_with_its_link_which_may_be_finished_already() -> None:
+    """Of a finished link `link finish` alone was advised, which had nothing left to do."""
+    topic, group = replace(TOPIC, phase=TopicPhase.PROMOTED), replace(GROUP, phase=GroupPhase.PROMOTED)
+    for record, verb in ((topic, forget), (group, forget_group)):
+        with pytest.raises(Refused) as caught:
+            verb(Estate(record, on_source=False))
+        assert "kmigrate link delete l" in caught.value.next_step
+
+
 @pytest.mark.parametrize(
     ("phase", "ref"), [(GroupPhase.PROMOTING, "promote-under-way"), (GroupPhase.PROMOTED, "already-promoted")]
 )

@@ -14,7 +14,7 @@ from kmigrate.errors import Interrupted, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import BarrierRecord, ProducerMark, TopicRecord
+from kmigrate.model.records import BarrierRecord, LinkRecord, ProducerMark, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow import verbs
@@ -198,7 +198,7 @@ def test_a_link_that_was_made_anew_meanwhile_is_not_the_one_that_was_deleted() -
     assert estate.log.state.link("l") == anew
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "/", "-a", "a b", "a\n", "\x7f", "a" * 101])
+@pytest.mark.parametrize("name", ["", "a/b", "/", "-a", "a b", "a\n", "\x7f", "a" * 101, "a;b", "$HOME", "a'b", "a*"])
 def test_a_name_that_would_stand_in_other_links_keys_is_no_links_name(name: str, making: Making) -> None:
     with pytest.raises(UsageError) as caught:
         run(verbs.create_link(making, name, "one"))  # type: ignore[arg-type]
@@ -320,3 +320,20 @@ def test_a_delete_that_is_refused_before_anything_is_forgotten_leaves_the_link_a
         delete(estate)
     assert caught.value.ref == "topic-not-promoted"
     assert estate.log.state.link("l") == link
+
+
+def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_its_limit_meanwhile() -> None:
+    """It stayed marked else: of a link that is being deleted nothing can be mirrored, nor its delete come to an end."""
+    link = replace(LINK, topic_patterns=(NamePattern("a"),))
+    estate = Estate(link, TOPIC)
+
+    def somebody(_: Record | None) -> None:
+        """In between the mark and the first record that would go."""
+        estate.log.on_append = lambda _: None
+        estate.log.meanwhile(lambda _: NEW)
+        estate.log.meanwhile(lambda state: replace(cast("LinkRecord", state.link("l")), throttle=7))
+
+    estate.log.on_append = somebody
+    with pytest.raises(Refused):
+        delete(estate)
+    assert estate.log.state.link("l") == replace(link, throttle=7)

@@ -99,7 +99,12 @@ def test_steps_become_values_and_take_the_default_link() -> None:
         ("[[step]]\nexec = ''", "f.toml, step 1: exec", "text"),
         (
             "[[step]]\nrun = 'link create'\nname = 'l'\nsource = 's'\n[[step]]\nrun = 'link delete'\nname = 'l'",
-            "step 2: run: an earlier step makes link l",
+            "step 2: run: another step makes link l",
+            "playbook of its own",
+        ),
+        (
+            "[[step]]\nrun = 'link delete'\nname = 'l'\n[[step]]\nrun = 'link create'\nname = 'l'\nsource = 's'",
+            "step 1: run: another step makes link l",
             "playbook of its own",
         ),
         ('[[step]]\nexec = "a\\u0000b"', "f.toml, step 1: exec", "command line"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kmigrate.cluster.client import LogOffset
+from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
@@ -92,3 +92,21 @@ def test_a_source_that_says_nothing_is_waited_for_no_longer_than_somebody_looks(
 def test_a_group_whose_partition_has_no_leader_has_no_lag_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shot(monkeypatch, Cluster(), Cluster()).groups[0].lag == 15
     assert shot(monkeypatch, Cluster(leaderless=True), Cluster()).groups[0].lag == -1
+
+
+def test_a_copy_of_a_topic_that_is_written_to_does_not_seem_to_have_passed_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whichever cluster is asked first answers with the earlier end: it has to be the target."""
+    written = iter(range(1_000))
+
+    class Growing(Cluster):
+        async def list_offsets(self, wanted: Mapping[Any, int], **_: Any) -> dict[Any, LogOffset]:
+            earliest = set(wanted.values()) == {EARLIEST}
+            return {key: LogOffset(0, 0 if earliest else 50 + next(written), 0) for key in wanted}
+
+        def leader(self, *_: Any) -> int:
+            raise Unreachable("no-leader", "none")  # how far behind in time is not asked here
+
+    told = shot(monkeypatch, Growing(), Growing()).topics[0]
+    assert (told.offsets, told.lag > 0) == ("identical", True)

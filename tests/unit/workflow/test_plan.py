@@ -1,0 +1,30 @@
+"""What guards say together: each kind is heard, also where one of them has a hundred words."""
+
+from __future__ import annotations
+
+import pytest
+
+from kmigrate.errors import Refused
+from kmigrate.workflow.plan import Finding, Plan
+
+
+def _refusal(*findings: Finding) -> Refused:
+    with pytest.raises(Refused) as caught:
+        Plan.of("promote", [], findings).refuse()
+    return caught.value
+
+
+def _writers(count: int) -> list[Finding]:
+    return [Finding("refuse", "direct-writers", f"writer {n}", "restart it") for n in range(count)]
+
+
+def test_of_many_of_a_kind_the_first_are_told_and_how_many_there_are() -> None:
+    """Six partitions and four producers made 24 sentences, among which the group that keeps the topic was lost."""
+    told = _refusal(*_writers(24), Finding("refuse", "group-not-promoted", "group g reads it", "promote it"))
+    first = "writer 0; writer 1; writer 2; writer 3; writer 4"
+    assert told.what == f"{first}; and 19 more of the kind; group g reads it"
+    assert (told.ref, told.next_step) == ("direct-writers", "restart it; promote it")
+
+
+def test_few_are_told_in_full() -> None:
+    assert _refusal(*_writers(6)).what == "; ".join(f"writer {n}" for n in range(6))
