@@ -159,7 +159,7 @@ class SourceReader:
     def _talk(self, node: int, purpose: str) -> _Talk:
         most = self._settings.fetch_max_bytes
         session = FetchSession(self._source, node, purpose, max_bytes=most, meant=self._meant)
-        return _Talk(node, session, Portion(most, self._source.settings.request_timeout_s))
+        return _Talk(node, session, Portion(most, self._source.settings.request_timeout_s, in_turn=True))
 
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
