@@ -160,6 +160,8 @@ class TargetWriter:
                     purpose = "mirror-write-promoted" if slot == _PROMOTED else f"mirror-write-{slot}"
                     connection = await self._target.connection(node, purpose)
                 except Failed as error:
+                    for lane in mine:
+                        lane.unserved(error.what)
                     self._signals.failed(error)
                     self._signals.look_now.set()
                     await sleep(0.1)
