@@ -270,6 +270,20 @@ def test_a_broker_that_stands_still_is_given_up_once_another_leads_what_it_has_l
     assert scene.portion.size == 16 * MIB, "the line is as good as it was"
 
 
+def test_a_broker_that_stands_still_is_given_up_also_where_the_first_request_is_about_what_only_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene, connection = Scene(monkeypatch), _Connection()
+    scene.send(connection, "unreplicated")
+    scene.after(1)
+    scene.send(connection, "t")
+    scene.after(9)
+    assert not connection.given_up
+    scene.moved = {"t"}
+    scene.after(3)
+    assert connection.given_up
+
+
 def test_a_leader_that_moves_has_a_moment_for_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, connection = Scene(monkeypatch), _Connection()
     scene.moved = {"t"}
