@@ -309,7 +309,6 @@ class Copier:
             await client.refresh(names)
         except Failed as error:
             self._signals.failed(error)
-        self._signals.assign()  # the other cluster may take long to answer
 
     def _staff(self, node: int, staffed: set[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         if node >= 0 and node not in staffed:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from typing import cast
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.layout import Metadata
-from kmigrate.mirror.copier import Copier, MirroredTopic
+from kmigrate.mirror.copier import Copier
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
-from kmigrate.model.settings import ClusterSettings
 
 
 class _Calling(Copier):
@@ -76,33 +73,3 @@ def test_a_task_that_failed_ends_the_copier_although_looks_are_called_for() -> N
         return ""
 
     assert asyncio.run(scene()) == "broken"
-
-
-class _Cluster(ClusterClient):
-    """One that answers a look, or never does."""
-
-    def __init__(self, *, answers: bool) -> None:
-        super().__init__(ClusterSettings("c", (("127.0.0.1", 1),)))
-        self.answers = answers
-
-    async def refresh(self, topics: Iterable[str] | None = None) -> Metadata:
-        if not self.answers:
-            await asyncio.Event().wait()
-        return self.metadata
-
-
-def test_a_source_that_does_not_answer_keeps_nobody_from_hearing_who_leads_on_the_target() -> None:
-    """What was promoted waited at its new leader for as long as the source was asked in vain."""
-
-    async def scene() -> None:
-        source, target = _Cluster(answers=False), _Cluster(answers=True)
-        copier = Copier(source, target, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
-        copier.assign([MirroredTopic("t", "", "", {})])
-        assigned = copier._signals.assigned
-        async with asyncio.TaskGroup() as group:
-            work = group.create_task(copier.run())
-            async with asyncio.timeout(5):
-                await assigned.wait()
-            work.cancel()
-
-    asyncio.run(scene())
