@@ -202,7 +202,11 @@ class Copier:
             if lane is not None and lane.recorded and stop is None and lane.at_rest:
                 lane = None
             if lane is None:
+                before = [each for each in self._leaving if each.key == key]
+                if any(not each.at_rest for each in before):
+                    continue  # what it has sent might be taken for ours
                 lane = self._lane(topic, partition, start)
+                lane.unknown = bool(before)
                 self.lanes[key] = lane
                 self._signals.look_now.set()
             if stop is not None:
@@ -313,7 +317,7 @@ class Copier:
 
     def _check_topic(self, topic: MirroredTopic) -> None:
         """Whether both clusters still show the topic that is mirrored: by its id, not by its name."""
-        lanes = [self.lanes[(topic.topic, partition)] for partition in topic.starts]
+        lanes = [lane for partition in topic.starts if (lane := self.lanes.get((topic.topic, partition))) is not None]
         for asked, client, topic_id in (
             (Asked.FETCH, self._source, topic.source_topic_id),
             (Asked.PRODUCE, self._target, topic.target_topic_id),

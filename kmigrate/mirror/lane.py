@@ -111,6 +111,8 @@ class Lane:
         """What a look at the topic on either cluster has shown."""
         self.read_after = 0.0
         """When the source may be asked again after an error, on the monotonic clock."""
+        self._unserved = ""
+        """Why its broker could not be asked when something was to be sent."""
         self.failures = 0
         """Appends or holes refused in a row; `write_pause_s` is the wait that follows from it."""
         self._read_failures = 0
@@ -293,6 +295,9 @@ class Lane:
         size = self.queued_bytes
         if not size or self._sent:
             return 0
+        trouble = self._unserved or self.layout_trouble.get(Asked.PRODUCE, "")
+        if trouble and self.state in _WRITES:
+            self._lose(trouble)  # it would be read again at once, and wait again
         if self.state is _LOST:
             self._failed = []
             self._queue.clear()
@@ -300,6 +305,10 @@ class Lane:
         elif self.paused and self.state in _WRITES:
             self._read_again(self._next)
         return size - self.queued_bytes
+
+    def unserved(self, why: str) -> None:
+        """There is no connection to its broker; where it has nothing on its way, nothing else says so."""
+        self._unserved = why
 
     def cut(self, end: int) -> None:
         """The source's log was cut to `end` (W7): what was read is forgotten, the target's tail says what it holds."""
@@ -351,6 +360,7 @@ class Lane:
             if step.start < self.barrier:
                 self._read_again(self._next)  # merged before the barrier was known
             return None
+        self._unserved = ""
         if step.start != self._next:
             self.stop(f"diverged: the next batch is for offset {step.start}, the target stands at {self._next}")
             return None
@@ -472,6 +482,7 @@ class Lane:
         self.position = self._next = position
         self._sequence = sequence
         self.unknown = self.doubtful = self._marking = False
+        self._unserved = ""
         self.state = LaneState.PRIMING
         known = [step for step in known if step.end > data_end]
         if known and known[0].start == data_end:

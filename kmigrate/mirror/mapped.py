@@ -182,6 +182,7 @@ class MappedLane(Lane):
         self.position = self._next = self.read_at = begin
         self._sequence = sequence
         self.unknown = self.doubtful = False
+        self._unserved = ""
         self.problem = ""
         self.lost_range = (-1, -1)
         self.state = LaneState.PRIMING

@@ -114,10 +114,11 @@ class SourceReader:
         while True:
             moved = self._signals.moved
             lanes = [lane for lane in self._lanes.led_by(self._source, node) if not lane.urgent]
-            full = self._is_full(lanes)
+            held = self._held(lanes)
+            full = held >= _FULL * self._share
             reading = [lane for lane in lanes if lane.reads]
             now = monotonic()
-            room = self._room(reading)
+            room = self._room(reading, held)
             owed = self._throttle.wait_s(now)
             chosen = [
                 lane
@@ -149,7 +150,7 @@ class SourceReader:
                 await assigned.wait()
                 continue
             now = monotonic()
-            room = self._room(fenced)
+            room = self._room(fenced, sum(lane.queued_bytes for lane in fenced))
             chosen = [lane for lane in fenced if lane.reads and lane.queued_bytes < room and lane.read_after <= now]
             if chosen:
                 await self._fetch(talk, chosen, room, _SHORT_WAIT_MS, full=True, exempt=True)
@@ -159,7 +160,7 @@ class SourceReader:
     def _talk(self, node: int, purpose: str) -> _Talk:
         most = self._settings.fetch_max_bytes
         session = FetchSession(self._source, node, purpose, max_bytes=most, meant=self._meant)
-        return _Talk(node, session, Portion(most, self._source.settings.request_timeout_s))
+        return _Talk(node, session, Portion(most, self._source.settings.request_timeout_s, in_turn=True))
 
     async def _fetch(
         self, talk: _Talk, lanes: Sequence[Lane], room: int, max_wait_ms: int, *, full: bool = False, exempt: bool
@@ -192,24 +193,30 @@ class SourceReader:
         if answer.error or talk.slowed:
             await sleep(max(answer.throttle_ms / 1000, 0.05))
 
-    def _room(self, lanes: Sequence[Lane]) -> int:
-        """How many bytes each of a leader's lanes may have read and not yet acknowledged."""
-        settings = self._settings
-        together = settings.backlog_total_bytes // self._leaders
-        if sum(lane.queued_bytes for lane in lanes) < together:
+    @property
+    def _share(self) -> int:
+        """Of `backlog_total_bytes`, each leader's."""
+        return self._settings.backlog_total_bytes // self._leaders
+
+    def _room(self, lanes: Sequence[Lane], held: int) -> int:
+        """How many bytes each of a leader's lanes may have read and not yet acknowledged; all have no more than `held`.
+
+        It is asked for with each fetch, and a sum over a thousand lanes is not for nothing.
+        """
+        settings, together = self._settings, self._share
+        if held < together or sum(lane.queued_bytes for lane in lanes) < together:
             return settings.backlog_bytes
         return max(min(_LEAST_BACKLOG, settings.backlog_bytes), min(settings.backlog_bytes, together // len(lanes)))
 
-    def _is_full(self, lanes: Sequence[Lane]) -> bool:
-        """Whether a leader's lanes have so much in memory that none may have more, those that wait for long least.
+    def _held(self, lanes: Sequence[Lane]) -> int:
+        """What a leader's lanes have in memory; where none may have more, without what waits for long.
 
         What has room may still get a batch of any size: with a thousand lanes that is a thousand of them.
         """
-        most = _FULL * self._settings.backlog_total_bytes // self._leaders
-        held = sum(lane.queued_bytes for lane in lanes)
-        if held >= most:
+        held = sum([lane.queued_bytes for lane in lanes])
+        if held >= _FULL * self._share:
             held -= sum(lane.let_go() for lane in lanes)
-        return held >= most
+        return held
 
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
         """Give each partition's answer to its lane; the bytes that were read."""

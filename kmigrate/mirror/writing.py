@@ -93,9 +93,12 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
             if waited >= _OVERDUE_S:
                 self._portion.late()
                 oldest.connection.abort()
-            elif waited >= _MOVED_S and self._moved(oldest.batches):
+            elif any(self._stands_still(owed) for owed in self.values()):
                 oldest.connection.abort()
         self._loop.call_later(max(_LEAST_WAIT_S, min(_MOVED_S, _OVERDUE_S - waited)), self._look)
+
+    def _stands_still(self, owed: _Owed) -> bool:
+        return monotonic() - owed.sent >= _MOVED_S and self._moved(owed.batches)
 
 
 class TargetWriter:
@@ -160,6 +163,8 @@ class TargetWriter:
                     purpose = "mirror-write-promoted" if slot == _PROMOTED else f"mirror-write-{slot}"
                     connection = await self._target.connection(node, purpose)
                 except Failed as error:
+                    for lane in mine:
+                        lane.unserved(error.what)
                     self._signals.failed(error)
                     self._signals.look_now.set()
                     await sleep(0.1)

@@ -24,6 +24,7 @@ from kmigrate.net.clock import now_ms
 from kmigrate.protocol.hot import FetchedPartition, FetchPartition
 from kmigrate.records.build import one_record_batch
 from tests.soak.census import census, grown
+from tests.unit.mirror.batches import batch, fetched
 
 KEY = ("t", 0)
 CUT = FetchedPartition("t", 0, 0, 5, 5, 0, (), -1, memoryview(b""), diverging=(3, 5))
@@ -165,3 +166,27 @@ def test_a_copy_from_the_start_that_was_begun_while_this_process_slept_gets_a_la
     assert lane.stopped
     assert scene.copier.lanes[KEY].position == -1
     assert isinstance(scene.copier.lanes[KEY], MappedLane) == ("target_starts" in now)
+
+
+def test_a_copy_from_the_start_begins_once_nothing_of_the_copy_before_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the old one had sent arrived behind the tail that the new one had read, and was taken for its own."""
+    scene = Scene(monkeypatch)
+    first = MirroredTopic("t", "S", "T", {0: 0})
+    scene.copier.assign([first])
+    lane = scene.copier.lanes[KEY]
+    lane.recovered(0, 0, 0)
+    lane.take(0, fetched(batch(0, 1)), now_ms())
+    sent = lane.send_next(object(), 1)
+    assert sent is not None
+    anew = replace(first, target_topic_id="T2")
+    scene.copier.assign([anew])
+    assert KEY not in scene.copier.lanes
+    scene.copier._source = scene.copier._target = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
+    scene.copier._check_topic(anew)
+    scene.copier._place(anew)
+    assert KEY not in scene.copier.lanes
+    lane.unanswered(sent.step, "the connection was lost")
+    scene.copier._place(anew)
+    assert scene.copier.lanes[KEY].unknown, "what was not answered may still come"

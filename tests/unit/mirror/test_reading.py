@@ -16,6 +16,7 @@ from kmigrate.mirror import reading
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter
+from kmigrate.mirror.reactions import Asked
 from kmigrate.mirror.reading import SourceReader
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.throttle import Throttle
@@ -271,6 +272,36 @@ def test_partitions_that_the_target_refuses_leave_room_for_the_others(monkeypatc
     for lane in denied:
         lane.recovered(0, 0, 0)
         assert lane.read_at == lane.queued_bytes // Large.size, "what was let go of is read again"
+
+
+def _leaderless(lane: Lane) -> None:
+    lane.layout_trouble[Asked.PRODUCE] = "target-leaderless: no broker leads it now"
+
+
+def _unserved(lane: Lane) -> None:
+    lane.unserved("the certificate of broker 1 has expired")
+
+
+@pytest.mark.parametrize("befallen", [_leaderless, _unserved])
+def test_partitions_that_no_broker_of_the_target_takes_leave_room_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, befallen: Callable[[Lane], None]
+) -> None:
+    """None of their batches was on its way when the broker went, so that nothing told them that they were held up."""
+    lanes = _lanes(gone=30, well=1)
+    well = lanes[("well", 0)]
+    well.paused = True
+    _read(monkeypatch, Large(lanes, lambda: None, 30))
+    well.paused = False
+    gone = [lane for lane in lanes.values() if lane is not well]
+    for lane in gone:
+        befallen(lane)
+    assert sum(lane.queued_bytes for lane in gone) >= 2 * SETTINGS.backlog_total_bytes
+    assert _read(monkeypatch, Large(lanes, lambda: None, 40))[well.key]
+    held_up = [lane for lane in gone if lane.must_recover]
+    assert held_up
+    for lane in held_up:
+        lane.recovered(0, 0, 0)
+        assert (lane.read_at, lane.let_go()) == (0, 0), "it is read again, and what it has is its own"
 
 
 def test_paused_partitions_leave_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,7 @@ def test_a_broker_that_is_not_trusted_ends_nobody_elses_writing(monkeypatch: pyt
     with pytest.raises(EnoughError):
         asyncio.run(writer.run(1))
     assert crowd.copier.trouble.startswith("certificate-expired: ")
+    assert all(lane.let_go() for lane in crowd.lanes), "they leave room for what others lead"
 
 
 class EnoughError(Exception):
@@ -267,6 +268,20 @@ def test_a_broker_that_stands_still_is_given_up_once_another_leads_what_it_has_l
     scene.after(3)
     assert connection.given_up
     assert scene.portion.size == 16 * MIB, "the line is as good as it was"
+
+
+def test_a_broker_that_stands_still_is_given_up_also_where_the_first_request_is_about_what_only_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene, connection = Scene(monkeypatch), _Connection()
+    scene.send(connection, "unreplicated")
+    scene.after(1)
+    scene.send(connection, "t")
+    scene.after(9)
+    assert not connection.given_up
+    scene.moved = {"t"}
+    scene.after(3)
+    assert connection.given_up
 
 
 def test_a_leader_that_moves_has_a_moment_for_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
