@@ -117,7 +117,7 @@ class Copier:
         self._settings = settings
         self._on_move = on_move
         self._topics: dict[str, MirroredTopic] = {}
-        self.lanes = Lanes()
+        self.lanes = Lanes(self._shown)
         self.added: dict[str, int] = {}
         """Partitions that the source has and the mirror does not, by topic: their number on the source."""
         self._signals = Signals()
@@ -339,6 +339,12 @@ class Copier:
         info = self._source.metadata.topics.get(topic.topic)
         if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
+
+    def _shown(self, client: ClusterClient, name: str) -> bool:
+        """Whether a cluster shows the topic that is mirrored, or cannot tell."""
+        topic, info = self._topics.get(name), client.metadata.topics.get(name)
+        meant = topic and (topic.source_topic_id if client is self._source else topic.target_topic_id)
+        return not meant or info is None or not info.topic_id or info.topic_id == _uuid(meant)
 
     def _source_topic_id(self, name: str) -> UUID | None:
         """Of the topic that is mirrored, which may be another one than bears its name by now."""

@@ -31,10 +31,13 @@ class Lanes(MutableMapping[Key, Lane]):
     """Lanes by topic and partition.
 
     Readers and writers ask many times a second which lanes are theirs; the answer is kept until a lane comes or
-    goes, or the cluster's layout is read anew, so that a thousand idle lanes cost next to nothing.
+    goes, or the cluster's layout is read anew, so that a thousand idle lanes cost next to nothing. Lanes of a topic are
+    nobody's while a layout shows another one of its name, which anybody who reads a layout may be the first to see:
+    appends name no id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shown: Callable[[ClusterClient, str], bool] = lambda client, topic: True) -> None:
+        self._shown = shown
         self._lanes: dict[Key, Lane] = {}
         self._led: dict[tuple[int, int], tuple[Metadata, dict[tuple[int, int], list[Lane]]]] = {}
 
@@ -60,8 +63,10 @@ class Lanes(MutableMapping[Key, Lane]):
         known = self._led.get((id(client), slots))
         if known is None or known[0] is not client.metadata:
             led: dict[tuple[int, int], list[Lane]] = {}
+            shown = {topic: self._shown(client, topic) for topic in {topic for topic, _ in self._lanes}}
             for (topic, partition), lane in self._lanes.items():
-                place = (client.leader(topic, partition), (crc32(topic.encode()) + partition) % slots)
+                leader = client.leader(topic, partition) if shown[topic] else -1
+                place = (leader, (crc32(topic.encode()) + partition) % slots)
                 led.setdefault(place, []).append(lane)
             known = self._led[(id(client), slots)] = (client.metadata, led)
         return known[1].get((node, slot), ())

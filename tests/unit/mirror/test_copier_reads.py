@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
-from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.layout import PartitionInfo, TopicInfo
 from kmigrate.mirror import reading as module
 from kmigrate.mirror.copier import Copier, MirroredTopic
 from kmigrate.mirror.holes import HoleMaker
@@ -148,6 +148,17 @@ def test_a_topic_that_was_made_anew_is_not_read_as_the_one_that_is_mirrored() ->
     source.layout.known = replace(source.layout.known, topics=known)
     wanted = {(topic, 0): FetchPartition(topic, 0, 10, 1) for topic in known}
     assert session._ids_of(wanted) == {"t": mirrored.bytes, "old": other.bytes}
+
+
+def test_a_topic_that_was_made_anew_on_the_target_is_not_written() -> None:
+    """Its broker takes any sequence of a producer that it does not know, and the batch stands at another offset."""
+    source, target = (ClusterClient(ClusterSettings(name, (("127.0.0.1", 1),))) for name in ("s", "t"))
+    copier = Copier(source, target, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
+    copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
+    led = {0: PartitionInfo(7, 0, (7,), (7,))}
+    for client, number in ((source, 1), (target, 2), (target, 3), (target, 2)):
+        client.layout.known = replace(client.layout.known, topics={"t": TopicInfo("t", UUID(int=number), led)})
+        assert bool(copier.lanes.led_by(client, 7)) == (number != 3)
 
 
 @pytest.mark.parametrize("now", [{"target_topic_id": "T2"}, {"source_topic_id": "S2"}, {"target_starts": {0: 7}}])
