@@ -97,7 +97,7 @@ class OffsetMaps:
             if told.error:
                 await self._client.refresh([MAP_TOPIC])
                 raise Unreachable("map-topic-unreadable", f"the end of {MAP_TOPIC}: {row(told.error).name}")
-            while self._tail.position < told.offset:
+            while self._tail.reached < told.offset:
                 await self._tail.poll(100)
 
     def _take(self, batch: Batch) -> None:
