@@ -34,6 +34,7 @@ async def ensure_map_topic(client: ClusterClient, admin: Admin) -> None:
         brokers = len(metadata.brokers)
         configs = {
             "cleanup.policy": "compact",
+            "compression.type": "producer",
             "message.timestamp.type": "LogAppendTime",
             "unclean.leader.election.enable": "false",
             "min.insync.replicas": "2" if brokers >= 3 else "1",
