@@ -24,20 +24,28 @@ _PATIENCE_S = 5.0
 async def while_it_leads(client: ClusterClient, topic: str, partition: int, asking: Coroutine[Any, Any, _T]) -> _T:
     """What the partition's leader answers; raises Unreachable as soon as another one leads and there is no answer."""
     node = client.leader(topic, partition)
-    address = "{}:{}".format(*client.metadata.brokers.get(node, ("", -1)))
+    address = _address(client, node)
     answer = await accompanied(asking, _until_another_leads(client, topic, partition, node, address))
     if address in client.silence:
         client.silence.heard(address)
     return answer
 
 
+def _address(client: ClusterClient, node: int) -> str:
+    return "{}:{}".format(*client.metadata.brokers.get(node, ("", -1)))
+
+
 async def _until_another_leads(client: ClusterClient, topic: str, partition: int, node: int, address: str) -> None:
     while True:
         await sleep(_PATIENCE_S)
-        client.silence.note(address)
+        if node >= 0:
+            client.silence.note(address)
         try:
             await client.refresh([topic])
         except Failed:
             continue
-        if client.leader(topic, partition) not in (-1, node):
+        leader = client.leader(topic, partition)
+        if node < 0:  # none was known when it was asked for: whoever leads first is who was asked
+            node, address = leader, _address(client, leader)
+        elif leader not in (-1, node):
             raise Unreachable("leader-moved", f"{address}, which led {topic}-{partition}, did not answer any more")

@@ -17,9 +17,15 @@ from kmigrate.records.batch import Batch, walk
 
 __all__ = ["Tail"]
 
+_EMPTY_ANSWERS = 3
+"""A broker of Kafka's says so but once; others might answer so in haste."""
+
 
 class Tail:
-    """A reader of one partition; `on_batch` gets each batch once, `position` is the next offset to read."""
+    """A reader of one partition; `on_batch` gets each batch once, `position` is the next offset to read.
+
+    `leaders` are the brokers it was read from: each has a log cleaner of its own, and they differ in how far they are.
+    """
 
     def __init__(
         self,
@@ -38,12 +44,31 @@ class Tail:
         self._epoch = -1
         self.position = -1
         self.high_watermark = -1
+        self.leaders: set[int] = set()
+        self._empty = 0
+        """Answers of nothing, one after another, that end below the high watermark."""
 
-    async def run(self, on_progress: Callable[[], None], on_trouble: Callable[[KmigrateError], None]) -> None:
-        """Read for ever; calls `on_progress` after each answer, `on_trouble` for errors it retries."""
-        while True:
+    @property
+    def reached(self) -> int:
+        """The offset below which there is nothing more to read.
+
+        Compaction may leave no batch up to the log's end. `position` then stays where it is, for a wrong answer of
+        nothing must not lead past a batch.
+        """
+        return max(self.position, self.high_watermark) if self._empty >= _EMPTY_ANSWERS else self.position
+
+    async def run(
+        self,
+        on_progress: Callable[[], None],
+        on_trouble: Callable[[KmigrateError], None],
+        *,
+        until: Callable[[], bool] = lambda: False,
+        max_wait_ms: int = 500,
+    ) -> None:
+        """Read on; calls `on_progress` after each answer, `on_trouble` for errors it retries."""
+        while not until():
             try:
-                await self.poll(500)
+                await self.poll(max_wait_ms)
                 on_progress()
             except StateLogBroken:
                 raise
@@ -79,7 +104,10 @@ class Tail:
         if answer.error:
             await self._refresh_quietly()
             raise Unreachable("tail-refused", f"{topic}-{partition}: {row(answer.error).name}")
+        self.leaders.add(node)
         self.high_watermark = answer.high_watermark
+        nothing = not answer.records and answer.high_watermark > self.position and answer.preferred_replica < 0
+        self._empty = self._empty + 1 if nothing else 0
         for batch in walk(answer.records):
             if batch.next_offset <= self.position:
                 continue

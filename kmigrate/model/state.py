@@ -137,7 +137,7 @@ _NONE = _Kind()
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All live records by key; `epoch` is the offset of the newest record folded in, −1 for none."""
+    """All live records by key; `epoch` is the offset of the newest record folded in, or missing; −1 for none."""
 
     epoch: int = -1
     records: Records = field(default_factory=Records)

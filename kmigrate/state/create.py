@@ -21,6 +21,7 @@ _RECORD_BYTES = 8 << 20
 def _configs(brokers: int) -> dict[str, dict[str, str]]:
     durable = {
         "cleanup.policy": "compact",
+        "compression.type": "producer",  # whatever the cluster's default: records are read uncompressed, as written
         "message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "false",
         "min.insync.replicas": "2" if brokers >= 3 else "1",

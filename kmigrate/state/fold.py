@@ -8,7 +8,7 @@ B  `prev` names the last valid record before it. Where offsets are missing in be
 C  The sequence after the newest batch's is the only one the broker accepts next (compare-and-set): it is read
    from that batch's header, never counted.
 D  Compaction takes a dropped key's tombstone away, too, long after it was written. So who has read the log to its end
-   and then finds offsets missing cannot know what was dropped there, and stops.
+   and then finds offsets missing cannot know what was dropped there: he reads the log anew, from its beginning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from kmigrate.records.batch import Batch, next_sequence
 from kmigrate.records.build import read_header, read_single_record
 from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, decode_envelope
 
-__all__ = ["Fold"]
+__all__ = ["CompactedUnreadError", "Fold"]
+
+
+class CompactedUnreadError(Exception):
+    """Offsets are gone that who follows the log had not read (invariant D)."""
 
 
 @dataclass(slots=True)
@@ -42,12 +46,14 @@ class Fold:
     _newer: dict[str, Record | None] = field(default_factory=dict)
     """What was read since anybody asked for the state, which who opens a long log does once."""
     _epoch: int = -1
+    """Of the newest valid record, or of what is missing behind it: others may have read one there, and wait for who
+    has read as far."""
     _stays: bool = False
     """Whether the newest batch is a valid record with a value: compaction leaves it there until there is another."""
 
     @property
     def state(self) -> State:
-        if self._newer:
+        if self._newer or self._state.epoch < self._epoch:
             self._state = self._state.with_records(self._newer, self._epoch)
             self._newer = {}
         return self._state
@@ -57,19 +63,19 @@ class Fold:
         offset = batch.base_offset
         if offset != self.next_offset or batch.count == 0:  # brokers keep a producer's newest batch without its record
             if self.following:
-                raise StateLogBroken(
-                    "compacted-unread",
-                    f"offsets {self.next_offset} to {batch.last_offset} of the state log were compacted before this "
-                    f"process, which stood still for days, had read them all: what was dropped there is not known",
-                    still_true="no decision was taken on it",
-                    next_step="restart this process",
-                )
+                raise CompactedUnreadError(f"{self.next_offset} to {batch.last_offset}")
             self.last_nonce = ""
+            self._epoch = max(self._epoch, batch.last_offset if batch.count == 0 else offset - 1)
         if batch.count and not batch.is_control:
             self._take_record(batch)
         self.next_offset = batch.next_offset
         if batch.base_sequence >= 0:
             self.sequence = next_sequence(batch.base_sequence, batch.last_offset_delta + 1)
+
+    def pass_over(self, end: int) -> None:
+        """The log was read to this offset; no batch may have been left up to it."""
+        if end > self.next_offset:
+            self.next_offset, self._epoch, self.last_nonce = end, max(self._epoch, end - 1), ""
 
     def _take_record(self, batch: Batch) -> None:
         offset = batch.base_offset

@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -42,7 +43,7 @@ from kmigrate.state.codec import (
     Word,
     encode_envelope,
 )
-from kmigrate.state.fold import Fold
+from kmigrate.state.fold import CompactedUnreadError, Fold
 
 __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Decide", "Presence", "StateLog", "state_producer_id"]
 
@@ -52,6 +53,8 @@ _PRESENCE_MS = 60_000
 _LATELY_MS = 1_000
 """While processes run, the newest word is no older than that, by clocks that agree."""
 _CLOCK_KEY = b"clock"
+_SHORT_WAIT_MS = 20
+"""For more, at the end of a log that is being opened."""
 _FORGET_S = 600.0
 """Twice the longest silence by which a mirror is judged (`lease_s`): who is forgotten is silent for all."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
@@ -96,7 +99,7 @@ class StateLog:
         """Where the presence log ended when we opened it."""
         self._ahead_ms = 0
         """How far the clock of that log's broker is ahead of ours."""
-        self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
+        self._tail = self._tail_into(self._fold)
         self._presence_tail = Tail(client, presence_topic, 0, self._take_presence, purpose="presence-read")
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -110,15 +113,46 @@ class StateLog:
     async def open(self) -> State:
         """Follow the log; returns when everything written before this call is folded in."""
         await self._check_exists()
-        self._tasks.start(self._tail.run(self._progress, self._on_trouble), "state-log")
+        self._tasks.start(self._follow(), "state-log")
         self._ahead_ms = await self._difference()
         self._presence_tail.position = await self._recent_presence()
         self._written_before = (await self._end((self._presence_topic, 0), 30.0)).offset
         self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
         await self.read_to_end()
-        self._fold.following = True
         await self._presence_to_end()
         return self.state
+
+    def _tail_into(self, fold: Fold) -> Tail:
+        return Tail(self._client, self.topic, 0, fold.take, purpose="state-read")
+
+    async def _follow(self) -> None:
+        """Read the log for ever; from its beginning where it was compacted before we had read it (fold: D)."""
+        while True:
+            await self._read_whole()
+            with suppress(CompactedUnreadError):
+                await self._tail.run(self._progress, self._on_trouble)
+
+    async def _read_whole(self) -> None:
+        """Fold the log from its beginning; until that is done the state stays what it was, and never goes back.
+
+        All of it from one broker: where one's log cleaner has taken a tombstone away, another's may have left what that
+        dropped.
+        """
+        while True:
+            fold = Fold()
+            tail = self._tail_into(fold)
+
+            def whole(tail: Tail = tail) -> bool:
+                end = max(tail.high_watermark, self._tail.reached)
+                return len(tail.leaders) > 1 or (bool(tail.leaders) and tail.reached >= end)
+
+            await tail.run(self._progress, self._on_trouble, until=whole, max_wait_ms=_SHORT_WAIT_MS)
+            if len(tail.leaders) == 1:
+                break
+        fold.pass_over(tail.reached)
+        fold.following = True
+        self._fold, self._tail = fold, tail
+        self._progress()
 
     async def _recent_presence(self) -> int:
         """Where the presence log of the last minute begins: what is older says nothing of who lives."""
@@ -217,13 +251,13 @@ class StateLog:
         """Fold in everything committed up to now."""
         key = (self.topic, 0)
         end = (await self._end(key, timeout)).offset
-        await self._until(lambda: self._fold.next_offset >= end or None, timeout, "reading the state log to its end")
+        await self._until(lambda: self._tail.reached >= end or None, timeout, "reading the state log to its end")
         return self.state
 
     async def _presence_to_end(self, timeout: float = 30.0) -> None:
         end = (await self._end((self._presence_topic, 0), timeout)).offset
         await self._until(
-            lambda: self._presence_tail.position >= end or None,
+            lambda: self._presence_tail.reached >= end or None,
             timeout,
             "reading the presence log to its end",
         )

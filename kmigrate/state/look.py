@@ -16,8 +16,10 @@ async def read_state(client: ClusterClient) -> State | None:
     info = await client.topic(STATE_TOPIC)
     if info is None or info.error:
         return None
-    fold = Fold()
-    tail = Tail(client, STATE_TOPIC, 0, fold.take, purpose="state-look")
-    while tail.position < 0 or tail.position < tail.high_watermark:
-        await tail.poll(0)
-    return fold.state
+    while True:
+        fold = Fold()
+        tail = Tail(client, STATE_TOPIC, 0, fold.take, purpose="state-look")
+        while len(tail.leaders) < 2 and (not tail.leaders or tail.reached < tail.high_watermark):
+            await tail.poll(0)
+        if len(tail.leaders) == 1:  # each has its own log cleaner (state/log)
+            return fold.state

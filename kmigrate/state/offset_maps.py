@@ -34,6 +34,7 @@ async def ensure_map_topic(client: ClusterClient, admin: Admin) -> None:
         brokers = len(metadata.brokers)
         configs = {
             "cleanup.policy": "compact",
+            "compression.type": "producer",
             "message.timestamp.type": "LogAppendTime",
             "unclean.leader.election.enable": "false",
             "min.insync.replicas": "2" if brokers >= 3 else "1",
@@ -97,7 +98,7 @@ class OffsetMaps:
             if told.error:
                 await self._client.refresh([MAP_TOPIC])
                 raise Unreachable("map-topic-unreadable", f"the end of {MAP_TOPIC}: {row(told.error).name}")
-            while self._tail.position < told.offset:
+            while self._tail.reached < told.offset:
                 await self._tail.poll(100)
 
     def _take(self, batch: Batch) -> None:

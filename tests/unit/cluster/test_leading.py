@@ -71,3 +71,13 @@ def test_an_answer_of_who_leads_still_counts_however_slow_it_is() -> None:
         assert "a:1" not in cluster.silence
 
     asyncio.run(scene())
+
+
+def test_who_is_asked_before_a_leader_is_known_is_no_leader_that_moved() -> None:
+    async def scene() -> None:
+        cluster = Cluster(-1, 1, 1)
+        cluster._led = -1
+        assert await asked(cluster) == "slow"
+        assert ":-1" not in cluster.silence
+
+    asyncio.run(scene())

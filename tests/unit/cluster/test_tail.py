@@ -48,6 +48,33 @@ class Broker:
         return bytearray(self.answers.pop(0))
 
 
+def nothing(preferred: int = -1) -> bytes:
+    """An answer without records below a high watermark of 1."""
+    partition = struct.pack(">ihqqq", 0, 0, 1, 1, 0) + b"\1" + struct.pack(">i", preferred) + b"\1"
+    return HEAD + struct.pack(">ihi", 0, 0, 0) + b"\2\2t\2" + partition + b"\0\0\0"
+
+
+def test_an_end_that_no_batch_reaches_is_reached_when_it_was_told_again_and_no_batch_is_passed_over() -> None:
+    """A log cleaner may take the newest away."""
+    read: list[Batch] = []
+
+    async def scene() -> None:
+        broker = Broker(nothing(), nothing(), THROTTLED, ANSWERED)
+        tail = Tail(cast("ClusterClient", broker), "t", 0, read.append, purpose="read")
+        tail.position = 0
+        for _ in range(3):
+            await tail.poll(1)
+        assert tail.reached == 0
+        broker.answers = [nothing(), nothing(2), nothing(), nothing(), nothing(), ANSWERED]
+        for reached in (1, 0, 0, 0, 1):
+            await tail.poll(1)
+            assert (tail.reached, tail.position) == (reached, 0)
+        await tail.poll(1)
+        assert (tail.reached, len(read)) == (1, 1)
+
+    asyncio.run(scene())
+
+
 def test_an_answer_without_the_partition_is_one_of_nothing() -> None:
     read: list[Batch] = []
 

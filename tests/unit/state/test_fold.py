@@ -11,7 +11,7 @@ from kmigrate.model.records import LEAST_READER, SCHEMA, LeaseRecord
 from kmigrate.records.batch import HEADER_SIZE, Batch, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, decode_envelope, encode_envelope
-from kmigrate.state.fold import Fold
+from kmigrate.state.fold import CompactedUnreadError, Fold
 
 
 def batch(offset: int, value: bytes, key: bytes = b"lease/w", sequence: int | None = None) -> Batch:
@@ -183,13 +183,23 @@ def test_a_record_that_names_none_before_it_is_a_break_where_none_can_be_missing
 
 
 @pytest.mark.parametrize("met", [batch(2, envelope(2, "b", "c", 2)), emptied(tombstone(1, dropped(1, "a", "b")))])
-def test_who_follows_the_log_stops_where_offsets_are_gone_before_he_read_them(met: Batch) -> None:
+def test_who_follows_the_log_is_told_where_offsets_are_gone_before_he_read_them(met: Batch) -> None:
     """A key may have been dropped there, and its tombstone may be gone."""
     fold = fold_of(batch(0, envelope(0, "", "a", 1)))
     fold.following = True
-    with pytest.raises(StateLogBroken) as caught:
+    with pytest.raises(CompactedUnreadError):
         fold.take(met)
-    assert caught.value.ref == "compacted-unread"
+
+
+def test_who_opens_a_compacted_log_has_come_as_far_as_those_who_have_read_what_is_gone() -> None:
+    """A promote waits for all processes to have come to what it has read last, which may be gone for who starts now."""
+    gone, void = tombstone(1, dropped(1, "a", "b")), batch(2, envelope(0, "", "zombie", 99))
+    kept = batch(0, envelope(0, "", "a", 1), key=b"lease/v")
+    assert fold_of(kept, void).state.epoch == fold_of(kept, gone, void).state.epoch == 1
+    assert fold_of(kept, emptied(gone)).state.epoch == fold_of(kept, gone).state.epoch == 1
+    late = fold_of(kept)
+    late.pass_over(2)
+    assert late.state.epoch == 1
 
 
 @pytest.mark.parametrize("value", [b"", b"not json", b"[]", b'{"schema": 1}', b'{"schema": "x"}'])
