@@ -18,11 +18,13 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import TextIO
 
 from kmigrate.cli.call import Call
 from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.engine_settings import mirror_settings, router_settings
 from kmigrate.cli.exposed import process_registry, serve_metrics
+from kmigrate.cli.output import has_room
 from kmigrate.cli.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -40,6 +42,7 @@ __all__ = ["serve"]
 
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_NOT_TOLD = "%d lines were not told: nobody read them"
 _CALM_SECONDS = 30.0
 """An engine that ran this long before it failed is started again without a growing pause."""
 
@@ -57,6 +60,7 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     if worker:
         end_with_parent(stop)
+    call.out.wait_for_nobody()
     _log_to_stderr()
     # What engines make is freed as soon as nobody holds it: looking for cycles all the time costs a twentieth of all.
     gc.freeze()
@@ -68,11 +72,26 @@ async def serve(
     call.out.line({"event": "stopped"}, "stopped")
 
 
+class _Told(logging.StreamHandler[TextIO]):
+    """Leaves out a line that it would have to wait for: all clients of a router would wait with it."""
+
+    _untold = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not has_room(self.stream):
+            self._untold += 1
+            return
+        if self._untold:
+            untold, self._untold = self._untold, 0
+            super().emit(logging.makeLogRecord({"msg": _NOT_TOLD, "args": (untold,)}))
+        super().emit(record)
+
+
 def _log_to_stderr() -> None:
     """Let what engines say of clients and clusters be seen, also what is no warning: nobody else would hear of it."""
     log = logging.getLogger("kmigrate")
     if not log.handlers:
-        told = logging.StreamHandler()
+        told = _Told()
         told.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         log.addHandler(told)
         log.setLevel(logging.INFO)

@@ -12,6 +12,7 @@ import errno
 import io
 import json
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ from rich.text import Text
 from kmigrate.cli.exits import Exit
 from kmigrate.errors import KmigrateError
 
-__all__ = ["Answer", "Output"]
+__all__ = ["Answer", "Output", "has_room"]
 
 _PIPE_WIDTH = 160
 """Columns of tables in a pipe or a file, where no terminal limits them."""
@@ -85,6 +86,21 @@ def _is_unicode(stream: IO[str]) -> bool:
     return not encoding or codecs.lookup(encoding).name.startswith("utf")
 
 
+def has_room(stream: IO[str]) -> bool:
+    """Whether a line can be written at once.
+
+    There is none in a pipe that is full, as nobody reads it, nor in a terminal where somebody has pressed Ctrl-S. What
+    is at an end has room: for the error that it answers with.
+    """
+    try:
+        number = stream.fileno()
+    except (AttributeError, OSError, ValueError):  # it is none of the system's, or closed
+        return True
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
 class Output:
     """The two streams of one call; made when it runs, so that tests may replace sys.stdout."""
 
@@ -95,6 +111,13 @@ class Output:
         self.unheard = False
         """Whether whoever read stdout has left."""
         self._lost = False
+        self._waits_for_nobody = False
+        self._untold = 0
+        """Lines for which there was no room."""
+
+    def wait_for_nobody(self) -> None:
+        """From here on a line is left out where it would have to be waited for: clients wait for who would wait."""
+        self._waits_for_nobody = True
 
     def answer(self, answer: Answer) -> None:
         if self.json:
@@ -112,7 +135,14 @@ class Output:
 
     def line(self, fields: Mapping[str, Any], text: str) -> None:
         """One line of a call that goes on: a JSON line or a sentence."""
-        if self.json:
+        if self._waits_for_nobody and not has_room(self.out.file):
+            self._untold += 1
+            return
+        if self._untold:
+            untold, self._untold = self._untold, 0
+            self.line({"event": "not-told", "lines": untold}, f"{untold} lines were not told: nobody read them")
+            self.line(fields, text)
+        elif self.json:
             self._write(fields)
         else:
             self.show(Text(text))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -18,11 +19,11 @@ from typing import IO, Any
 import pytest
 from rich.text import Text
 
-from kmigrate.cli import output, status
+from kmigrate.cli import engines, output, status
 from kmigrate.cli.app import main
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
-from kmigrate.cli.output import Answer
+from kmigrate.cli.output import Answer, Output
 from kmigrate.cli.views.tables import table
 from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
@@ -40,6 +41,33 @@ def nobody_reads(*names: str) -> Iterator[None]:
         for name in names:
             patch.setattr(sys, name, pipe)
         yield
+
+
+@contextmanager
+def nobody_reads_yet(name: str) -> Iterator[int]:
+    """The stream is a pipe without room, which can be read from the number that this gives."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"-" * 65_536)
+    os.set_blocking(writer, True)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, name, pipe)
+        yield reader
+    os.close(reader)
+
+
+def emptied(reader: int) -> None:
+    """All that stood in the pipe when it was full is read."""
+    os.set_blocking(reader, False)
+    with suppress(BlockingIOError):
+        while os.read(reader, 65_536):
+            pass
+
+
+def told(reader: int) -> list[str]:
+    return os.read(reader, 65_536).decode().splitlines()
 
 
 def differing() -> Answer:
@@ -121,6 +149,42 @@ def test_python_has_nothing_left_to_write_at_the_end_of_a_call(words: list[str],
         call = [sys.executable, "-m", "kmigrate", *words]
         ended = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
     assert (ended.returncode, b"Traceback" in ended.stderr, b"stdout is lost" in ended.stderr) == (code, False, True)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_engine_waits_for_nobody_who_shall_read_its_lines(as_json: bool) -> None:
+    """With Ctrl-S pressed on its terminal a router answered no client any more."""
+    with nobody_reads_yet("stdout") as reader:
+        out = Output(json=as_json)
+        out.as_lines()
+        out.wait_for_nobody()
+        for number in range(3):
+            out.line({"number": number}, f"line {number}")
+        emptied(reader)
+        out.line({"number": 3}, "line 3")
+        out.line({"number": 4}, "line 4")
+        lines = told(reader)
+    if as_json:
+        assert [json.loads(line) for line in lines] == [{"event": "not-told", "lines": 3}, {"number": 3}, {"number": 4}]
+    else:
+        assert lines == ["3 lines were not told: nobody read them", "line 3", "line 4"]
+
+
+def test_nor_does_it_wait_for_who_shall_read_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = logging.getLogger("kmigrate")
+    monkeypatch.setattr(log, "handlers", [])
+    before = log.level
+    try:
+        with nobody_reads_yet("stderr") as reader:
+            engines._log_to_stderr()
+            for number in range(3):
+                log.info("client %d", number)
+            emptied(reader)
+            log.info("client %d", 3)
+            lines = told(reader)
+    finally:
+        log.setLevel(before)
+    assert [line.split(" ", 2)[2] for line in lines] == ["3 lines were not told: nobody read them", "client 3"]
 
 
 @pytest.mark.parametrize("words", [["frob"], ["frob", "--json"], []])
