@@ -24,7 +24,7 @@ from kmigrate.cli.call import Call
 from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.engine_settings import mirror_settings, router_settings
 from kmigrate.cli.exposed import process_registry, serve_metrics
-from kmigrate.cli.output import has_room
+from kmigrate.cli.output import Untold
 from kmigrate.cli.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -42,7 +42,6 @@ __all__ = ["serve"]
 
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
-_NOT_TOLD = "%d lines were not told: nobody read them"
 _CALM_SECONDS = 30.0
 """An engine that ran this long before it failed is started again without a growing pause."""
 
@@ -75,15 +74,15 @@ async def serve(
 class _Told(logging.StreamHandler[TextIO]):
     """Leaves out a line that it would have to wait for: all clients of a router would wait with it."""
 
-    _untold = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self._untold = Untold()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not has_room(self.stream):
-            self._untold += 1
+        if self._untold.leaves_out(self.stream):
             return
-        if self._untold:
-            untold, self._untold = self._untold, 0
-            super().emit(logging.makeLogRecord({"msg": _NOT_TOLD, "args": (untold,)}))
+        if self._untold.count:
+            super().emit(logging.makeLogRecord({"msg": self._untold.told()[1]}))
         super().emit(record)
 
 

@@ -29,7 +29,7 @@ from rich.text import Text
 from kmigrate.cli.exits import Exit
 from kmigrate.errors import KmigrateError
 
-__all__ = ["Answer", "Output", "has_room"]
+__all__ = ["Answer", "Output", "Untold"]
 
 _PIPE_WIDTH = 160
 """Columns of tables in a pipe or a file, where no terminal limits them."""
@@ -86,7 +86,7 @@ def _is_unicode(stream: IO[str]) -> bool:
     return not encoding or codecs.lookup(encoding).name.startswith("utf")
 
 
-def has_room(stream: IO[str]) -> bool:
+def _has_room(stream: IO[str]) -> bool:
     """Whether a line can be written at once.
 
     There is none in a pipe that is full, as nobody reads it, nor in a terminal where somebody has pressed Ctrl-S. What
@@ -101,6 +101,24 @@ def has_room(stream: IO[str]) -> bool:
     return bool(poll.poll(0))
 
 
+class Untold:
+    """Lines that are left out where they would have to be waited for, and what is said of them by the next one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def leaves_out(self, stream: IO[str]) -> bool:
+        """Whether there is no room for a line, which is counted then."""
+        without = not _has_room(stream)
+        self.count += without
+        return without
+
+    def told(self) -> tuple[int, str]:
+        """How many were left out, and that as a line; they count no longer."""
+        count, self.count = self.count, 0
+        return count, f"{count} lines were not told: nobody read them"
+
+
 class Output:
     """The two streams of one call; made when it runs, so that tests may replace sys.stdout."""
 
@@ -112,8 +130,7 @@ class Output:
         """Whether whoever read stdout has left."""
         self._lost = False
         self._waits_for_nobody = False
-        self._untold = 0
-        """Lines for which there was no room."""
+        self._untold = Untold()
 
     def wait_for_nobody(self) -> None:
         """From here on a line is left out where it would have to be waited for: clients wait for who would wait."""
@@ -135,12 +152,11 @@ class Output:
 
     def line(self, fields: Mapping[str, Any], text: str) -> None:
         """One line of a call that goes on: a JSON line or a sentence."""
-        if self._waits_for_nobody and not has_room(self.out.file):
-            self._untold += 1
+        if self._waits_for_nobody and self._untold.leaves_out(self.out.file):
             return
-        if self._untold:
-            untold, self._untold = self._untold, 0
-            self.line({"event": "not-told", "lines": untold}, f"{untold} lines were not told: nobody read them")
+        if self._untold.count:
+            count, told = self._untold.told()
+            self.line({"event": "not-told", "lines": count}, told)
             self.line(fields, text)
         elif self.json:
             self._write(fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -91,13 +92,13 @@ def _groups_as_json(audits: Sequence[GroupAudit]) -> list[dict[str, Any]]:
 async def compare_new(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:
     """What `verify` says of these topics of a link, reading only what no check has found equal yet."""
     with call.out.waiting("reading the ranges") as waiting:
-        for again in reversed(range(_TRIES)):
+        tries = itertools.count(1)
+        while True:
             job = await job_of(call, Asked(topics, link, timeout), waiting)
             try:
                 return await _beside(call, job, waiting)
             except Failed as error:
-                _refuse_unless_cut(error, again, waiting)
-    raise AssertionError
+                _refuse_unless_cut(error, next(tries), waiting)
 
 
 async def _beside(call: Call, job: Job, waiting: Waiting) -> ParityReport:
@@ -128,18 +129,18 @@ def _checked(
     call: Call, asked: Asked, choice: SparkChoice, *, parquet: Path | None = None
 ) -> tuple[Job, ParityReport]:
     with call.out.waiting("reading the ranges") as waiting:
-        for again in reversed(range(_TRIES)):
+        tries = itertools.count(1)
+        while True:
             job = asyncio.run(job_of(call, asked, waiting))
             try:
                 return job, _report_of(call, job, choice, parquet, waiting)
             except Failed as error:
-                _refuse_unless_cut(error, again, waiting)
-    raise AssertionError
+                _refuse_unless_cut(error, next(tries), waiting)
 
 
-def _refuse_unless_cut(error: Failed, again: int, waiting: Waiting) -> None:
+def _refuse_unless_cut(error: Failed, tried: int, waiting: Waiting) -> None:
     """Raises what it is given, but where ranges that retention cut meanwhile may be read again."""
-    if error.ref != "parity-range-gone" or not again:
+    if error.ref != "parity-range-gone" or tried >= _TRIES:
         raise error
     waiting.say("retention has deleted what was to be compared: reading the ranges again")
 

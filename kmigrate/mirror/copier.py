@@ -328,7 +328,7 @@ class Copier:
                 trouble = f"{reaction_to(asked, Found.GONE).ref}: cluster {name} has no topic {topic.topic} now"
             elif info is not None and info.error:
                 trouble = told(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
-            elif info is not None and topic_id and info.topic_id and str(info.topic_id) != topic_id:
+            elif info is not None and not self._shown(client, topic.topic):
                 for lane in lanes:
                     lane.stop(
                         f"{reaction_to(asked, Found.RECREATED).ref}: {topic.topic} on {name} is another topic than "

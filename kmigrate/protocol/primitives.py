@@ -10,6 +10,7 @@ __all__ = [
     "read_compact_string",
     "read_string",
     "read_uvarint",
+    "read_varint",
     "write_compact_string",
     "write_string",
     "write_uvarint",
@@ -44,6 +45,26 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
     if byte >= 0x80:
         raise ProtocolViolation("long-varint", "a varint has more than five bytes")
     return value | (byte << shift), at + 1
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """A signed varint of up to ten bytes, as records use them (timestamps are 64 bits wide), and the offset after it.
+
+    Raises IndexError where it is longer, or runs past its record: whoever reads knows which record that is.
+    """
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    raw, shift = byte & 0x7F, 7
+    while shift <= 63:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+    raise IndexError
 
 
 def write_uvarint(value: int) -> bytes:

@@ -10,7 +10,7 @@ from functools import lru_cache
 import cramjam
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.primitives import write_uvarint, zigzag
+from kmigrate.protocol.primitives import read_varint, write_uvarint, zigzag
 from kmigrate.records.batch import HEADER_SIZE, Batch, assemble
 
 __all__ = ["filler_batch", "one_record_batch", "read_header", "read_single_record"]
@@ -121,7 +121,7 @@ def read_header(batch: Batch, name: bytes) -> bytes | None:
     """The value of a header of the single record, None where it has none of that name."""
     _, _, rest = _key_and_value(batch)
     try:
-        count, at = _varint(rest, 0)
+        count, at = read_varint(rest, 0)
         for _ in range(count):
             found, at = _field(rest, at)
             value, at = _field(rest, at)
@@ -140,9 +140,9 @@ def _key_and_value(batch: Batch) -> tuple[bytes, bytes | None, bytes]:
         )
     data = bytes(batch.view[HEADER_SIZE:])
     try:
-        _, at = _varint(data, 0)  # the length, which the batch's own stands for
-        _, at = _varint(data, at + 1)  # the time, behind the attributes
-        _, at = _varint(data, at)
+        _, at = read_varint(data, 0)  # the length, which the batch's own stands for
+        _, at = read_varint(data, at + 1)  # the time, behind the attributes
+        _, at = read_varint(data, at)
         key, at = _field(data, at)
         value, at = _field(data, at)
     except IndexError:
@@ -150,23 +150,8 @@ def _key_and_value(batch: Batch) -> tuple[bytes, bytes | None, bytes]:
     return key or b"", value, data[at:]
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    at += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
-    raw, shift = byte & 0x7F, 7
-    while True:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7
-
-
 def _field(data: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _varint(data, at)
+    size, at = read_varint(data, at)
     if size < 0:
         return None, at
     if at + size > len(data):

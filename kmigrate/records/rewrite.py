@@ -23,7 +23,7 @@ from types import ModuleType
 import cramjam
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.primitives import zigzag
+from kmigrate.protocol.primitives import read_varint, zigzag
 from kmigrate.records.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Batch, assemble
 
 __all__ = [
@@ -146,11 +146,11 @@ def _records(batch: Batch) -> Iterator[Record]:
     at = 0
     try:
         for _ in range(batch.count):
-            size, at = _varint(data, at)
+            size, at = read_varint(data, at)
             end = at + size
             attributes = data[at]
-            timestamp_delta, at = _varint(data, at + 1)
-            offset_delta, at = _varint(data, at)
+            timestamp_delta, at = read_varint(data, at + 1)
+            offset_delta, at = read_varint(data, at)
             if at > end or end > len(data):
                 raise IndexError
             yield Record(batch.base_offset + offset_delta, timestamp_delta, attributes, data[at:end])
@@ -163,20 +163,6 @@ def _records(batch: Batch) -> Iterator[Record]:
         raise ProtocolViolation(
             "surplus-bytes", f"the batch at {batch.base_offset} holds more than its {batch.count} records"
         )
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A signed varint of up to ten bytes (timestamps are 64 bits wide), and the offset after it."""
-    raw = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), at
-        shift += 7
-        if shift > 63:
-            raise IndexError
 
 
 # codecs, in the framings that Kafka's clients write

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,15 +56,7 @@ def test_a_command_that_fails_says_its_exit_code() -> None:
         _execute(CALL, ExecStep(2, "", ("sh", "-c", "exit 3"), timeout=5.0))
 
 
-@pytest.fixture
-def _on_a_terminal() -> Iterator[None]:
-    """What we start ends where its terminal does, also where these tests run under `nohup`."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("_on_a_terminal")
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]])
 def test_a_command_does_not_outlive_who_runs_it(numbers: list[signal.Signals], tmp_path: Path) -> None:
     """Nor one that heeds no Ctrl-C, where somebody presses it once more."""

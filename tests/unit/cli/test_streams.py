@@ -312,13 +312,6 @@ def test_what_comes_from_deep_down_says_what_holds_and_how_to_go_on(
     assert (told["still_true"], told["next"]) == ("a", "b")
 
 
-@pytest.fixture
-def interrupts() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize(("words", "documents"), [(["link", "list"], 1), (["status", "--watch"], 0)])
 def test_ctrl_c_has_its_document_but_where_it_is_the_way_to_end(

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +29,6 @@ from tests.fakes.state_log import MemoryLog
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
 PENDING = TopicRecord("l", "t", TopicPhase.PROMOTE_PENDING, 1)
 PROMOTING = GroupRecord("l", "g", GroupPhase.PROMOTING, 1)
-
-
-@pytest.fixture
-def interrupts() -> Iterator[None]:
-    """SIGINT as a terminal's processes have it: one that was started in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interrupts")
