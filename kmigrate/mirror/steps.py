@@ -21,9 +21,9 @@ from enum import StrEnum
 from kmigrate.errors import ProtocolViolation
 from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
-from kmigrate.records.batch import CONTROL, TRANSACTIONAL, Batch, check_crc
+from kmigrate.records.batch import CONTROL, TRANSACTIONAL, Batch, check_crc, walk
 from kmigrate.records.merge import Stretch, merge, pieces
-from kmigrate.records.old_messages import OldMessages, walk_all
+from kmigrate.records.old_messages import OldMessages
 from kmigrate.records.rewrite import Run, needs_rewriting, rewrite
 
 __all__ = ["Append", "Form", "Hole", "Reading", "Step", "damaged", "read_steps"]
@@ -112,7 +112,7 @@ def read_steps(
     reading = Reading(read_at, leader_epoch)
     filter_ = _Aborted(aborted)
     try:
-        for piece in pieces(walk_all(records), read_at, barrier):
+        for piece in pieces(records, read_at, barrier):
             if isinstance(piece, Stretch):
                 _take_stretch(reading, piece, hole_limit)
             else:
@@ -146,19 +146,20 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
     try:
         runs = merge(stretch)
     except ProtocolViolation:
-        for batch in stretch.batches:
+        for batch in walk(stretch.view):
             if not reading.problem:
                 _take(reading, batch, False, hole_limit)
         return
-    first, last = stretch.batches[0], stretch.batches[-1]
-    if not _reaches(reading, first.base_offset, hole_limit):
+    if not _reaches(reading, stretch.base_offset, hole_limit):
         return
-    newest = next((batch for batch in reversed(stretch.batches) if batch.producer_id < DIRECT_LIMIT), None)
-    if newest is not None:
-        _note_direct(reading, newest)
-    _copy(reading, _converted(runs, Form.MERGED), reading.next_offset, last.next_offset)
-    reading.next_offset = last.next_offset
-    reading.leader_epoch = last.leader_epoch
+    direct = (stretch.heads["producer_id"] < DIRECT_LIMIT).nonzero()[0]
+    if len(direct):
+        newest = stretch.heads[direct[-1]]
+        reading.direct = (int(newest["producer_id"]), int(newest["base_offset"]))
+    end = stretch.next_offset
+    _copy(reading, _converted(runs, Form.MERGED), reading.next_offset, end)
+    reading.next_offset = end
+    reading.leader_epoch = stretch.leader_epoch
 
 
 def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int) -> None:

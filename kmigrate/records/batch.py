@@ -45,6 +45,7 @@ __all__ = [
     "check_crc",
     "extent",
     "next_sequence",
+    "places",
     "stamp",
     "translate",
     "walk",
@@ -61,6 +62,8 @@ DELETE_HORIZON = 0x40
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PLACE = struct.Struct(">qii")
 """Base offset, length and leader epoch."""
+_LENGTH = struct.Struct(">8xi4xb")
+"""Length and magic."""
 _EXTENT = struct.Struct(">qiib6xi")
 """Base offset, length, leader epoch, magic, last offset delta."""
 _HEAD = struct.Struct(">qiibI")
@@ -173,6 +176,22 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
             data[at:stop],
         )
         at = stop
+
+
+def places(data: memoryview) -> list[int]:
+    """Where each whole batch of a records field begins, and where the last one ends.
+
+    What is no batch of magic 2 ends the list; `walk` tells what that is. Much less work than a `walk`.
+    """
+    out = [0]
+    at, end = 0, len(data)
+    while at + HEADER_SIZE <= end:
+        length, magic = _LENGTH.unpack_from(data, at)
+        at += 12 + length
+        if magic != 2 or length < HEADER_SIZE - 12 or at > end:
+            break
+        out.append(at)
+    return out
 
 
 def extent(data: bytearray, at: int, stop: int, most: int) -> tuple[int, int, int] | None:

@@ -11,16 +11,18 @@ and so on, so that all batches share the cost of a step. They are written in num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, check_crc
+from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, places
+from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import Run
 
 __all__ = ["Stretch", "merge", "pieces"]
@@ -32,11 +34,33 @@ _MOST_RECORDS = 32
 _MOST_BYTES = 16 << 10
 _FULL = 64 << 10
 """Size that merged batches grow to: what a well-tuned producer's batch.size would have given."""
-_WORDS = (32, 8, 1)
-"""Bytes that are moved at once, the widest first: numpy spends some 10 ns on each move, whatever its width."""
+_HEADER = np.dtype([
+    ("base_offset", ">i8"),
+    ("length", ">i4"),
+    ("leader_epoch", ">i4"),
+    ("magic", "i1"),
+    ("crc", ">u4"),
+    ("attributes", ">i2"),
+    ("last_offset_delta", ">i4"),
+    ("base_timestamp", ">i8"),
+    ("max_timestamp", ">i8"),
+    ("producer_id", ">i8"),
+    ("producer_epoch", ">i2"),
+    ("base_sequence", ">i4"),
+    ("count", ">i4"),
+])
+_SUMMED_AT = 21
+"""Where that begins which stands under the CRC."""
+_BEFORE_LENGTH = 12
+"""Bytes of a batch that its length does not count."""
+_WORD = np.dtype("<u8")
+"""Bytes that are looked at together: most varints and what follows them."""
+_LONGEST = 10
+"""Bytes of a varint."""
 
-_Other = TypeVar("_Other")
 _Ints = NDArray[np.int64]
+_Raw = NDArray[np.uint64]
+"""Varints as they are written: signed ones in zigzag."""
 _Bytes = NDArray[np.uint8]
 
 
@@ -44,60 +68,58 @@ _Bytes = NDArray[np.uint8]
 class Stretch:
     """Small plain batches in a row whose CRCs fit, offsets without a gap."""
 
-    batches: list[Batch]
+    view: memoryview
+    heads: NDArray[Any]
+    """Their headers, field by field."""
+
+    @property
+    def base_offset(self) -> int:
+        return int(self.heads["base_offset"][0])
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + int(self.heads["count"].sum())
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the last batch."""
+        return int(self.heads["leader_epoch"][-1])
 
 
-def pieces(
-    walked: Iterable[Batch | _Other], start: int, barrier: int | None = None
-) -> Iterator[Batch | _Other | Stretch]:
-    """What was walked over, but long stretches of mergeable batches as one piece each.
+def pieces(data: memoryview, start: int, barrier: int | None = None) -> Iterator[Batch | OldMessages | Stretch]:
+    """What a records field holds, as `walk_all` tells it, but long stretches of mergeable batches as one piece each.
 
     A batch that begins before offset `start` belongs to no stretch, and none goes on across `barrier`.
     """
-    found: list[Batch] = []
-    try:
-        for each in walked:
-            if not isinstance(each, Batch):
-                yield from _as_pieces(found)
-                found = []
-                yield each
-                continue
-            if found and (each.base_offset != found[-1].next_offset or each.base_offset == barrier):
-                yield from _as_pieces(found)
-                found = []
-            # The first of these is looked at here since most batches are too large for the others to be asked.
-            if (
-                each.count <= _MOST_RECORDS
-                and _is_mergeable(each)
-                and each.base_offset >= start
-                and check_crc(each.view)
-            ):
-                found.append(each)
-                continue
-            if found:
-                yield from _as_pieces(found)
-                found = []
-            yield each
-    except ProtocolViolation:
-        yield from _as_pieces(found)
-        raise
-    yield from _as_pieces(found)
+    at = 0
+    for begin, stretch in _stretches(data, start, barrier):
+        yield from walk_all(data[at:begin])
+        yield stretch
+        at = begin + len(stretch.view)
+    yield from walk_all(data[at:])
 
 
-def _as_pieces(found: list[Batch]) -> Iterator[Batch | Stretch]:
-    if len(found) < _FEW:
-        yield from found
-    else:
-        yield Stretch(found)
-
-
-def _is_mergeable(batch: Batch) -> bool:
-    return (
-        0 < batch.count <= _MOST_RECORDS
-        and batch.attributes == 0
-        and batch.count == batch.last_offset_delta + 1
-        and len(batch.view) <= _MOST_BYTES
-    )
+def _stretches(data: memoryview, start: int, barrier: int | None) -> Iterator[tuple[int, Stretch]]:
+    """The stretches among a field's batches, and where each begins."""
+    bounds = places(data)
+    if len(bounds) <= _FEW:
+        return  # as with large batches
+    at = np.array(bounds)
+    heads = _words(np.frombuffer(data, np.uint8), _HEADER)[at[:-1]]
+    bases, counts = heads["base_offset"].astype(np.int64), heads["count"].astype(np.int64)
+    fits = (heads["attributes"] == 0) & (counts == heads["last_offset_delta"].astype(np.int64) + 1)
+    fits &= (counts > 0) & (counts <= _MOST_RECORDS) & (np.diff(at) <= _MOST_BYTES) & (bases >= start)
+    small = np.flatnonzero(fits)
+    if len(small) < _FEW:
+        return
+    sums = [crc32c(data[bounds[number] + _SUMMED_AT : bounds[number + 1]]) for number in small.tolist()]
+    fits[small] = heads["crc"][small] == sums
+    follows = fits[1:] & fits[:-1] & (bases[1:] == bases[:-1] + counts[:-1]) & (bases[1:] != barrier)
+    firsts = np.flatnonzero(fits & ~np.append(False, follows)).tolist()
+    ends = (np.flatnonzero(fits & ~np.append(follows, False)) + 1).tolist()
+    for first, end in zip(firsts, ends, strict=True):
+        if end - first >= _FEW:
+            yield bounds[first], Stretch(data[bounds[first] : bounds[end]], heads[first:end])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,175 +129,186 @@ class _Records:
     attributes: _Bytes
     timestamps: _Ints
     rest_at: _Ints
-    """Where key, value and headers begin in the stretch's data, and where they end."""
-    rest_end: _Ints
+    """Where key, value and headers begin in the stretch's data, and how many bytes they take."""
+    rest_sizes: _Ints
 
 
 def merge(stretch: Stretch) -> list[Run]:
     """The stretch's records as batches of about 64 KiB; raises ProtocolViolation where a batch belies its header."""
-    batches = stretch.batches
-    data = b"".join([batch.view for batch in batches])
-    records = _find(data, batches)
-    bounds = _bounds(batches)
-    counts = np.array([batch.count for batch in batches], np.int64)
-    first = np.concatenate(([0], np.cumsum(counts)))[bounds]
+    heads = stretch.heads
+    base_times = heads["base_timestamp"].astype(np.int64)
+    data = np.frombuffer(b"".join((stretch.view, bytes(2 * _WORD.itemsize))), np.uint8)
+    records = _find(data, heads, base_times)
+    bounds = _bounds(heads["length"].tolist())
+    first = np.append(0, np.cumsum(heads["count"], dtype=np.int64))[bounds]
     per_run = np.diff(first)
-    base_times = np.repeat([batches[at].base_timestamp for at in bounds[:-1]], per_run)
-    offsets = np.arange(first[-1]) - np.repeat(first[:-1], per_run)
-    payload, at = _written(data, records, records.timestamps - base_times, offsets)
-    ends = at[first].tolist()
-    return [
-        _run(batches[one:next_], payload[start:end])
-        for (one, next_), (start, end) in zip(pairwise(bounds), pairwise(ends), strict=True)
-    ]
+    time_deltas = records.timestamps - np.repeat(base_times[bounds[:-1]], per_run)
+    payload, at = _written(data, records, time_deltas, np.arange(first[-1]) - np.repeat(first[:-1], per_run))
+    newest = np.maximum.reduceat(heads["max_timestamp"].astype(np.int64), bounds[:-1]).tolist()
+    ends, offsets = at[first].tolist(), (stretch.base_offset + first).tolist()
+    runs = []
+    for number, (one, next_) in enumerate(pairwise(bounds)):
+        made = assemble(
+            payload[ends[number] : ends[number + 1]],
+            count=offsets[number + 1] - offsets[number],
+            attributes=0,
+            base_timestamp=int(base_times[one]),
+            max_timestamp=newest[number],
+            leader_epoch=int(heads["leader_epoch"][next_ - 1]),
+        )
+        runs.append(Run(offsets[number], offsets[number + 1], newest[number], memoryview(made)))
+    return runs
 
 
-def _bounds(batches: list[Batch]) -> list[int]:
+def _bounds(lengths: list[int]) -> list[int]:
     """Numbers of the batches at which runs begin, and the number of batches."""
     bounds = [0]
     size = 0
-    for number, batch in enumerate(batches):
-        size += len(batch.view) - HEADER_SIZE
+    for number, length in enumerate(lengths):
+        size += length
         if size > _FULL and number > bounds[-1]:
             bounds.append(number)
-            size = len(batch.view) - HEADER_SIZE
-    bounds.append(len(batches))
+            size = length
+    bounds.append(len(lengths))
     return bounds
-
-
-def _run(batches: list[Batch], payload: memoryview) -> Run:
-    start, end = batches[0].base_offset, batches[-1].next_offset
-    newest = max(batch.max_timestamp for batch in batches)
-    made = assemble(
-        payload,
-        count=end - start,
-        attributes=0,
-        base_timestamp=batches[0].base_timestamp,
-        max_timestamp=newest,
-        leader_epoch=batches[-1].leader_epoch,
-    )
-    return Run(start, end, newest, memoryview(made))
 
 
 # reading
 
 
-def _find(raw: bytes, batches: list[Batch]) -> _Records:
-    data = np.frombuffer(raw, np.uint8)
-    sizes = np.array([len(batch.view) for batch in batches], np.int64)
-    counts = np.array([batch.count for batch in batches], np.int64)
-    base_times = np.array([batch.base_timestamp for batch in batches], np.int64)
+def _find(data: _Bytes, heads: NDArray[Any], base_times: _Ints) -> _Records:
+    """The records of batches, of which `data` holds the bytes and two words more."""
+    sizes = heads["length"].astype(np.int64) + _BEFORE_LENGTH
+    counts = heads["count"].astype(np.int64)
     limits = np.cumsum(sizes)
-    at = limits - sizes + HEADER_SIZE
     numbers = np.cumsum(counts) - counts
-    total = int(counts.sum())
-    found = _Records(np.empty(total, np.uint8), *(np.empty(total, np.int64) for _ in range(3)))
-    alive = np.arange(len(counts))
     try:
-        for step in range(int(counts.max())):
-            alive = alive[counts[alive] > step]
-            length, body = _varints(data, at[alive])
-            end = body + length
-            time_delta, after = _varints(data, body + 1)
-            offset_delta, after = _varints(data, after)
-            if (offset_delta != step).any() or (after > end).any() or (end > limits[alive]).any():
-                raise IndexError
-            number = numbers[alive] + step
-            found.attributes[number] = data[body]
-            found.timestamps[number] = base_times[alive] + time_delta
-            found.rest_at[number] = after
-            found.rest_end[number] = end
-            at[alive] = end
-        if (at != limits).any():
+        bodies, ends = _extents(data, limits - sizes + HEADER_SIZE, limits, counts, numbers)
+        raw_deltas, taken = _varints(data, bodies + 1)
+        offsets_at = bodies + 1 + taken
+        steps = np.arange(len(bodies)) - np.repeat(numbers, counts)
+        # Offset deltas take a byte each: no batch has more than _MOST_RECORDS.
+        if (data[offsets_at] != steps << 1).any() or (offsets_at + 1 >= ends).any():
             raise IndexError
     except IndexError:
-        first = batches[0].base_offset
+        first = int(heads["base_offset"][0])
         raise ProtocolViolation(
             "odd-record", f"a batch at or after offset {first} does not hold the records that its header names"
         ) from None
-    return found
+    rest_at = offsets_at + 1
+    timestamps = np.repeat(base_times, counts) + _signed(raw_deltas)
+    return _Records(data[bodies], timestamps, rest_at, ends - rest_at)
 
 
-def _varints(data: _Bytes, at: _Ints) -> tuple[_Ints, _Ints]:
-    """The signed varint at each of these places, and the places after them."""
-    byte = data[at]
-    after = at + 1
-    raw = (byte & 0x7F).astype(np.uint64)
-    more = byte >= 0x80
-    shift = 7
-    while more.any():
-        if shift > 63:
+def _extents(data: _Bytes, at: _Ints, limits: _Ints, counts: _Ints, numbers: _Ints) -> tuple[_Ints, _Ints]:
+    """Where each record begins behind its length, and where it ends.
+
+    Of each batch: where its records begin and end, how many they are, and the number of the first.
+    """
+    bodies, ends = np.empty((2, int(counts.sum())), np.int64)
+    for step in range(int(counts.max())):
+        if (done := counts == step).any():
+            if (at[done] != limits[done]).any():
+                raise IndexError
+            at, limits, counts, numbers = (each[~done] for each in (at, limits, counts, numbers))
+        length, taken = _varints(data, at)
+        body = at + taken
+        at = body + _signed(length)
+        if (at <= body).any() or (at > limits).any():
             raise IndexError
-        byte = np.where(more, data[np.where(more, after, at)], 0)
-        raw |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        after += more
-        more = byte >= 0x80
-        shift += 7
-    return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), after
+        bodies[numbers + step] = body
+        ends[numbers + step] = at
+    if (at != limits).any():
+        raise IndexError
+    return bodies, ends
+
+
+def _varints(data: _Bytes, at: _Ints) -> tuple[_Raw, _Ints]:
+    """The varint at each of these places, and how many bytes it takes."""
+    word = _words(data, _WORD)[at]
+    raw = word & 0x7F
+    sizes = np.ones(len(at), np.int64)
+    more = word & 0x80 != 0
+    for number in range(1, _LONGEST + 1):
+        if not more.any():
+            return raw, sizes
+        word = word >> 8 if number % _WORD.itemsize else _words(data, _WORD)[at + number]
+        raw |= np.where(more, word & 0x7F, 0) << np.uint64(7 * number)
+        sizes += more
+        more &= word & 0x80 != 0
+    raise IndexError
+
+
+def _signed(raw: _Raw) -> _Ints:
+    return (raw >> 1).astype(np.int64) ^ -(raw & 1).astype(np.int64)
 
 
 # writing
 
 
 def _written(
-    data: bytes, records: _Records, time_deltas: _Ints, offset_deltas: _Ints
+    data: _Bytes, records: _Records, time_deltas: _Ints, offset_deltas: _Ints
 ) -> tuple[memoryview, _Ints]:
     """The records with these deltas, one behind the other, and where each begins and the last one ends."""
     times, offsets = _zigzag(time_deltas), _zigzag(offset_deltas)
-    rests = records.rest_end - records.rest_at
-    sizes = 1 + _sizes(times) + _sizes(offsets) + rests
+    time_sizes, offset_sizes = _sizes(times), _sizes(offsets)
+    sizes = 1 + time_sizes + offset_sizes + records.rest_sizes
     lengths = _zigzag(sizes)
-    at = np.concatenate(([0], np.cumsum(_sizes(lengths) + sizes)))
+    length_sizes = _sizes(lengths)
+    at = np.concatenate(([0], np.cumsum(length_sizes + sizes)))
     out = np.empty(at[-1], np.uint8)
-    place = _put(out, at[:-1], lengths)
+    place = at[:-1]
+    _put(out, place, lengths, length_sizes)
+    place = place + length_sizes
     out[place] = records.attributes
-    place = _put(out, place + 1, times)
-    place = _put(out, place, offsets)
-    _move(np.frombuffer(data, np.uint8), records.rest_at, out, place, rests)
+    place += 1
+    _put(out, place, times, time_sizes)
+    place += time_sizes
+    _put(out, place, offsets, offset_sizes)
+    place += offset_sizes
+    _move(data, records.rest_at, out, place, records.rest_sizes)
     return out.data, at
 
 
 def _move(data: _Bytes, at: _Ints, out: _Bytes, to: _Ints, sizes: _Ints) -> None:
-    """Copy a piece of each size from its place to its place, in words; the last word of a piece ends where it does."""
-    left = np.arange(len(sizes))
-    for width in _WORDS:
-        wide = sizes[left] >= width
-        chosen, left = left[wide], left[~wide]
-        size = sizes[chosen]
-        words = -(-size // width)
-        numbers = np.arange(words.sum()) - np.repeat(np.cumsum(words) - words, words)
-        shift = np.minimum(numbers * width, np.repeat(size - width, words))
-        taken = _words(data, width)[np.repeat(at[chosen], words) + shift]
-        _words(out, width)[np.repeat(to[chosen], words) + shift] = taken
+    """Copy a piece of each size from its place to its place.
+
+    As two words, one where it begins and one where it ends, of the widest power of two that is not longer than it:
+    numpy spends some 10 ns on each, whatever its width.
+    """
+    widths = np.frexp(sizes)[1]
+    for width in np.unique(widths):
+        chosen = np.flatnonzero(widths == width)
+        word = np.dtype((np.void, 1 << (int(width) - 1)))
+        source, sink = _words(data, word), _words(out, word)
+        from_, place, rest = at[chosen], to[chosen], sizes[chosen] - word.itemsize
+        sink[place] = source[from_]
+        sink[place + rest] = source[from_ + rest]
 
 
-def _words(data: _Bytes, width: int) -> NDArray[np.void]:
+def _words(data: _Bytes, word: np.dtype[Any]) -> NDArray[Any]:
     """The words that begin at each byte, up to the last that is whole."""
-    return np.ndarray((max(0, len(data) - width + 1),), np.dtype((np.void, width)), data, strides=(1,))
+    return np.ndarray((max(0, len(data) - word.itemsize + 1),), word, data, strides=(1,))
 
 
-def _zigzag(values: _Ints) -> NDArray[np.uint64]:
+def _zigzag(values: _Ints) -> _Raw:
     return ((values << 1) ^ (values >> 63)).astype(np.uint64)
 
 
-def _sizes(raw: NDArray[np.uint64]) -> _Ints:
+def _sizes(raw: _Raw) -> _Ints:
     """Bytes that each value takes as a varint."""
-    size = np.ones(len(raw), np.int64)
-    rest = raw >> np.uint64(7)
+    sizes = np.ones(len(raw), np.int64)
+    rest = raw >> 7
     while rest.any():
-        size += rest > 0
-        rest >>= np.uint64(7)
-    return size
+        sizes += rest > 0
+        rest >>= 7
+    return sizes
 
 
-def _put(out: _Bytes, at: _Ints, raw: NDArray[np.uint64]) -> _Ints:
-    """Write each value as a varint at its place; the places after them."""
-    at = at.copy()
-    left = np.arange(len(at))
-    while True:
-        more = raw >= 0x80
-        out[at[left]] = (raw & np.uint64(0x7F)).astype(np.uint8) | (more.astype(np.uint8) << 7)
-        at[left] += 1
-        if not more.any():
-            return at
-        left, raw = left[more], raw[more] >> np.uint64(7)
+def _put(out: _Bytes, at: _Ints, raw: _Raw, sizes: _Ints) -> None:
+    """Write each value as a varint of its size at its place."""
+    for number in range(int(sizes.max())):
+        if (done := sizes == number).any():
+            at, raw, sizes = at[~done], raw[~done], sizes[~done]
+        out[at + number] = (raw & 0x7F | (sizes > number + 1).astype(np.uint64) << 7).astype(np.uint8)
+        raw = raw >> 7

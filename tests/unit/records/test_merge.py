@@ -77,7 +77,7 @@ _PLAIN = st.builds(
 @given(st.lists(st.lists(_PLAIN, min_size=1, max_size=12), min_size=16, max_size=40), st.integers(0, 1 << 40))
 def test_every_record_keeps_offset_time_key_value_and_headers(batches: list[list[Plain]], start: int) -> None:
     data, told = log_of(batches, start)
-    (stretch,) = pieces(walk(data), start)
+    (stretch,) = pieces(data, start)
     assert isinstance(stretch, Stretch)
     runs = merge(stretch)
     assert [found for run in runs for found in read(run.view, run.start)] == told
@@ -87,7 +87,7 @@ def test_every_record_keeps_offset_time_key_value_and_headers(batches: list[list
 
 def test_merged_batches_grow_to_64_kib_and_no_further() -> None:
     data, told = log_of([_records(8, 100)] * 300)
-    (stretch,) = pieces(walk(data), 0)
+    (stretch,) = pieces(data, 0)
     assert isinstance(stretch, Stretch)
     runs = merge(stretch)
     sizes = [len(run.view) for run in runs]
@@ -98,14 +98,14 @@ def test_merged_batches_grow_to_64_kib_and_no_further() -> None:
 
 def test_offset_deltas_wider_than_a_byte_are_read_and_written() -> None:
     data, told = log_of([_records(32, 1)] * 40)
-    (stretch,) = pieces(walk(data), 0)
+    (stretch,) = pieces(data, 0)
     assert isinstance(stretch, Stretch)
     assert [found for run in merge(stretch) for found in read(run.view, run.start)] == told
 
 
 def test_the_same_stretch_gives_the_same_bytes() -> None:
     data, _ = log_of([_records(8)] * 40)
-    once, again = (merge(piece) for _ in range(2) for piece in pieces(walk(data), 0) if isinstance(piece, Stretch))
+    once, again = (merge(piece) for _ in range(2) for piece in pieces(data, 0) if isinstance(piece, Stretch))
     assert [bytes(run.view) for run in once] == [bytes(run.view) for run in again]
 
 
@@ -138,7 +138,7 @@ def test_other_batches_are_left_alone_and_end_a_stretch(what: str, odd: object) 
     lone = odd(80)
     count = next(walk(memoryview(lone))).count
     after, _ = log_of([_records(4)] * 20, 80 + count)
-    found = list(pieces(walk(memoryview(bytearray(before) + lone + bytearray(after))), 0))
+    found = list(pieces(memoryview(bytearray(before) + lone + bytearray(after)), 0))
     assert [type(piece) for piece in found] == [Stretch, Batch, Stretch], what
     assert isinstance(found[1], Batch) and bytes(found[1].view) == bytes(lone)
 
@@ -147,20 +147,20 @@ def test_a_gap_a_barrier_and_the_start_each_end_a_stretch() -> None:
     first, _ = log_of([_records(4)] * 20)
     second, _ = log_of([_records(4)] * 20, 100)
     gapped = memoryview(bytearray(first) + bytearray(second))
-    assert [len(piece.batches) for piece in pieces(walk(gapped), 0) if isinstance(piece, Stretch)] == [20, 20]
+    assert [len(piece.heads) for piece in pieces(gapped, 0) if isinstance(piece, Stretch)] == [20, 20]
     whole, _ = log_of([_records(4)] * 40)
-    assert [len(piece.batches) for piece in pieces(walk(whole), 0, 80) if isinstance(piece, Stretch)] == [20, 20]
-    from_inside = list(pieces(walk(whole), 6))
+    assert [len(piece.heads) for piece in pieces(whole, 0, 80) if isinstance(piece, Stretch)] == [20, 20]
+    from_inside = list(pieces(whole, 6))
     assert [isinstance(piece, Batch) for piece in from_inside] == [True, True, False]
 
 
 def test_few_batches_and_a_damaged_one_come_one_by_one() -> None:
     few, _ = log_of([_records(4)] * 15)
-    assert all(isinstance(piece, Batch) for piece in pieces(walk(few), 0))
+    assert all(isinstance(piece, Batch) for piece in pieces(few, 0))
     data = bytearray(log_of([_records(4)] * 40)[0])
     victim = list(walk(memoryview(data)))[20]
     victim.view[-1] ^= 1
-    kinds = [piece for piece in pieces(walk(memoryview(data)), 0) if isinstance(piece, Batch)]
+    kinds = [piece for piece in pieces(memoryview(data), 0) if isinstance(piece, Batch)]
     assert [batch.base_offset for batch in kinds] == [80]
     assert not check_crc(kinds[0].view)
 
@@ -172,7 +172,7 @@ def test_a_batch_that_belies_its_header_is_refused(at: int) -> None:
     batch = list(walk(memoryview(data)))[7]
     batch.view[at] ^= 0x02
     _seal(batch.view)
-    (stretch,) = pieces(walk(memoryview(data)), 0)
+    (stretch,) = pieces(memoryview(data), 0)
     assert isinstance(stretch, Stretch)
     with pytest.raises(ProtocolViolation, match="does not hold the records"):
         merge(stretch)
