@@ -225,14 +225,14 @@ def _extents(data: _Bytes, at: _Ints, limits: _Ints, counts: _Ints, numbers: _In
 
 def _varints(data: _Bytes, at: _Ints) -> tuple[_Raw, _Ints]:
     """The varint at each of these places, and how many bytes it takes."""
-    word = _words(data, _WORD)[at]
-    raw = word & 0x7F
+    word: _Raw = _words(data, _WORD)[at]
+    raw: _Raw = word & np.uint64(0x7F)
     sizes = np.ones(len(at), np.int64)
     more = word & 0x80 != 0
     for number in range(1, _LONGEST + 1):
         if not more.any():
             return raw, sizes
-        word = word >> 8 if number % _WORD.itemsize else _words(data, _WORD)[at + number]
+        word = word >> np.uint64(8) if number % _WORD.itemsize else _words(data, _WORD)[at + number]
         raw |= np.where(more, word & 0x7F, 0) << np.uint64(7 * number)
         sizes += more
         more &= word & 0x80 != 0
@@ -311,4 +311,4 @@ def _put(out: _Bytes, at: _Ints, raw: _Raw, sizes: _Ints) -> None:
         if (done := sizes == number).any():
             at, raw, sizes = at[~done], raw[~done], sizes[~done]
         out[at + number] = (raw & 0x7F | (sizes > number + 1).astype(np.uint64) << 7).astype(np.uint8)
-        raw = raw >> 7
+        raw = raw >> np.uint64(7)
