@@ -412,6 +412,38 @@ def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_no
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_who_was_refused_before_the_flip_and_is_new_to_the_target_begins_there_with_what_was_refused(
+    held: bool,
+) -> None:
+    """The target would take the batch behind it, which its client had sent before it was told, for the first one."""
+    stage = Stage(route("t", Serve.HOLD if held else Serve.FORWARD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=0)))
+    if held:
+        stage.edge.clock = 5.0
+        stage.session.advance()
+    else:
+        stage.edge.sent.pop().answer(NOT_LEADER)
+    stage.swap(route("t", Serve.LOCAL))
+    stage.produce(("t", 0, batch(sequence=1)))
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)]), (2, [("t", 0, NOT_LEADER)])]
+    for sequence in range(2):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    assert [(sent.where, _batch_of(sent).base_sequence) for sent in stage.edge.sent] == [("target", 0), ("target", 1)]
+
+
+def test_what_comes_next_by_the_barrier_passes_though_a_batch_before_it_was_refused_here() -> None:
+    """That one, and those up to the barrier, went another way."""
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.edge.sent.pop().answer(NOT_LEADER)
+    stage.swap(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 6),)}))
+    stage.produce(("t", 0, batch(sequence=7)))
+    stage.edge.sent[0].answer()
+    stage.produce(("t", 0, batch(sequence=8)))
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [7, 8]
+
+
 def test_a_producer_that_never_met_the_source_passes() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(producer=6, sequence=123)))
