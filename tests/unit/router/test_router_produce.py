@@ -412,6 +412,23 @@ def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_no
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
 
 
+@pytest.mark.parametrize("error", [7, 20])
+def test_what_the_source_has_stored_and_told_an_error_of_is_acknowledged_when_it_comes_again_behind_its_next(
+    error: int,
+) -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.swap(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=4)))
+    stage.edge.sent.pop().answer(error)
+    stage.swap(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 3),)}))
+    stage.edge.sent[0].answer()
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.produce(("t", 0, batch(sequence=5)))
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [4, 5]
+    assert [answers[0][2] for _, answers in stage.told()] == [error, 0, 0]
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_who_was_refused_before_the_flip_and_is_new_to_the_target_begins_there_with_what_was_refused(
     held: bool,
