@@ -327,6 +327,32 @@ def test_a_hold_ends_after_a_quarter_of_the_requests_timeout_and_at_most_five_se
     assert stage.told() == [(1, [("t", 0, NOT_LEADER), ("free", 0, 0)]), (2, [("t", 0, NOT_LEADER)])]
 
 
+def test_what_stands_behind_a_held_request_is_held_no_longer_than_that() -> None:
+    """A client with five under way, each of another partition, would else lose patience with the last of them."""
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9), route("u", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=0)), timeout_ms=8_000)
+    stage.edge.clock = 0.5
+    stage.produce(("t", 1, batch(sequence=0)), ("u", 0, batch(sequence=0)), timeout_ms=8_000)
+    stage.produce(("free", 0, batch(sequence=0)), timeout_ms=8_000)
+    stage.edge.clock = 2.0
+    stage.session.advance()
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+    stage.edge.clock = stage.edge.wakes[-1]
+    stage.session.advance()
+    assert stage.edge.clock == 2.5
+    assert [sent.where for sent in stage.edge.sent] == ["target"]
+    assert stage.told()[1:] == [(2, [("t", 1, NOT_LEADER), ("u", 0, NOT_LEADER)])]
+
+
+def test_a_client_that_lets_nobody_wait_is_asked_an_id_for_all_the_same() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(producer=-1)), timeout_ms=0)
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+    stage.outside.ids[0](900)
+    stage.produce(("t", 0, batch(producer=-1)), timeout_ms=0)
+    assert [sent.where for sent in stage.edge.sent] == ["source 1"]
+
+
 def test_a_write_without_acknowledgement_is_held_until_the_fence_ends() -> None:
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
     stage.produce(("t", 0, batch()), acks=0)
