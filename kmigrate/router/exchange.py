@@ -99,6 +99,8 @@ class Exchange:
     def _answer_here(self, plan: Plan) -> None:
         if plan.error == Code.NOT_LEADER_OR_FOLLOWER:
             self._judge.not_appended(plan)
+        elif not plan.error:
+            self._judge.leaves(plan)
         if plan.behind:
             self._judge.refused(plan, self._edge.now())
         self._put(plan.answer(plan.error, plan.message))

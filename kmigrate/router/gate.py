@@ -11,7 +11,9 @@ B  Until the target is known to hold the producer, only the batch right after th
 C  Once such a write is acknowledged, or DescribeProducers shows that the target knows the id, the producer is
    open for good and the broker judges it.
 D  A batch at or below the barrier is a retry of what the source already has and the mirror has copied: it is
-   answered as the duplicate it is, and never forwarded.
+   answered as the duplicate it is, and never forwarded. So is one that comes when the batch after the barrier has
+   passed here (the source had stored it and told an error), until its producer is so far from the barrier that its
+   sequences may come round again.
 E  Anything else would be a gap: retriable "not leader", never forwarded.
 
 Sequences wrap at 2^31 and compare in that ring. The state is one process's; another router, or this one started
@@ -31,6 +33,9 @@ from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.records.batch import Batch
 
 __all__ = ["Gate", "GateKey", "Keyed", "Verdict"]
+
+_NEAR = 1 << 24
+"""Far more records than a client has under way, and far fewer than sequences."""
 
 GateKey = tuple[str, int, int]
 """Topic, partition, producer id as the client knows it."""
@@ -69,6 +74,8 @@ class Gate:
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
     opened: set[GateKey] = field(default_factory=set)
+    _near: set[GateKey] = field(default_factory=set)
+    """Producers whose batch after the barrier has passed here, and that have written little since."""
     priming: dict[GateKey, object] = field(default_factory=dict)
     """Whose batch primes: the client connection that will hear of its outcome."""
 
@@ -81,6 +88,7 @@ class Gate:
                     marks[(topic, partition)] = {mark.producer_id: mark for mark in producers}
         self.marks = marks
         self.opened = {key for key in self.opened if key[:2] in marks}
+        self._near = {key for key in self._near if key[:2] in marks}
 
     def judge(self, topic: str, partition: int, batch: Batch, known: Mapping[GateKey, bool]) -> Verdict:
         """What to do with a batch; `known` holds the target's answers to earlier ASK verdicts."""
@@ -88,6 +96,8 @@ class Gate:
         if mark is None:
             return Verdict.PASS
         key = (topic, partition, batch.producer_id)
+        if key in self._near and self._repeats(key, mark, batch):
+            return Verdict.DUPLICATE
         if key in self.opened:
             return Verdict.PASS
         if key in self.priming:
@@ -101,8 +111,15 @@ class Gate:
             return Verdict.PASS
         return _stale_or_gap(mark, batch)
 
+    def _repeats(self, key: GateKey, mark: ProducerMark, batch: Batch) -> bool:
+        """Whether a batch of a producer that has passed here is below the barrier; not once it is far beyond that."""
+        if batch.producer_epoch > mark.epoch or ring_distance(batch.base_sequence, mark.last_sequence) > _NEAR:
+            self._near.discard(key)
+        return _stale_or_gap(mark, batch) is Verdict.DUPLICATE
+
     def prime(self, key: GateKey, connection: object) -> None:
         self.priming[key] = connection
+        self._near.add(key)
 
     def settled(self, key: GateKey, accepted: bool) -> None:
         """The priming batch's outcome is known."""

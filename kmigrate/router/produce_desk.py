@@ -83,7 +83,7 @@ class ProduceDesk:
                 raise ProtocolViolation("too-many-stopped", "a client does not send again what was not taken of it")
             plans = self._judge.judge(request, held)
         waits = [plan for plan in plans if plan.move is Move.WAIT]
-        if waits and self._wait(request, waits):
+        if waits and self._wait(request, waits, arrived):
             return False
         for plan in waits:
             plan.move, plan.error = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER
@@ -116,24 +116,28 @@ class ProduceDesk:
         for link, topic in self._judge.pipeline.topics():
             self._core.outside.refresh_source(link, topic)
 
-    def _wait(self, request: ProduceRequest, waits: list[Plan]) -> bool:
-        """Note what is waited for and get it under way; False once the deadline has passed."""
+    def _wait(self, request: ProduceRequest, waits: list[Plan], arrived: float) -> bool:
+        """Note what is waited for and get it under way; False once the deadline has passed.
+
+        Its time begins when it arrives: a client with many under way is told of each within that one's time, and not of
+        one after the other.
+        """
         now = self._edge.now()
         if self._held is None:
             limits = self._core.settings
             longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
             # Nobody waits for an answer that is never sent: a write without one is held until the fence ends.
-            deadline = now + longest if request.acks != 0 else float("inf")
+            deadline = arrived + longest if request.acks != 0 else float("inf")
             self._held = Held(now, deadline, request)
             if request.acks != 0:
                 self._edge.wake_at(deadline)
-        held = self._held
-        if now >= held.deadline:
+        elif now >= self._held.deadline:
             return False
+        held = self._held
         for plan in waits:
             assert plan.route is not None
             self._get_under_way(plan, plan.route.key, held, now)
-        return True
+        return now < held.deadline
 
     def _get_under_way(self, plan: Plan, key: str, held: Held, now: float) -> None:
         assert plan.route is not None and plan.batch is not None

@@ -203,6 +203,9 @@ class ProduceJudge:
         if batch.producer_id < 0 or batch.is_transactional:
             return Plan(part, Move.TARGET)
         verdict = self._core.gate.judge(part.topic, part.partition, batch, held.known if held else {})
+        if verdict is Verdict.PASS and self.stops.blocks(part.topic, part.partition, batch):
+            # Who was refused before the flip may be new to the target, which takes any sequence for its first (B3).
+            return Plan(part, Move.ANSWER, batch, route, error=Code.NOT_LEADER_OR_FOLLOWER, behind=True)
         move, error = _GATE_MOVES[verdict]
         plan = Plan(part, move, batch, route, error=error)
         if verdict is Verdict.DUPLICATE and held is not None:
@@ -225,8 +228,8 @@ class ProduceJudge:
         return plan
 
     def leaves(self, plan: Plan) -> None:
-        """A batch goes to the target: what stands behind it may follow."""
-        if plan.transactional_id and plan.batch is not None:
+        """A batch goes to the target, or is there: what stands behind it may follow."""
+        if plan.batch is not None:
             self.stops.passed(plan.part.topic, plan.part.partition, plan.batch)
 
     def entered(self, plan: Plan, error: int) -> None:

@@ -36,6 +36,8 @@ class SourceTalk:
     _coordinators: dict[tuple[str, str], int] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     """Links whose source did not answer when it was asked last."""
+    gone: bool = False
+    """The client is: nothing more is asked, for it asks again elsewhere and the older word might be heard last."""
 
     def ask(self, link: str, name: str, client_id: str | None, message: Any, told: Told) -> None:
         """Ask the coordinator of a transactional id at a link's source."""
@@ -73,6 +75,9 @@ class SourceTalk:
         return code
 
     def _send(self, link: str, node: int, client_id: str | None, message: Any, told: Told) -> None:
+        if self.gone:
+            told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)
+            return
         if node < 0:
             self.silent.add(link)
             told(None, Code.COORDINATOR_LOAD_IN_PROGRESS)

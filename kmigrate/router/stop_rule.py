@@ -72,12 +72,12 @@ class StopRule:
         return ring_distance(batch.base_sequence, stop.sequence) > 0
 
     def passed(self, topic: str, partition: int, batch: Batch) -> None:
-        """A batch leaves: if it is the failed one again, or of a later epoch, the way is free."""
+        """A batch leaves: if it is the failed one again, of a later epoch, or known to come next, the way is free."""
         key = (topic, partition, batch.producer_id)
         stop = self._stopped.get(key)
         if stop is not None and (
             batch.producer_epoch > stop.epoch
-            or (batch.producer_epoch, batch.base_sequence) == (stop.epoch, stop.sequence)
+            or (batch.producer_epoch == stop.epoch and ring_distance(batch.base_sequence, stop.sequence) >= 0)
         ):
             del self._stopped[key]
 

@@ -93,7 +93,7 @@ class TransactionDesk:
             self._go(errand)
 
     def closed(self) -> None:
-        self._gone = True
+        self._gone = self._talk.gone = True
         self._held.clear()
         self._places.closed()
         self._entrance.closed()

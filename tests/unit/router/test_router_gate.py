@@ -7,7 +7,7 @@ import pytest
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.records.batch import Batch, walk
-from kmigrate.router.gate import Gate, Verdict, ring_distance
+from kmigrate.router.gate import _NEAR, Gate, Verdict, ring_distance
 from tests.unit.router.router_fakes import batch, route, table
 
 LAST = (1 << 31) - 1
@@ -62,6 +62,28 @@ def test_others_wait_while_one_primes_and_pass_once_it_is_accepted() -> None:
     gate.prime(KEY, object())
     gate.settled(KEY, accepted=True)
     assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_what_the_source_holds_is_a_duplicate_also_when_what_came_behind_it_has_passed(accepted: bool) -> None:
+    """The source had stored it and told an error; the target would call it out of order."""
+    gate = _gate(10)
+    gate.prime(KEY, object())
+    assert gate.judge("t", 0, _batch(10), {}) is Verdict.DUPLICATE
+    gate.settled(KEY, accepted=accepted)
+    for sequence in (7, 10):
+        assert gate.judge("t", 0, _batch(sequence), {KEY: True}) is Verdict.DUPLICATE
+    assert gate.judge("t", 0, _batch(12), {KEY: True}) is Verdict.PASS
+
+
+def test_sequences_that_come_round_again_are_no_duplicates() -> None:
+    gate = _gate(10)
+    gate.prime(KEY, object())
+    gate.settled(KEY, accepted=True)
+    for sequence in (11, 11 + _NEAR, LAST, 0, 10, 11):
+        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.PASS
+    gate.load(table(route("t", Serve.FORWARD)))
+    assert gate._near == set()
 
 
 def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:

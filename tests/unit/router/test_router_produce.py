@@ -327,6 +327,32 @@ def test_a_hold_ends_after_a_quarter_of_the_requests_timeout_and_at_most_five_se
     assert stage.told() == [(1, [("t", 0, NOT_LEADER), ("free", 0, 0)]), (2, [("t", 0, NOT_LEADER)])]
 
 
+def test_what_stands_behind_a_held_request_is_held_no_longer_than_that() -> None:
+    """A client with five under way, each of another partition, would else lose patience with the last of them."""
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9), route("u", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=0)), timeout_ms=8_000)
+    stage.edge.clock = 0.5
+    stage.produce(("t", 1, batch(sequence=0)), ("u", 0, batch(sequence=0)), timeout_ms=8_000)
+    stage.produce(("free", 0, batch(sequence=0)), timeout_ms=8_000)
+    stage.edge.clock = 2.0
+    stage.session.advance()
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+    stage.edge.clock = stage.edge.wakes[-1]
+    stage.session.advance()
+    assert stage.edge.clock == 2.5
+    assert [sent.where for sent in stage.edge.sent] == ["target"]
+    assert stage.told()[1:] == [(2, [("t", 1, NOT_LEADER), ("u", 0, NOT_LEADER)])]
+
+
+def test_a_client_that_lets_nobody_wait_is_asked_an_id_for_all_the_same() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(producer=-1)), timeout_ms=0)
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+    stage.outside.ids[0](900)
+    stage.produce(("t", 0, batch(producer=-1)), timeout_ms=0)
+    assert [sent.where for sent in stage.edge.sent] == ["source 1"]
+
+
 def test_a_write_without_acknowledgement_is_held_until_the_fence_ends() -> None:
     stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
     stage.produce(("t", 0, batch()), acks=0)
@@ -410,6 +436,55 @@ def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_no
     stage.outside.asked.pop()[3](None)
     assert stage.outside.asked == []
     assert stage.told() == [(1, [("t", 0, NOT_LEADER)])]
+
+
+@pytest.mark.parametrize("error", [7, 20])
+def test_what_the_source_has_stored_and_told_an_error_of_is_acknowledged_when_it_comes_again_behind_its_next(
+    error: int,
+) -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.swap(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=4)))
+    stage.edge.sent.pop().answer(error)
+    stage.swap(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 3),)}))
+    stage.edge.sent[0].answer()
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.produce(("t", 0, batch(sequence=5)))
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [4, 5]
+    assert [answers[0][2] for _, answers in stage.told()] == [error, 0, 0]
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_who_was_refused_before_the_flip_and_is_new_to_the_target_begins_there_with_what_was_refused(
+    held: bool,
+) -> None:
+    """The target would take the batch behind it, which its client had sent before it was told, for the first one."""
+    stage = Stage(route("t", Serve.HOLD if held else Serve.FORWARD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=0)))
+    if held:
+        stage.edge.clock = 5.0
+        stage.session.advance()
+    else:
+        stage.edge.sent.pop().answer(NOT_LEADER)
+    stage.swap(route("t", Serve.LOCAL))
+    stage.produce(("t", 0, batch(sequence=1)))
+    assert stage.told() == [(1, [("t", 0, NOT_LEADER)]), (2, [("t", 0, NOT_LEADER)])]
+    for sequence in range(2):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    assert [(sent.where, _batch_of(sent).base_sequence) for sent in stage.edge.sent] == [("target", 0), ("target", 1)]
+
+
+def test_what_comes_next_by_the_barrier_passes_though_a_batch_before_it_was_refused_here() -> None:
+    """That one, and those up to the barrier, went another way."""
+    stage = Stage(route("t", Serve.FORWARD))
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.edge.sent.pop().answer(NOT_LEADER)
+    stage.swap(route("t", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 6),)}))
+    stage.produce(("t", 0, batch(sequence=7)))
+    stage.edge.sent[0].answer()
+    stage.produce(("t", 0, batch(sequence=8)))
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [7, 8]
 
 
 def test_a_producer_that_never_met_the_source_passes() -> None:

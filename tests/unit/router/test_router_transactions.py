@@ -1081,6 +1081,14 @@ def test_a_transaction_whose_client_is_gone_counts_until_the_source_has_ended_it
     assert (in_flight(desk), desk.stage.outside.drains) == (0, 1)
 
 
+def test_nothing_more_is_asked_of_a_source_for_a_client_that_is_gone() -> None:
+    """It comes back over another connection, and the source would hear the older one's word last."""
+    desk = forwarded()
+    before_it_answers(desk, desk.stage.session.closed)
+    assert desk.says(INIT, transactional_id=NAME, producer_id=-1, producer_epoch=-1) is None
+    assert desk.asked(FIND, INIT) == [("target", INIT), ("source", FIND)]
+
+
 def test_what_is_asked_while_the_source_answers_is_not_taken_for_ended() -> None:
     desk = forwarded()
     desk.add("t")
