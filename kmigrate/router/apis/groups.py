@@ -2,10 +2,12 @@
 
 A consumer that already moved must wait without noticing: each of its coordination requests is held for a
 moment and then answered COORDINATOR_LOAD_IN_PROGRESS (14), which clients retry in silence, in the shape of the
-request's own version. LeaveGroup passes: there is no member at the target to remove, and a client that closes
-should not wait. Who deletes the group or its positions is told so at once, and is not held: it would be at the target
-the moment the group opens, before its members are, take what the promote has just carried over, and they would begin
-somewhere.
+request's own version. A member from before is answered as by a broker that loads its groups: a SyncGroup with
+REBALANCE_IN_PROGRESS (27), so that it joins anew and waits with that, a Heartbeat as if all were well. At 14 Java's
+and aiokafka's consumers end in the one case, aiokafka's in the other, too. LeaveGroup passes: there is no member at the
+target to remove, and a client that closes should not wait. Who deletes the group or its positions is told so at once,
+and is not held: it would be at the target the moment the group opens, before its members are, take what the promote
+has just carried over, and they would begin somewhere.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ HEARTBEATS = frozenset({HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBE
 DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """Of them those that take positions away."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
+_OF_MEMBERS = {SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, HEARTBEAT: Code.NONE}
 _FETCH_TOP_ERROR, _FETCH_BATCHED = 2, 8
 
 
@@ -70,8 +73,8 @@ def leaves_group(heartbeat: Any) -> bool:
 
 
 def wait_answer(head: RequestHead, request: Any, held: Collection[str]) -> bytes:
-    """Code 14 for the whole request: of several groups for every one, held or not, to keep it one answer."""
-    return frame_answer(group_error(head, request, _WAIT), head.correlation_id)
+    """One code for the whole request: of several groups for every one, held or not, to keep it one answer."""
+    return frame_answer(group_error(head, request, _OF_MEMBERS.get(head.api_key, _WAIT)), head.correlation_id)
 
 
 def group_error(head: RequestHead, request: Any, code: int) -> Any:
