@@ -615,6 +615,38 @@ def test_a_join_that_was_under_way_is_held_with_its_answer() -> None:
     assert member.word.joined == ()
 
 
+def test_a_member_without_an_id_whose_join_was_under_way_has_joined_under_the_one_that_it_is_given() -> None:
+    """Static members, and those of older libraries, name none at first; the source's group has them by this one."""
+    member = Member()
+    member.silent = {JOIN}
+    assert member.join("") is None
+    member.turns(g=GATHERING)
+    member.silent.clear()
+    member.hears()
+    assert member.stage.edge.replies == []
+    assert member.word.joined == (member_mark("given"),)
+    member.stage.edge.clock += 1.5
+    member.stage.session.advance()
+    member.hears()
+    assert (member.last(BEAT).generation_id, str(member.last(BEAT).member_id)) == (3, "given")
+    member.turns(g=GroupRoute("l"))
+    assert str(member.read(JOIN).member_id) == "given"
+    assert member.word.joined == ()
+
+
+def test_a_join_under_way_of_a_group_that_holds_from_now_on_makes_no_group_on_the_target() -> None:
+    member = Member()
+    member.silent = {JOIN}
+    assert member.join() is None
+    member.stage._held = ("g",)
+    member.turns()
+    assert code_of(member.read(JOIN).error_code) == 14
+    member.silent.clear()
+    member.hears()
+    assert member.asked(JOIN) == [("coordinator", JOIN)]
+    assert len(member.stage.edge.replies) == 1
+
+
 def test_nothing_of_a_frozen_group_reaches_the_source() -> None:
     member = Member()
     member.beat()
