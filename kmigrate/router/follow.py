@@ -268,6 +268,10 @@ class FollowDesk:
 
     def _fetched(self, word: Word, answer: Any) -> None:
         """Rules A, B and C."""
+        whole = answer.groups[0] if getattr(answer, "groups", None) else answer
+        if code := code_of(getattr(whole, "error_code", 0)):
+            word.fail(code)
+            return
         routes = self._core.table.topics
         if self._differs(topics_of(answer)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)

@@ -55,7 +55,7 @@ DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """Of them those that take positions away."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
 _OF_MEMBERS = {SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, HEARTBEAT: Code.NONE}
-_FETCH_TOP_ERROR, _FETCH_BATCHED = 2, 8
+_FETCH_BATCHED = 8
 
 
 def groups_of(request: Any) -> list[str]:
@@ -110,22 +110,30 @@ def _commit(kind: type[Any], request: Any, _: int, code: int) -> Any:
 
 
 def _fetch(kind: type[Any], request: Any, version: int, code: int) -> Any:
+    """The code of each partition, too, where brokers say it of the whole: aiokafka looks there alone, would take an
+    answer without any for that of a group without positions, and begin where its `auto_offset_reset` says."""
     if version >= _FETCH_BATCHED:
         group_type = element(kind, "groups")
-        groups = tuple(blank(group_type, group_id=g.group_id, error_code=code) for g in request.groups)
+        groups = tuple(
+            blank(group_type, group_id=g.group_id, error_code=code, topics=_unknown(group_type, g, code))
+            for g in request.groups
+        )
         return blank(kind, groups=groups)
-    if version >= _FETCH_TOP_ERROR:
-        return blank(kind, error_code=code)
+    return blank(kind, error_code=code, topics=_unknown(kind, request, code))
+
+
+def _unknown(kind: type[Any], asked: Any, code: int) -> tuple[Any, ...]:
+    """No position of any partition that was asked for."""
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
     topics = []
-    for topic in request.topics or ():
+    for topic in asked.topics or ():
         parts = tuple(
-            blank(part_type, partition_index=index, committed_offset=-1, error_code=code)
+            blank(part_type, partition_index=index, committed_offset=-1, committed_leader_epoch=-1, error_code=code)
             for index in topic.partition_indexes
         )
         topics.append(_named(topic_type, topic, partitions=parts))
-    return blank(kind, topics=tuple(topics))
+    return tuple(topics)
 
 
 def _named(kind: type[Any], topic: Any, **values: Any) -> Any:

@@ -354,6 +354,18 @@ def test_a_position_is_told_when_the_copy_has_come_to_it() -> None:
     assert code_of(member.read(FETCH).groups[0].error_code) == 14
 
 
+def test_a_coordinator_that_refuses_the_whole_question_is_told_of_each_partition() -> None:
+    """Not every library looks for a code of the whole answer; one without positions would be taken for just that."""
+    member = Member()
+    member.versions[FETCH] = 3
+    member.codes["coordinator", FETCH] = 16
+    kind = element(entity(FETCH, 3, "request"), "topics")
+    answer = member.says(FETCH, group_id="g", topics=(blank(kind, name="t", partition_indexes=(4,)),))
+    (part,) = answer.topics[0].partitions
+    assert (part.partition_index, part.committed_offset, code_of(part.error_code)) == (4, -1, 16)
+    assert code_of(answer.error_code) == 16
+
+
 def test_who_wants_stable_positions_is_told_that_one_is_not_so_yet() -> None:
     member = Member()
     assert member.fetch(require_stable=True) is None
