@@ -14,7 +14,8 @@ from kmigrate.net.clock import monotonic, sleep
 
 __all__ = ["wait_copied"]
 
-_PAUSE_S = 0.02
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.16
+"""Between two looks: where the mirror is seconds behind, all members of a group wait for it at once, and again."""
 
 
 async def wait_copied(
@@ -26,7 +27,7 @@ async def wait_copied(
     """
     deadline = monotonic() + seconds
     missing = dict(positions)
-    bounded = False
+    bounded, pause = False, _FIRST_PAUSE_S
     while True:
         ends = await target.list_offsets(dict.fromkeys(missing, LATEST))
         missing = {key: at for key, at in missing.items() if ends[key].error or ends[key].offset < at}
@@ -40,4 +41,5 @@ async def wait_copied(
             return False
         if any(ends[key].error for key in missing):
             await target.refresh({topic for topic, _ in missing})
-        await sleep(_PAUSE_S)
+        await sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -268,6 +268,10 @@ class FollowDesk:
 
     def _fetched(self, word: Word, answer: Any) -> None:
         """Rules A, B and C."""
+        whole = answer.groups[0] if getattr(answer, "groups", None) else answer
+        if code := code_of(getattr(whole, "error_code", 0)):
+            word.fail(code)
+            return
         routes = self._core.table.topics
         if self._differs(topics_of(answer)):
             word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
@@ -305,7 +309,11 @@ class FollowDesk:
         route = self._route(word)
         if route is None:
             self._joins.remove(word)
-            self._join_anew(word)
+            self._core.followers.joined(word.group, word.member_id)
+            if word.group in self._core.table.held_groups:  # it was given another mode
+                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+            else:
+                self._join_anew(word)
         elif word.answer is not None and not route.gathering:
             self._answer_join(word)
         elif not word.sent and not route.gathering:
@@ -318,6 +326,9 @@ class FollowDesk:
         failed = code_of(answer.error_code)
         if not failed:
             self._heard(word.group, str(answer.member_id), int(answer.generation_id))
+            self._core.followers.joined(word.group, word.member_id)
+            word.named = str(answer.member_id)
+            self._core.followers.join(word.group, word.member_id)
         word.answer = answer
         route = self._route(word)
         if failed or (route is not None and not route.gathering):
@@ -330,10 +341,8 @@ class FollowDesk:
 
     def _join_anew(self, word: Word) -> None:
         """Rule E: a new member of the target's group, whom nobody has to tell that it is one."""
-        self._core.followers.joined(word.group, word.member_id)
-        old = str(word.answer.member_id) if word.answer is not None else word.member_id
-        if old:
-            self._leave(word, old)
+        if word.member_id:
+            self._leave(word, word.member_id)
         request = dataclasses.replace(word.request, member_id=type(word.request.member_id)(""))
         head, kind = word.head, type(request)
 

@@ -40,10 +40,12 @@ class Word:
     sent: bool = False
     until: float = 0.0
     """Of a commit: when it is tried no more."""
+    named: str = ""
+    """Of a join whose member had no id yet: the one that the source has given it."""
 
     @property
     def member_id(self) -> str:
-        return str(getattr(self.request, "member_id", ""))
+        return self.named or str(getattr(self.request, "member_id", ""))
 
     def fail(self, code: int) -> None:
         self.told(group_error(self.head, self.request, code))

@@ -193,6 +193,11 @@ class ClientConnection:
         """Whether forwards of this client are not answered yet."""
         return any(not upstream.ended and upstream.busy for upstream in self._sources.values())
 
+    @property
+    def _asks_sources(self) -> bool:
+        """Whether anything that this client has asked is for a source to answer yet."""
+        return self.draining or any(not each.ended and each.busy for each in self._coordinators.values())
+
     def _watch(self) -> None:
         self._core.limits.watch(self)
 
@@ -245,6 +250,9 @@ class ClientConnection:
         answered: Callable[[bytearray], None] | None,
         begins: BeginsAnswer | None = None,
     ) -> None:
+        if self._target is not None and self._target.ended and not self._ended:
+            self.close("")  # it was cut off, and only what is under way at sources was still to be answered
+            return
         if self._target is None:
             if self._ended and answered is not None:
                 return  # what was asked for first had to wait, and its client is gone
@@ -309,6 +317,11 @@ class ClientConnection:
         self._target.on_ready = ready
 
     def _target_ended(self, why: str) -> None:
+        if self._target is not None and not self._target.owed and self._asks_sources:
+            # Brokers end a connection on which nobody asks them anything. Who is cut off within a write, and has no
+            # idempotence, writes it twice.
+            self.session.cut_off()
+            return
         if self._target is not None and self._target.distrust and not self._ended:
             self._core.outside.warn(f"{self.principal or self.stream.peer} does not reach the target: {why}")
             why = ""

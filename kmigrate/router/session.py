@@ -95,7 +95,7 @@ class Session:
         self.since = self.active = 0.0
         """When it came, and when its newest request or answer did."""
         self.leaving = False
-        self._parted = False
+        self._parted = self._cut_off = False
 
     # events
 
@@ -104,7 +104,7 @@ class Session:
         head = peek_request(frame)
         if head.api_key != API_VERSIONS:
             check_offered(head.api_key, head.version)
-        if self._parted and not _unanswered(head, frame):
+        if (self._parted or self._cut_off) and not _unanswered(head, frame):
             return
         self._login.admit(head, alone=self.idle)
         self.client_id, self.active = head.client_id or "", self._edge.now()
@@ -162,9 +162,14 @@ class Session:
         self.leaving = True
         self._part()
 
+    def cut_off(self) -> None:
+        """The target has ended its connection and owed nothing: what is under way is answered, and no more is taken."""
+        self._cut_off = True
+        self._part()
+
     def _part(self) -> None:
-        may = self._core.table.finished or self._core.closing
-        if self.leaving and may and self.idle and not (self.gone or self._parted):
+        may = self._cut_off or (self.leaving and (self._core.table.finished or self._core.closing))
+        if may and self.idle and not (self.gone or self._parted):
             self._parted = True
             self._edge.part()
 

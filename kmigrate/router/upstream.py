@@ -87,6 +87,8 @@ class Upstream:
         self._met = False
         """Whether the broker has answered anything."""
         self.ended = False
+        self.owed = False
+        """Whether answers were due when it ended."""
         self.on_flow: Callable[[bool], None] | None = None
         self.on_ready: Callable[[str], None] | None = None
         """Called once when it is logged in, with what failed otherwise."""
@@ -338,7 +340,7 @@ class Upstream:
     def _end(self, why: str, *, sent: bool = True) -> None:
         if self.ended:
             return
-        self.ended = True
+        self.ended, self.owed = True, self.busy
         for timer in (self._renewal, self._parting):
             if timer is not None:
                 timer.cancel()

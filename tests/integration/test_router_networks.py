@@ -12,18 +12,23 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
+from kmigrate.sandbox.topics import create_topics
+from tests.clusters import running_clusters, source_and_target
 from tests.integration.detour import Lines, detour, lines
 from tests.integration.migration import wait_until
 from tests.integration.router_world import World, Writer, link_between, quietly, router, values
@@ -406,3 +411,31 @@ def committed(cluster: KafkaCluster, group: str, topic: str) -> int:
         return found.offset
     finally:
         consumer.close()
+
+
+@pytest.mark.soak
+def test_a_target_that_ends_what_is_idle_has_nothing_written_twice(tmp_path: Path, unique_name: Names) -> None:
+    """Of who only writes what is forwarded a target is asked nothing for long, and without idempotence nobody can tell
+    a write that is repeated."""
+    topic, (of_source, of_target) = unique_name("away"), source_and_target()
+    impatient = replace(of_target, config={"connections.max.idle.ms": "1500"})
+    config: dict[str, Any] = {"enable.idempotence": False, "acks": "all", "log_level": 0, **_AT_ONCE}
+
+    async def scenario() -> None:
+        with running_clusters(tmp_path, of_source, impatient) as (source, target):
+            for cluster in (source, target):
+                create_topics({"bootstrap.servers": cluster.bootstrap}, [NewTopic(topic, 1, 1)])
+            async with link_between(source, target, unique_name("link")) as world:
+                await world.put(topic, TopicPhase.MIRRORING)
+                with router("r1", target) as running:
+                    with contextlib.ExitStack() as stack:
+                        writers = [
+                            stack.enter_context(Writer(running.bootstrap, topic, f"w{number}-", config, partitions=1))
+                            for number in range(8)
+                        ]
+                        await asyncio.sleep(20)
+                    stored = values(source.bootstrap, topic, partitions=1)[0]
+        assert [writer.errors for writer in writers] == [[]] * len(writers)
+        assert sorted(stored) == sorted(value for writer in writers for value in writer.sent[0])
+
+    asyncio.run(scenario())

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaException, Producer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
@@ -96,6 +97,47 @@ def test_members_of_a_held_group_wait_in_silence_and_start_when_it_opens(
         assert reader.errors == []
         assert len(reader.read) == len(also) == 50
         assert after < 3 and also_after < 4, (after, also_after)
+
+    asyncio.run(scenario())
+
+
+def test_who_reads_partitions_of_its_choice_waits_for_the_positions_of_a_held_group_and_begins_there(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """It joins no group, so its question for positions is the first that is held."""
+    topic, group = unique_name("held"), unique_name("g")
+    make_topic(target, topic)
+    _fill(target.bootstrap, topic, 50)
+
+    def reader(bootstrap: str) -> Consumer:
+        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+        made = Consumer({**settings, "auto.offset.reset": "latest"})
+        made.assign([TopicPartition(topic, 0)])
+        return made
+
+    async def scenario() -> None:
+        direct = reader(target.bootstrap)
+        direct.commit(offsets=[TopicPartition(topic, 0, 30)], asynchronous=False)
+        direct.close()
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put_group(group, GroupPhase.MIRRORED)
+            with router("r1", target) as running:
+                first = reader(running.bootstrap)
+                second = AIOKafkaConsumer(
+                    bootstrap_servers=running.bootstrap, group_id=group, auto_offset_reset="latest",
+                    enable_auto_commit=False,
+                )  # fmt: skip
+                await second.start()
+                second.assign([AioPartition(topic, 0)])
+                early = await quietly(first.poll, 2.5), await second.getmany(timeout_ms=500)
+                await world.put_group(group, GroupPhase.PROMOTED)
+                found = await quietly(first.poll, 10.0)
+                also = await asyncio.wait_for(second.getone(), 10)
+                await quietly(first.close)
+                await second.stop()
+        assert early == (None, {})
+        assert found is not None and found.error() is None
+        assert (found.offset(), also.offset) == (30, 30)
 
     asyncio.run(scenario())
 

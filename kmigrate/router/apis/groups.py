@@ -2,10 +2,12 @@
 
 A consumer that already moved must wait without noticing: each of its coordination requests is held for a
 moment and then answered COORDINATOR_LOAD_IN_PROGRESS (14), which clients retry in silence, in the shape of the
-request's own version. LeaveGroup passes: there is no member at the target to remove, and a client that closes
-should not wait. Who deletes the group or its positions is told so at once, and is not held: it would be at the target
-the moment the group opens, before its members are, take what the promote has just carried over, and they would begin
-somewhere.
+request's own version. A member from before is answered as by a broker that loads its groups: a SyncGroup with
+REBALANCE_IN_PROGRESS (27), so that it joins anew and waits with that, a Heartbeat as if all were well. At 14 Java's
+and aiokafka's consumers end in the one case, aiokafka's in the other, too. LeaveGroup passes: there is no member at the
+target to remove, and a client that closes should not wait. Who deletes the group or its positions is told so at once,
+and is not held: it would be at the target the moment the group opens, before its members are, take what the promote
+has just carried over, and they would begin somewhere.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ HEARTBEATS = frozenset({HEARTBEAT, CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBE
 DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """Of them those that take positions away."""
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
-_FETCH_TOP_ERROR, _FETCH_BATCHED = 2, 8
+_OF_MEMBERS = {SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, HEARTBEAT: Code.NONE}
+_FETCH_BATCHED = 8
 
 
 def groups_of(request: Any) -> list[str]:
@@ -70,8 +73,8 @@ def leaves_group(heartbeat: Any) -> bool:
 
 
 def wait_answer(head: RequestHead, request: Any, held: Collection[str]) -> bytes:
-    """Code 14 for the whole request: of several groups for every one, held or not, to keep it one answer."""
-    return frame_answer(group_error(head, request, _WAIT), head.correlation_id)
+    """One code for the whole request: of several groups for every one, held or not, to keep it one answer."""
+    return frame_answer(group_error(head, request, _OF_MEMBERS.get(head.api_key, _WAIT)), head.correlation_id)
 
 
 def group_error(head: RequestHead, request: Any, code: int) -> Any:
@@ -107,22 +110,30 @@ def _commit(kind: type[Any], request: Any, _: int, code: int) -> Any:
 
 
 def _fetch(kind: type[Any], request: Any, version: int, code: int) -> Any:
+    """The code of each partition, too, where brokers say it of the whole: aiokafka looks there alone, would take an
+    answer without any for that of a group without positions, and begin where its `auto_offset_reset` says."""
     if version >= _FETCH_BATCHED:
         group_type = element(kind, "groups")
-        groups = tuple(blank(group_type, group_id=g.group_id, error_code=code) for g in request.groups)
+        groups = tuple(
+            blank(group_type, group_id=g.group_id, error_code=code, topics=_unknown(group_type, g, code))
+            for g in request.groups
+        )
         return blank(kind, groups=groups)
-    if version >= _FETCH_TOP_ERROR:
-        return blank(kind, error_code=code)
+    return blank(kind, error_code=code, topics=_unknown(kind, request, code))
+
+
+def _unknown(kind: type[Any], asked: Any, code: int) -> tuple[Any, ...]:
+    """No position of any partition that was asked for."""
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
     topics = []
-    for topic in request.topics or ():
+    for topic in asked.topics or ():
         parts = tuple(
-            blank(part_type, partition_index=index, committed_offset=-1, error_code=code)
+            blank(part_type, partition_index=index, committed_offset=-1, committed_leader_epoch=-1, error_code=code)
             for index in topic.partition_indexes
         )
         topics.append(_named(topic_type, topic, partitions=parts))
-    return blank(kind, topics=tuple(topics))
+    return tuple(topics)
 
 
 def _named(kind: type[Any], topic: Any, **values: Any) -> Any:

@@ -11,15 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.client import ClusterClient, ProducerState
+from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
 from kmigrate.cluster.layout import Metadata, TopicInfo
 from kmigrate.errors import Unreachable, UsageError
 from kmigrate.model.records import ClusterRef, LinkRecord
 from kmigrate.model.routes import Serve
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.tasks import TaskOwner
-from kmigrate.router import clusters
+from kmigrate.router import clusters, copied
 from kmigrate.router.clusters import Clusters
+from kmigrate.router.copied import wait_copied
 from kmigrate.router.core import StoredBatch
 from kmigrate.router.listeners import ClientConnection
 from tests.unit.router.router_fakes import Stage, route, table
@@ -426,3 +427,31 @@ def test_sources_are_asked_now_and_then_which_brokers_they_have(finished_ms: int
         assert failures == []
 
     asyncio.run(scenario())
+
+
+class _Copy:
+    """A cluster whose log has so many records, and whose clock goes on by what is slept alone."""
+
+    def __init__(self, end: int) -> None:
+        self.end, self.slept = end, list[float]()
+
+    async def list_offsets(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
+        return {key: LogOffset(0, self.end, 0) for key in wanted}
+
+    async def log_ends(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
+        return await self.list_offsets(keys)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def test_a_copy_that_is_far_behind_is_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand members may wait for it, and ask again as soon as they are told that it is not there."""
+    target, source = _Copy(7), _Copy(20)
+    monkeypatch.setattr(copied, "sleep", target.sleep)
+    monkeypatch.setattr(copied, "monotonic", lambda: sum(target.slept))
+    behind = wait_copied(cast("ClusterClient", target), cast("ClusterClient", source), {("t", 0): 8}, 1.0)
+    assert asyncio.run(behind) is False
+    assert target.slept == sorted(target.slept)
+    assert len(target.slept) < 12
+    assert max(target.slept) < 0.25, "who waits shall not wait for long once it is there"

@@ -354,6 +354,18 @@ def test_a_position_is_told_when_the_copy_has_come_to_it() -> None:
     assert code_of(member.read(FETCH).groups[0].error_code) == 14
 
 
+def test_a_coordinator_that_refuses_the_whole_question_is_told_of_each_partition() -> None:
+    """Not every library looks for a code of the whole answer; one without positions would be taken for just that."""
+    member = Member()
+    member.versions[FETCH] = 3
+    member.codes["coordinator", FETCH] = 16
+    kind = element(entity(FETCH, 3, "request"), "topics")
+    answer = member.says(FETCH, group_id="g", topics=(blank(kind, name="t", partition_indexes=(4,)),))
+    (part,) = answer.topics[0].partitions
+    assert (part.partition_index, part.committed_offset, code_of(part.error_code)) == (4, -1, 16)
+    assert code_of(answer.error_code) == 16
+
+
 def test_who_wants_stable_positions_is_told_that_one_is_not_so_yet() -> None:
     member = Member()
     assert member.fetch(require_stable=True) is None
@@ -613,6 +625,38 @@ def test_a_join_that_was_under_way_is_held_with_its_answer() -> None:
     member.turns(g=GroupRoute("l"))
     assert member.read(JOIN).generation_id == 3
     assert member.word.joined == ()
+
+
+def test_a_member_without_an_id_whose_join_was_under_way_has_joined_under_the_one_that_it_is_given() -> None:
+    """Static members, and those of older libraries, name none at first; the source's group has them by this one."""
+    member = Member()
+    member.silent = {JOIN}
+    assert member.join("") is None
+    member.turns(g=GATHERING)
+    member.silent.clear()
+    member.hears()
+    assert member.stage.edge.replies == []
+    assert member.word.joined == (member_mark("given"),)
+    member.stage.edge.clock += 1.5
+    member.stage.session.advance()
+    member.hears()
+    assert (member.last(BEAT).generation_id, str(member.last(BEAT).member_id)) == (3, "given")
+    member.turns(g=GroupRoute("l"))
+    assert str(member.read(JOIN).member_id) == "given"
+    assert member.word.joined == ()
+
+
+def test_a_join_under_way_of_a_group_that_holds_from_now_on_makes_no_group_on_the_target() -> None:
+    member = Member()
+    member.silent = {JOIN}
+    assert member.join() is None
+    member.stage._held = ("g",)
+    member.turns()
+    assert code_of(member.read(JOIN).error_code) == 14
+    member.silent.clear()
+    member.hears()
+    assert member.asked(JOIN) == [("coordinator", JOIN)]
+    assert len(member.stage.edge.replies) == 1
 
 
 def test_nothing_of_a_frozen_group_reaches_the_source() -> None:

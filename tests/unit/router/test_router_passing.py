@@ -16,14 +16,17 @@ import pytest
 import uvloop
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.model.routes import Serve
+from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.model.security import Security, Tls
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net import stream
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.api import entity
 from kmigrate.router import listeners
+from kmigrate.router.apis.blank import blank, frame_answer
 from kmigrate.router.apis.fetch import rewrite_fetch
 from kmigrate.router.apis.produce import PartitionAnswer, ProducePart, ProduceRequest, encode_answer, encode_request
+from kmigrate.router.apis.transactions import frame_request
 from kmigrate.router.listeners import ClientConnection
 from kmigrate.sandbox.security import SandboxSecurity
 from tests.unit.router.router_fakes import Stage, batch, route
@@ -346,6 +349,104 @@ def test_a_client_that_does_not_read_keeps_no_promote_waiting() -> None:
             assert in_flight == {"topic/l/away": 1}
             answers.set()
             await scene.until(lambda: in_flight == {"topic/l/away": 0})
+
+    asyncio.run(scenario())
+
+
+def test_a_target_that_ends_a_connection_on_which_it_owes_nothing_cuts_off_no_write_to_a_source() -> None:
+    """A broker ends one on which nobody asks it anything (`connections.max.idle.ms`), as of a client that only writes
+    what is forwarded. Cut off within a write, a producer without idempotence would write it twice."""
+    at_target: list[asyncio.StreamWriter] = []
+    asked, answers = asyncio.Event(), asyncio.Event()
+    stored: list[int] = []
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        at_target.append(writer)
+        writer.write(big(10, correlation))
+
+    async def store(writer: asyncio.StreamWriter, correlation: int) -> None:
+        stored.append(correlation)
+        asked.set()
+        await answers.wait()
+        writer.write(encode_answer([PartitionAnswer("away", 0, 0, 100)], version=8, correlation=correlation))
+
+    async def scenario() -> None:
+        async with scene_of(answer, plays_source=store) as scene:
+            await scene.sends(fetch(1))
+            assert await scene.gets(len(shown(big(10, 1)))) == shown(big(10, 1))
+            await scene.asks(produce(2, "away"))
+            await asked.wait()
+            at_target[0].close()
+            upstream = scene.made[0]._target
+            await scene.until(lambda: upstream is not None and upstream.ended)
+            await scene.asks(produce(3, "away"))
+            answers.set()
+            told = encode_answer([PartitionAnswer("away", 0, 0, 100)], version=8, correlation=2)
+            assert await scene.gets(len(told) + 1) == told, "and then the end"
+            scene.client.close()
+            await scene.until(lambda: scene.made[0]._ended)
+            assert stored == [2], "what came later is the client's to send again"
+
+    asyncio.run(scenario())
+
+
+def test_nor_does_it_cut_off_the_word_of_a_member_to_its_coordinator_at_a_source() -> None:
+    """Of a group that follows: its members ask the target nothing on such a connection, for days."""
+    at_target: list[asyncio.StreamWriter] = []
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        at_target.append(writer)
+        writer.write(big(10, correlation))
+
+    async def coordinate(writer: asyncio.StreamWriter, correlation: int) -> None:
+        if correlation != 2:
+            writer.write(frame_answer(blank(entity(10, 3, "response"), node_id=7, host="h", port=1), correlation))
+            return
+        asked.set()
+        await answers.wait()
+        writer.write(frame_answer(blank(entity(12, 0, "response")), correlation))
+
+    async def scenario() -> None:
+        async with scene_of(answer, plays_source=coordinate) as scene:
+            scene.stage.turn(g=GroupRoute("l"))
+            await scene.sends(fetch(1))
+            await scene.gets(len(shown(big(10, 1))))
+            beat = entity(12, 0, "request")(group_id="g", generation_id=1, member_id="m")
+            await scene.asks(frame_request(beat, 2, "c"))
+            await asked.wait()
+            at_target[0].close()
+            upstream = scene.made[0]._target
+            await scene.until(lambda: upstream is not None and upstream.ended)
+            answers.set()
+            assert await scene.gets(11) == struct.pack(">iih", 6, 2, 0), "and then the end"
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_a_target_that_has_ended_its_connection_meets_the_end_of_its_own() -> None:
+    at_target: list[asyncio.StreamWriter] = []
+    asked = asyncio.Event()
+
+    async def answer(writer: asyncio.StreamWriter, correlation: int) -> None:
+        at_target.append(writer)
+        writer.write(big(10, correlation))
+
+    async def never(_: asyncio.StreamWriter, __: int) -> None:
+        asked.set()
+
+    async def scenario() -> None:
+        async with scene_of(answer, plays_source=never) as scene:
+            await scene.sends(fetch(1))
+            await scene.gets(len(shown(big(10, 1))))
+            await scene.asks(produce(2, "away"))
+            await asked.wait()
+            at_target[0].close()
+            upstream = scene.made[0]._target
+            await scene.until(lambda: upstream is not None and upstream.ended)
+            assert not scene.made[0]._ended
+            await scene.asks(produce(3, "free", acks=0))
+            assert await scene.gets(1) == b""
 
     asyncio.run(scenario())
 
