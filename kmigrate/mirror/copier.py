@@ -8,7 +8,7 @@ both clusters still show the topics that are mirrored, and starts what a lane ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from uuid import UUID
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals, Warrant
 from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.mending import MapStore, Mender
@@ -119,13 +119,16 @@ class Copier:
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes = Lanes(self._shown)
         self.added: dict[str, int] = {}
+        torn: Collection[Key] = (),
         """Partitions that the source has and the mirror does not, by topic: their number on the source."""
         self._signals = Signals()
         look_now = self._signals.look_now.set
+        """`torn`: partitions of which something may be on its way that a copier before us has sent (`Lane.torn`)."""
         self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)
         meter = meter or LinkMeter()
+        self._torn = torn
         self._reader = SourceReader(
             source,
             self.lanes,
@@ -206,7 +209,8 @@ class Copier:
                 if any(not each.at_rest for each in before):
                     continue  # what it has sent might be taken for ours
                 lane = self._lane(topic, partition, start)
-                lane.unknown = bool(before)
+                if before or key in self._torn:
+                    lane.unsettle()
                 self.lanes[key] = lane
                 self._signals.look_now.set()
             if stop is not None:

@@ -256,6 +256,10 @@ class Lane:
         late = bool(self._sent) or (self.unknown and not self.stopped)
         return self._marking or (self.compacted and late)
 
+    def unsettle(self) -> None:
+        """What another lane of this partition has sent, markers even, may still come: the tail must rest first."""
+        self.unknown = self._marking = True
+
     def retire(self) -> None:
         """Let go of the partition, for another process to take it."""
         self.retired = self.paused = True
