@@ -127,8 +127,8 @@ class Call:
         except TimeoutError:
             raise unreachable(chosen, f"no answer within {_REACH_SECONDS:g} s") from None
         async with await Estate.open(settings.cluster, name, create=create) as estate:
-            for warning in estate.warnings:
-                self.out.note(f"warning: {warning}")
+            for _, what in estate.warnings:
+                self.out.note(f"warning: {what}")
             yield estate
 
 

@@ -9,6 +9,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
+from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import row
@@ -150,9 +151,14 @@ async def _state_log(client: ClusterClient) -> Finding:
         return Finding("ok", "state-log", "no state log: not the target of any link yet")
     try:
         with Admin(client.settings) as admin:
-            await check_state_log(client, admin)
+            faults = await check_state_log(client, admin)
     except BrokerRefused as error:
         return Finding("warn", error.ref, error.what, error.next_step)
     except KmigrateError as error:
         return Finding("refuse", error.ref, error.what, error.next_step)
+    weak = [fault.text for fault in faults if fault.key != SIZE_LIMIT]
+    if weak:
+        return Finding(
+            "warn", "state-log-weak", "; ".join(weak), "the next start of an engine sets all but min.insync.replicas"
+        )
     return Finding("ok", "state-log", "holds the state log: the target of links")

@@ -24,6 +24,7 @@ from kmigrate.cluster.layout import (
     ask_about,
     names_told,
 )
+from kmigrate.cluster.logins import Logins
 from kmigrate.cluster.silence import Silence, first_answer
 from kmigrate.cluster.versions import ask_versions, refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
@@ -45,8 +46,6 @@ HIGH_WATERMARK, LOG_END = -1, -2
 """ListOffsets' replica_id: −1 answers the high watermark, −2 the log end (V1)."""
 LATEST, EARLIEST = -1, -2
 _MOST_REFRESHES = 256
-_LOGIN_PAUSE_S = 1.0
-"""A refused login is not tried more often, whoever asks: many loops retry, and many brokers lock such accounts."""
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
 
@@ -89,8 +88,7 @@ class ClusterClient:
         self._log_ends = Gathered(self.log_ends)
         self._log_starts = Gathered(lambda keys: self.list_offsets(dict.fromkeys(keys, EARLIEST)))
         self._producers = Gathered(self._describe_all)
-        self._login_failure: AuthenticationFailed | None = None
-        self._login_failed_at = 0.0
+        self._logins = Logins()
         self._closed = False
         self.silence = Silence()
 
@@ -127,7 +125,12 @@ class ClusterClient:
         failures: list[str] = []
         addresses = [*self.metadata.brokers.items()]
         addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
-        for node, (host, port) in sorted(addresses, key=lambda each: self.silent_since(each[1])):
+
+        def doubts(each: tuple[int, tuple[str, int]]) -> tuple[float, tuple[float, bool]]:
+            address = "{}:{}".format(*each[1])
+            return self.silence.since(address), self._logins.doubts(address)
+
+        for node, (host, port) in sorted(addresses, key=doubts):
             if (silent := known.get(f"{host}:{port}")) is not None:
                 return silent
             try:
@@ -268,11 +271,10 @@ class ClusterClient:
         key = (node, purpose)
         self._refuse_closed()
         async with self._opening.setdefault(key, asyncio.Lock()):
-            known = self._connections.get(key)
-            if known is not None and not known.lost and known.address == f"{host}:{port}":
+            known, address = self._connections.get(key), f"{host}:{port}"
+            if known is not None and not known.lost and known.address == address:
                 return known
-            if self._login_failure is not None and monotonic() - self._login_failed_at < _LOGIN_PAUSE_S:
-                raise self._login_failure
+            self._logins.check(address)
             try:
                 opened = await BrokerConnection.open(
                     host,
@@ -282,9 +284,9 @@ class ClusterClient:
                     cluster=self.settings.name,
                 )
             except AuthenticationFailed as failed:
-                self._login_failure, self._login_failed_at = failed, monotonic()
+                self._logins.refused(address, failed)
                 raise
-            self._login_failure = None
+            self._logins.accepted(address)
             if self._closed:
                 opened.close()
             self._refuse_closed()

@@ -15,10 +15,18 @@ from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FETCH, FETCH_VERSION, FetchPartition, decode_fetch, encode_fetch
 from kmigrate.records.batch import Batch, walk
 
-__all__ = ["Tail"]
+__all__ = ["PlaceLostError", "Tail"]
 
 _EMPTY_ANSWERS = 3
 """A broker of Kafka's says so but once; others might answer so in haste."""
+
+
+class PlaceLostError(StateLogBroken):
+    """The leader does not have what was read, or not where: its log was cut, or was filled anew when it was compacted.
+
+    A broker that lost its disk knows only the epochs of which compaction has left records (W7): of any other it tells
+    where the next begins, as if that were an end. Which of the two it is shows in what the log holds from its start.
+    """
 
 
 class Tail:
@@ -90,16 +98,12 @@ class Tail:
             return
         answer = told.partitions[0]
         if answer.diverging is not None:
-            raise StateLogBroken(
-                "log-cut",
-                f"{topic}-{partition} was cut to {answer.diverging[1]} after {self.position} offsets were read",
-                still_true="nothing was decided on what was cut",
-                next_step="restart this process; see docs/state-log.md",
+            raise PlaceLostError(
+                "log-cut", f"{topic}-{partition} was read to {self.position}, and ends at {answer.diverging[1]} by now"
             )
         if answer.error == Code.OFFSET_OUT_OF_RANGE:
-            raise StateLogBroken(
-                "log-out-of-range",
-                f"{topic}-{partition} no longer has offset {self.position}, which was to be read next",
+            raise PlaceLostError(
+                "log-cut", f"{topic}-{partition} no longer has offset {self.position}, which was to be read next"
             )
         if answer.error:
             await self._refresh_quietly()

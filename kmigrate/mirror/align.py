@@ -11,6 +11,7 @@ that batch the records from the start on.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient
 from kmigrate.cluster.producer import LogTail, append_alone, read_tail
@@ -42,46 +43,50 @@ class Aligner:
 
     async def align(self, record: TopicRecord) -> None:
         """Every partition's log end at or beyond its start, its log start exactly there; raises Failed or Refused."""
-        await together(*(self._fill(record.topic, p, start) for p, start in record.starts.items() if start > 0))
-        await self.cut(record)
+        starts = {partition: start for partition, start in record.starts.items() if start > 0}
+        await together(*(self._fill(record.topic, partition, start) for partition, start in starts.items()))
+        await self._cut(record.topic, starts)
 
-    async def cut(self, record: TopicRecord) -> None:
-        """Move log starts that lie below their place; also the re-check of what a broker may have forgotten (W6)."""
+    async def recheck(self, record: TopicRecord) -> None:
+        """Every log start where it belongs: a broker may have forgotten one (W6), or somebody have deleted records."""
+        await self._cut(record.topic, record.starts)
+
+    async def _cut(self, topic: str, starts: Mapping[int, int]) -> None:
+        """Move log starts that lie below their place."""
         deadline = monotonic() + _PATIENCE_S
         while True:
-            low = await self._too_low(record)
+            low = await self._too_low(topic, starts)
             if not low:
                 return
-            answers = await self._target.delete_records(record.topic, low)
+            answers = await self._target.delete_records(topic, low)
             for code, _ in answers.values():
                 if code and not row(code).retriable:
                     raise BrokerRefused(
                         "log-start-refused",
-                        f"the target refused DeleteRecords on {record.topic}: {row(code).name} ({code})",
+                        f"the target refused DeleteRecords on {topic}: {row(code).name} ({code})",
                         code=code,
                         still_true="no client sees the topic yet",
                         next_step="give the target's principal the right to DELETE on this topic",
                     )
             if monotonic() > deadline:
-                raise Failed("log-start-late", f"the log start of {record.topic} on the target does not move")
+                raise Failed("log-start-late", f"the log start of {topic} on the target does not move")
             await sleep(0.05)
 
-    async def _too_low(self, record: TopicRecord) -> dict[int, int]:
+    async def _too_low(self, topic: str, starts: Mapping[int, int]) -> dict[int, int]:
         """Starts of the partitions whose target log begins below them."""
-        wanted = {(record.topic, p): start for p, start in record.starts.items() if start > 0}
-        told = await self._target.list_offsets(dict.fromkeys(wanted, EARLIEST))
-        for (topic, partition), answer in told.items():
+        told = await self._target.list_offsets({(topic, partition): EARLIEST for partition in starts})
+        for partition, start in starts.items():
+            answer = told[(topic, partition)]
             if answer.error:
                 await self._target.refresh([topic])
                 raise Unreachable("no-log-start", f"{topic}-{partition}: {row(answer.error).name}")
-            if answer.offset > wanted[(topic, partition)]:
+            if answer.offset > start:
                 raise Diverged(
                     "log-start-too-high",
-                    f"{topic}-{partition} on the target begins at {answer.offset}, its mirror at "
-                    f"{wanted[(topic, partition)]}",
+                    f"{topic}-{partition} on the target begins at {answer.offset}, its mirror at {start}",
                     next_step="somebody deletes records on the target; stop that, then mirror the topic anew",
                 )
-        return {key[1]: start for key, start in wanted.items() if told[key].offset < start}
+        return {partition: start for partition, start in starts.items() if told[(topic, partition)].offset < start}
 
     async def _fill(self, topic: str, partition: int, start: int) -> None:
         async with self._turn:

@@ -8,7 +8,7 @@ both clusters still show the topics that are mirrored, and starts what a lane ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from uuid import UUID
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals, Warrant
 from kmigrate.mirror.mapped import MappedLane
 from kmigrate.mirror.mending import MapStore, Mender
@@ -93,6 +93,17 @@ def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two clusters, and the tasks that ask its leaders."""
+
+    asked: Asked
+    client: ClusterClient
+    work: Callable[[int], Coroutine[Any, Any, None]]
+    """Asks one leader, for ever."""
+    staffed: set[int] = field(default_factory=set)
+
+
 class Copier:
     """Copies the partitions it was given from source to target with one producer id, as long as it is open."""
 
@@ -108,20 +119,23 @@ class Copier:
         warrant: Warrant = lambda _: 1,
         pipelining: bool = True,
         request_limit: int = 100 << 20,
+        torn: Collection[Key] = (),
         on_move: Callable[[Lane], None] = lambda lane: None,
         meter: LinkMeter | None = None,
     ) -> None:
+        """`torn`: partitions of which something may be on its way that a copier before us has sent (`Lane.torn`)."""
         self._source = source
         self._target = target
         self._identity = identity
         self._settings = settings
+        self._torn = torn
         self._on_move = on_move
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes = Lanes(self._shown)
         self.added: dict[str, int] = {}
         """Partitions that the source has and the mirror does not, by topic: their number on the source."""
         self._signals = Signals()
-        look_now = self._signals.look_now.set
+        look_now = self._signals.call_for_look
         self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)
@@ -150,8 +164,7 @@ class Copier:
             attend=self._attend,
             answered=self._heard,
         )
-        self._readers: set[int] = set()
-        self._writers: set[int] = set()
+        self._sides = (_Side(Asked.FETCH, source, self._reader.run), _Side(Asked.PRODUCE, target, self._writer.run))
         self._failure: BaseException | None = None
         self._closed = False
         self._leaving: list[Lane] = []
@@ -206,9 +219,10 @@ class Copier:
                 if any(not each.at_rest for each in before):
                     continue  # what it has sent might be taken for ours
                 lane = self._lane(topic, partition, start)
-                lane.unknown = bool(before)
+                if before or key in self._torn:
+                    lane.unsettle()
                 self.lanes[key] = lane
-                self._signals.look_now.set()
+                self._signals.call_for_look()
             if stop is not None:
                 lane.stop(stop.text, (stop.first, stop.last))
                 lane.recorded = True
@@ -258,23 +272,23 @@ class Copier:
         self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
         try:
-            while True:
-                self._signals.look_now.clear()
-                self._signals.trouble = ""
-                try:
-                    await self._look()
-                except Failed as error:
-                    self._signals.failed(error)
-                await self._until_due(monotonic())
+            await together(*(self._watch(side) for side in self._sides))
         finally:
             self._closed = True
             await self._tasks.close()
 
-    async def _until_due(self, looked: float) -> None:
+    async def _watch(self, side: _Side) -> None:
+        """Look at one cluster for ever, however long the other one is silent."""
+        while True:
+            called = self._signals.looks(side.client)
+            await self._look(side)
+            await self._until_due(called, monotonic())
+
+    async def _until_due(self, called: asyncio.Event, looked: float) -> None:
         """Until a look is called for, or long after the last one, and never soon after it; raises what has failed."""
         try:
             async with asyncio.timeout(LOOK_S):
-                await self._signals.look_now.wait()
+                await called.wait()
         except TimeoutError:
             return
         if self._failure is None:
@@ -284,66 +298,60 @@ class Copier:
 
     def _on_failure(self, error: BaseException) -> None:
         self._failure = error
-        self._signals.look_now.set()
+        self._signals.call_for_look()
 
     # supervision
 
-    async def _look(self) -> None:
-        """Read both clusters' layout, check that the topics are still the same, and staff every leader."""
+    async def _look(self, side: _Side) -> None:
+        """Read a cluster's layout, check that its topics are still the same, and staff every leader."""
         names = list(self._topics)
         if not names:
             return
-        await together(self._refresh(self._source, names), self._refresh(self._target, names))
-        self.added = {}
+        try:
+            await side.client.refresh(names)
+        except Failed as error:
+            self._signals.failed(side.client, error)
+        if side.client is self._source:
+            self.added = {}
         for topic in self._topics.values():
-            self._check_topic(topic)
+            self._check_topic(topic, side)
             self._place(topic)
         for lane in list(self.lanes.values()):
-            self._staff(self._source.leader(*lane.key), self._readers, self._reader.run)
-            self._staff(self._target.leader(*lane.key), self._writers, self._writer.run)
+            node = side.client.leader(*lane.key)
+            if node >= 0 and node not in side.staffed:
+                side.staffed.add(node)
+                self._tasks.start(side.work(node))
             self._attend(lane)
         self._signals.assign()
 
-    async def _refresh(self, client: ClusterClient, names: list[str]) -> None:
-        try:
-            await client.refresh(names)
-        except Failed as error:
-            self._signals.failed(error)
-
-    def _staff(self, node: int, staffed: set[int], work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-        if node >= 0 and node not in staffed:
-            staffed.add(node)
-            self._tasks.start(work(node))
-
-    def _check_topic(self, topic: MirroredTopic) -> None:
-        """Whether both clusters still show the topic that is mirrored: by its id, not by its name."""
+    def _check_topic(self, topic: MirroredTopic, side: _Side) -> None:
+        """Whether a cluster still shows the topic that is mirrored: by its id, not by its name."""
         lanes = [lane for partition in topic.starts if (lane := self.lanes.get((topic.topic, partition))) is not None]
-        for asked, client, topic_id in (
-            (Asked.FETCH, self._source, topic.source_topic_id),
-            (Asked.PRODUCE, self._target, topic.target_topic_id),
-        ):
-            info, name = client.metadata.topics.get(topic.topic), client.settings.name
-            trouble = ""
-            if info is None and client.metadata.brokers:
-                trouble = f"{reaction_to(asked, Found.GONE).ref}: cluster {name} has no topic {topic.topic} now"
-            elif info is not None and info.error:
-                trouble = told(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
-            elif info is not None and not self._shown(client, topic.topic):
-                for lane in lanes:
-                    lane.stop(
-                        f"{reaction_to(asked, Found.RECREATED).ref}: {topic.topic} on {name} is another topic than "
-                        f"the one mirrored (id {info.topic_id}, was {topic_id})"
-                    )
+        asked, client = side.asked, side.client
+        info, name = client.metadata.topics.get(topic.topic), client.settings.name
+        trouble = ""
+        if info is None and client.metadata.brokers:
+            trouble = f"{reaction_to(asked, Found.GONE).ref}: cluster {name} has no topic {topic.topic} now"
+        elif info is not None and info.error:
+            trouble = told(reaction_to(asked, info.error), info.error, f"a look at {topic.topic} was refused")
+        elif info is not None and not self._shown(client, topic.topic):
             for lane in lanes:
-                lane.layout_trouble[asked] = trouble or _leaderless(asked, client, lane)
-        info = self._source.metadata.topics.get(topic.topic)
-        if info is not None and len(info.partitions) > len(topic.starts) + topic.others:
+                lane.stop(
+                    f"{reaction_to(asked, Found.RECREATED).ref}: {topic.topic} on {name} is another topic than "
+                    f"the one mirrored (id {info.topic_id}, was {self._meant(client, topic)})"
+                )
+        for lane in lanes:
+            lane.layout_trouble[asked] = trouble or _leaderless(asked, client, lane)
+        if client is self._source and info is not None and len(info.partitions) > len(topic.starts) + topic.others:
             self.added[topic.topic] = len(info.partitions)
+
+    def _meant(self, client: ClusterClient, topic: MirroredTopic) -> str:
+        return topic.source_topic_id if client is self._source else topic.target_topic_id
 
     def _shown(self, client: ClusterClient, name: str) -> bool:
         """Whether a cluster shows the topic that is mirrored, or cannot tell."""
         topic, info = self._topics.get(name), client.metadata.topics.get(name)
-        meant = topic and (topic.source_topic_id if client is self._source else topic.target_topic_id)
+        meant = topic and self._meant(client, topic)
         return not meant or info is None or not info.topic_id or info.topic_id == _uuid(meant)
 
     def _source_topic_id(self, name: str) -> UUID | None:
@@ -354,9 +362,9 @@ class Copier:
     async def _check_anew(self, client: ClusterClient, name: str) -> None:
         """Look at one topic now; raises Failed."""
         await client.refresh([name])
-        topic = self._topics.get(name)
-        if topic is not None:
-            self._check_topic(topic)
+        for side in self._sides:
+            if side.client is client and (topic := self._topics.get(name)) is not None:
+                self._check_topic(topic, side)
 
     def _attend(self, lane: Lane, *, told: bool = False) -> None:
         """Start what a lane needs beside being read and written: its recovery, or a hole.

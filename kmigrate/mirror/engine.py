@@ -23,7 +23,7 @@ from kmigrate.mirror.activation import activate, request_limit
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
 from kmigrate.mirror.holes import HoleMaker
-from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import target_losses
 from kmigrate.mirror.leading import Leader
 from kmigrate.mirror.lease import Lease
@@ -92,8 +92,8 @@ class MirrorEngine:
         self._forgets = ""
         """Why the target forgets producers too early for more than one batch in flight, or ''."""
         self._applied = self._generation = -1
-        self._torn = False
-        """Whether we stopped while something was on its way that may not come behind another's (`Lane.torn`).
+        self._torn: Collection[Key] = ()
+        """Partitions of which we stopped while something was on its way that may not come behind another's.
 
         It may still come: until we copy again we say nothing, so that the others take over as from one that died.
         """
@@ -160,6 +160,7 @@ class MirrorEngine:
             warrant=self._warrant,
             pipelining=not forgets,
             request_limit=await request_limit(self._target, self._target_admin),
+            torn=self._torn,
             on_move=self._moved,
             meter=self.meter,
         )
@@ -177,7 +178,8 @@ class MirrorEngine:
                 self._lead(copier, Aligner(self._target, link.copy, self._settings)),
             )
         finally:
-            self._torn = any(lane.torn for lane in copier.lanes.values())
+            if self._applied >= 0:  # else it was given nothing yet
+                self._torn = {key for key, lane in copier.lanes.items() if lane.torn}
             self._copier = None
             self.meter.lanes = {}
 

@@ -141,6 +141,8 @@ class Lane:
         self._connection: object = None
         self._behind_hole = LaneState.PRIMING
         """What the lane goes on with once the hole is filled (C)."""
+        self._hole = (0, 0)
+        """The newest offsets in a row that had no record on the source, and are filled."""
         self._marking = False
         """Markers are on their way, or may still come."""
         self._live_from = -1
@@ -256,6 +258,10 @@ class Lane:
         late = bool(self._sent) or (self.unknown and not self.stopped)
         return self._marking or (self.compacted and late)
 
+    def unsettle(self) -> None:
+        """What another lane of this partition has sent, markers even, may still come: the tail must rest first."""
+        self.unknown = self._marking = True
+
     def retire(self) -> None:
         """Let go of the partition, for another process to take it."""
         self.retired = self.paused = True
@@ -315,6 +321,7 @@ class Lane:
         if self.stopped:
             return
         self._cut = end if self._cut is None else min(self._cut, end)
+        self._hole = (0, 0)
         self._queue.clear()
         self._lose(f"the source was cut to offset {end}")
 
@@ -465,7 +472,8 @@ class Lane:
         """The target's tail was read: go on from there with what is still at hand, or read the source again.
 
         Offsets from `data_end` to `position` hold control records on the target: were one of them a record on the
-        source, then a marker too many was written and everything behind it would shift.
+        source, then a marker too many was written and everything behind it would shift. Where a log cleaner works, and
+        we had read ourselves that there is none, another replica's is only less far.
         """
         if self.state is not LaneState.LOST:
             return
@@ -473,6 +481,8 @@ class Lane:
             self._after_cut(position)
             if self.stopped:
                 return
+        if self.compacted and self._hole[0] <= data_end and position <= self._hole[1]:
+            data_end = position
         known: list[Step] = sorted(self._failed, key=lambda step: step.start)
         known += self._queue
         self._failed = []
@@ -555,6 +565,7 @@ class Lane:
         else:
             self._queue[0] = Hole(end, step.end)
         self.tally.hole_offsets += end - self.position
+        self._hole = (self._hole[0] if self._hole[1] == self.position else self.position), end
         self.position = self._next = end
         self.state = self._behind_hole
         self._marking = False

@@ -87,23 +87,38 @@ class Signals:
         self.moved = 0
         """How often any lane has changed: who will wait for the next change takes it before looking at lanes."""
         self.look_now = asyncio.Event()
-        """The layout of a cluster may have changed: the copier looks at once."""
+        """Set, and replaced by a new one, when the layout of a cluster may have changed: the copier looks at once."""
         self.assigned = asyncio.Event()
         """Set, and replaced by a new one, when other lanes may be a broker's, or be waited for."""
-        self.trouble = ""
-        self._warned = "", 0.0
+        self._troubles: dict[ClusterClient, str] = {}
+        self._warned: dict[ClusterClient, tuple[str, float]] = {}
 
-    def failed(self, error: Failed) -> None:
+    @property
+    def trouble(self) -> str:
+        """What keeps a whole cluster, or both, from being read or written at the moment, or ''."""
+        return "; ".join(self._troubles.values())
+
+    def failed(self, client: ClusterClient, error: Failed) -> None:
         """A broker cannot be asked, and what others lead goes on. That one is not trusted, or does not trust us, is
         said at once and every minute: it is mended by a person."""
         if isinstance(error, Unreachable):
-            self.trouble = error.what
-        else:
-            self.trouble = f"{error.ref}: {error.what}"
-            now = monotonic()
-            if self.trouble != self._warned[0] or now - self._warned[1] > _WARN_S:
-                self._warned = self.trouble, now
-                _log.warning("mirror: %s", self.trouble)
+            self._troubles[client] = error.what
+            return
+        trouble = self._troubles[client] = f"{error.ref}: {error.what}"
+        now, (warned, at) = monotonic(), self._warned.get(client, ("", 0.0))
+        if trouble != warned or now - at > _WARN_S:
+            self._warned[client] = trouble, now
+            _log.warning("mirror: %s", trouble)
+
+    def looks(self, client: ClusterClient) -> asyncio.Event:
+        """A look at a cluster begins, and what was said of it no longer counts; the event of the next call for one."""
+        self._troubles.pop(client, None)
+        return self.look_now
+
+    def call_for_look(self) -> None:
+        """At both clusters: who asks seldom knows which of them has changed."""
+        called, self.look_now = self.look_now, asyncio.Event()
+        called.set()
 
     def wake(self) -> None:
         """A lane has changed: everybody looks whether there is something to do."""

@@ -276,7 +276,7 @@ class Leader:
         while True:
             record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
             try:
-                await self._aligner.cut(record)
+                await self._aligner.recheck(record)
                 self.problems.pop(record.topic, None)
             except Failed as error:
                 self.problems[record.topic] = f"{error.ref}: {error.what}"

@@ -181,7 +181,7 @@ class MappedLane(Lane):
         self.target_position = position
         self.position = self._next = self.read_at = begin
         self._sequence = sequence
-        self.unknown = self.doubtful = False
+        self.unknown = self.doubtful = self._marking = False
         self._unserved = ""
         self.problem = ""
         self.lost_range = (-1, -1)

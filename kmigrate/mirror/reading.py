@@ -176,8 +176,8 @@ class SourceReader:
         except Failed as error:
             if error.ref == "no-answer":
                 portion.late()
-            self._signals.failed(error)
-            self._signals.look_now.set()
+            self._signals.failed(self._source, error)
+            self._signals.call_for_look()
             await sleep(0.1)
             return
         took = monotonic() - began
@@ -250,7 +250,7 @@ class SourceReader:
             return
         ref = reaction_to(Asked.FETCH, Found.CUT).ref
         lane.read_failed(f"{ref}: the source ends at {end}, and more of it was read", now, named=True)
-        self._signals.look_now.set()
+        self._signals.call_for_look()
 
     async def ask_ends(self) -> None:
         """Learn for ever where partitions end that are not read now: paused, stopped, held back or refused ones."""
@@ -279,7 +279,7 @@ class SourceReader:
             lane.looking = True
             self._tasks.start(self._look_at(lane, asked), f"look-{lane.key}")
         elif reaction.action is Action.REFRESH:
-            self._signals.look_now.set()
+            self._signals.call_for_look()
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
         """The source does not know the offset to be read, or the topic: name what is lost, never jump (W7, W8)."""
@@ -294,7 +294,7 @@ class SourceReader:
             return
         else:
             if start.error or end.error:
-                self._signals.look_now.set()
+                self._signals.call_for_look()
             elif asked < start.offset:
                 lane.deleted(asked, start.offset)
             elif asked > end.offset:

@@ -165,8 +165,8 @@ class TargetWriter:
                 except Failed as error:
                     for lane in mine:
                         lane.unserved(error.what)
-                    self._signals.failed(error)
-                    self._signals.look_now.set()
+                    self._signals.failed(self._target, error)
+                    self._signals.call_for_look()
                     await sleep(0.1)
                 continue
             if held is not None and held > monotonic():
@@ -267,7 +267,7 @@ class TargetWriter:
                 # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
                 lane.answered(step, code, base_offset, repeated=append_time >= 0)
                 if code and reaction_to(Asked.PRODUCE, code).action is Action.REFRESH:
-                    self._signals.look_now.set()
+                    self._signals.call_for_look()
                 elif lane.position > before:
                     self._meter.copied(lane, step, now)
             self._answered(lane)

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["AcceptedLoss", "PartitionStop", "Remedy"]
+__all__ = ["RANGE_LOST", "AcceptedLoss", "PartitionStop", "Remedy"]
+
+RANGE_LOST = "source-range-lost"
+"""Deleted on the source before it was copied; once that is accepted, a hole on the target."""
 
 
 class Remedy(StrEnum):

@@ -1,6 +1,8 @@
-"""Creates the state log's topics, or refuses the ones that stand there in their place."""
+"""Creates the state log's topics, puts those right that stand there, or refuses them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
@@ -10,12 +12,32 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 
-__all__ = ["check_state_log", "ensure_state_log"]
+__all__ = ["ConfigFault", "check_state_log", "ensure_state_log"]
 
 _HOUR_MS = 3600 * 1000
 _DAY_MS = 24 * _HOUR_MS
 _RECORD_BYTES = 8 << 20
 """Of one record: what a mirror process says of 20,000 partitions, at 400 bytes each; managed clusters allow no more."""
+
+
+_MIN_INSYNC = "min.insync.replicas"
+_AT_LEAST = frozenset({SIZE_LIMIT, _MIN_INSYNC, "min.compaction.lag.ms", "delete.retention.ms"})
+_OPEN = frozenset({"segment.bytes", "max.compaction.lag.ms"})
+"""How soon the log cleaner comes: nothing that is decided hangs on it, and who has set it on the topic had a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFault:
+    """One config of a state topic that is not as it has to be."""
+
+    topic: str
+    key: str
+    found: str
+    wanted: str
+
+    @property
+    def text(self) -> str:
+        return f"topic {self.topic} has {self.key}={self.found}; the state log is safe with {self.wanted}"
 
 
 def _configs(brokers: int) -> dict[str, dict[str, str]]:
@@ -24,7 +46,7 @@ def _configs(brokers: int) -> dict[str, dict[str, str]]:
         "compression.type": "producer",  # whatever the cluster's default: records are read uncompressed, as written
         "message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "false",
-        "min.insync.replicas": "2" if brokers >= 3 else "1",
+        _MIN_INSYNC: "2" if brokers >= 3 else "1",
     }
     small = {**durable, "segment.bytes": str(16 << 20)}  # the newest segment is never compacted, and is a gigabyte else
     return {
@@ -38,8 +60,11 @@ def _configs(brokers: int) -> dict[str, dict[str, str]]:
     }
 
 
-async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[str]:
-    """Make the two topics where they are missing, with room for large records; returns what a person should know."""
+async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[tuple[str, str]]:
+    """Make the two topics where they are missing, and as they have to be where they are not.
+
+    Returns what a person should know, each with its reference.
+    """
     metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
     brokers = len(metadata.brokers)
     made = False
@@ -48,14 +73,14 @@ async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[str]:
             made = await admin.create_topic(topic, 1, min(3, brokers), configs) or made
     if made:
         await _wait_for_leaders(client)
-    await _make_room(admin, await check_state_log(client, admin))
-    if not made or brokers >= 3:
-        return []
-    small = (
-        f"cluster {client.settings.name} has {brokers} broker(s): the state log is kept on "
-        f"{brokers} of them only; use three or more where it matters"
-    )
-    return [small]
+    told = [("state-log-weak", each) for each in await _put_right(admin, await check_state_log(client, admin))]
+    if made and brokers < 3:
+        small = (
+            f"cluster {client.settings.name} has {brokers} broker(s): the state log is kept on "
+            f"{brokers} of them only; use three or more where it matters"
+        )
+        told.append(("state-log-small", small))
+    return told
 
 
 async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> None:
@@ -67,24 +92,29 @@ async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> Non
         await sleep(0.05)
 
 
-async def _make_room(admin: Admin, limits: dict[str, int]) -> None:
-    """Let each topic take records of `_RECORD_BYTES`, where that is allowed.
+async def _put_right(admin: Admin, faults: list[ConfigFault]) -> list[str]:
+    """Set what is not as it has to be, where that is allowed; returns what stays as it is.
 
-    A cluster that refuses it has a state log all the same: what is too large for it is told by who wants to write it.
+    Who lowered `min.insync.replicas` may have had to, with brokers away: raised again it would stop all writes. And
+    where no larger record may be allowed, the state log is used all the same: who wants to write one tells that.
     """
-    for topic, limit in limits.items():
-        if limit >= _RECORD_BYTES:
-            continue
+    stays: list[str] = []
+    for fault in faults:
         try:
-            await admin.alter_topic_configs(topic, {SIZE_LIMIT: str(_RECORD_BYTES)})
-        except Failed:
-            continue
+            if fault.key == _MIN_INSYNC:
+                stays.append(fault.text)
+            else:
+                await admin.alter_topic_configs(fault.topic, {fault.key: fault.wanted})
+        except Failed as error:
+            if fault.key != SIZE_LIMIT:
+                stays.append(f"{fault.text}, and that may not be altered: {error.what}")
+    return stays
 
 
-async def check_state_log(client: ClusterClient, admin: Admin) -> dict[str, int]:
+async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFault]:
     """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes (AL-14, EO-95).
 
-    Returns how large a record each of them takes, in bytes, where the cluster tells.
+    Returns which of its configs are not as they have to be: the topic is older, or somebody has altered it.
     """
     metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
     present = [t for t in (STATE_TOPIC, PRESENCE_TOPIC) if t in metadata.topics]
@@ -92,14 +122,22 @@ async def check_state_log(client: ClusterClient, admin: Admin) -> dict[str, int]
         count = len(metadata.topics[topic].partitions)
         if count != 1:
             raise _bad(client, topic, f"has {count} partitions; the state log needs exactly one")
-    limits: dict[str, int] = {}
+    faults: list[ConfigFault] = []
+    wanted = _configs(len(metadata.brokers))
     for topic, configs in (await _configs_of(admin, present)).items():
         policy = configs["cleanup.policy"].value
         if policy != "compact":
             raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
-        if SIZE_LIMIT in configs:
-            limits[topic] = int(configs[SIZE_LIMIT].value)
-    return limits
+        for key, value in {**wanted[topic], SIZE_LIMIT: str(_RECORD_BYTES)}.items():
+            if key in configs and _falls_short(key, configs[key], value):
+                faults.append(ConfigFault(topic, key, configs[key].value, value))
+    return faults
+
+
+def _falls_short(key: str, found: ConfigValue, wanted: str) -> bool:
+    if key in _AT_LEAST:
+        return int(found.value) < int(wanted)
+    return found.value != wanted and not (key in _OPEN and found.own)
 
 
 async def _configs_of(

@@ -8,7 +8,8 @@ B  `prev` names the last valid record before it. Where offsets are missing in be
 C  The sequence after the newest batch's is the only one the broker accepts next (compare-and-set): it is read
    from that batch's header, never counted.
 D  Compaction takes a dropped key's tombstone away, too, long after it was written. So who has read the log to its end
-   and then finds offsets missing cannot know what was dropped there: he reads the log anew, from its beginning.
+   and then finds offsets missing cannot know what was dropped there: he reads the log anew, from its beginning. What
+   he then finds may be more than he knew, and less, but no other record at an offset of which he knew one.
 """
 
 from __future__ import annotations
@@ -101,6 +102,10 @@ class Fold:
         if len(self.nonces) > 4096:
             for old in sorted(self.nonces)[:2048]:
                 del self.nonces[old]
+
+    def contradicts(self, before: Fold) -> bool:
+        """Whether another record stands in the log than was read at its offset before."""
+        return any(self.nonces.get(offset, nonce) != nonce for offset, nonce in before.nonces.items())
 
     def repair(self) -> tuple[str, Record | None] | None:
         """A key that must be written again before anything else, with its last valid value."""

@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.leading import while_it_leads
-from kmigrate.cluster.tail import Tail
+from kmigrate.cluster.tail import PlaceLostError, Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.model.presences import ControllerPresence, FencedProgress, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
@@ -44,6 +44,7 @@ from kmigrate.state.codec import (
     encode_envelope,
 )
 from kmigrate.state.fold import CompactedUnreadError, Fold
+from kmigrate.state.whole import read_whole
 
 __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Decide", "Presence", "StateLog", "state_producer_id"]
 
@@ -53,8 +54,6 @@ _PRESENCE_MS = 60_000
 _LATELY_MS = 1_000
 """While processes run, the newest word is no older than that, by clocks that agree."""
 _CLOCK_KEY = b"clock"
-_SHORT_WAIT_MS = 20
-"""For more, at the end of a log that is being opened."""
 _FORGET_S = 600.0
 """Twice the longest silence by which a mirror is judged (`lease_s`): who is forgotten is silent for all."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
@@ -99,8 +98,8 @@ class StateLog:
         """Where the presence log ended when we opened it."""
         self._ahead_ms = 0
         """How far the clock of that log's broker is ahead of ours."""
-        self._tail = self._tail_into(self._fold)
-        self._presence_tail = Tail(client, presence_topic, 0, self._take_presence, purpose="presence-read")
+        self._tail = Tail(client, topic, 0, self._fold.take, purpose="state-read")
+        self._presence_tail = self._tail_of_presence()
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
         self._tasks = TaskOwner(self._on_failure)
@@ -115,44 +114,80 @@ class StateLog:
         await self._check_exists()
         self._tasks.start(self._follow(), "state-log")
         self._ahead_ms = await self._difference()
-        self._presence_tail.position = await self._recent_presence()
-        self._written_before = (await self._end((self._presence_topic, 0), 30.0)).offset
-        self._tasks.start(self._presence_tail.run(self._progress, self._on_trouble), "presence-log")
+        await self._begin_presence()
+        self._tasks.start(self._follow_presence(), "presence-log")
         await self.read_to_end()
         await self._presence_to_end()
         return self.state
-
-    def _tail_into(self, fold: Fold) -> Tail:
-        return Tail(self._client, self.topic, 0, fold.take, purpose="state-read")
 
     async def _follow(self) -> None:
         """Read the log for ever; from its beginning where it was compacted before we had read it (fold: D)."""
         while True:
             await self._read_whole()
-            with suppress(CompactedUnreadError):
+            with suppress(CompactedUnreadError, PlaceLostError):
                 await self._tail.run(self._progress, self._on_trouble)
 
     async def _read_whole(self) -> None:
         """Fold the log from its beginning; until that is done the state stays what it was, and never goes back.
 
-        All of it from one broker: where one's log cleaner has taken a tombstone away, another's may have left what that
-        dropped.
+        Raises StateLogBroken where the log is not the one that we have read.
         """
         while True:
-            fold = Fold()
-            tail = self._tail_into(fold)
-
-            def whole(tail: Tail = tail) -> bool:
-                end = max(tail.high_watermark, self._tail.reached)
-                return len(tail.leaders) > 1 or (bool(tail.leaders) and tail.reached >= end)
-
-            await tail.run(self._progress, self._on_trouble, until=whole, max_wait_ms=_SHORT_WAIT_MS)
-            if len(tail.leaders) == 1:
+            fold, tail = await read_whole(
+                self._client,
+                self.topic,
+                purpose="state-read",
+                on_progress=self._progress,
+                on_trouble=self._on_trouble,
+            )
+            if fold.contradicts(self._fold):
+                raise self._cut("holds other records than it did")
+            if tail.reached >= self._tail.reached:
                 break
-        fold.pass_over(tail.reached)
+            await self._refuse_cut()
         fold.following = True
         self._fold, self._tail = fold, tail
         self._progress()
+
+    async def _refuse_cut(self) -> None:
+        """Raise StateLogBroken where the log ends before what we have read; a new leader may only show less of it."""
+        key = (self.topic, 0)
+        try:
+            told = (await self._client.list_offsets({key: LATEST}, replica_id=LOG_END, purpose="state-end"))[key]
+        except Failed as error:
+            self._on_trouble(error)
+        else:
+            if not told.error and told.offset < self._tail.reached:
+                raise self._cut(f"ends at {told.offset}")
+        await sleep(0.1)
+
+    def _cut(self, what: str) -> StateLogBroken:
+        return StateLogBroken(
+            "log-cut",
+            f"the state log {what}, and was read to {self._tail.reached}",
+            still_true="nothing was decided on what it holds now",
+            next_step="stop every kmigrate process and look at the log (docs/state-log.md)",
+        )
+
+    def _tail_of_presence(self) -> Tail:
+        return Tail(self._client, self._presence_topic, 0, self._take_presence, purpose="presence-read")
+
+    async def _begin_presence(self) -> None:
+        tail = self._tail_of_presence()
+        tail.position = await self._recent_presence()
+        self._written_before = (await self._end((self._presence_topic, 0), 30.0)).offset
+        self._presence_tail = tail
+
+    async def _follow_presence(self) -> None:
+        """Read what processes say for ever; what is gone of it, or was cut, is said again."""
+        while True:
+            with suppress(PlaceLostError):
+                await self._presence_tail.run(self._progress, self._on_trouble)
+            try:
+                await self._begin_presence()
+            except Failed as error:
+                self._on_trouble(error)
+                await sleep(0.1)
 
     async def _recent_presence(self) -> int:
         """Where the presence log of the last minute begins: what is older says nothing of who lives."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.tail import Tail
+from kmigrate.errors import KmigrateError
 from kmigrate.model.state import State
-from kmigrate.state.fold import Fold
 from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.whole import read_whole
 
 __all__ = ["read_state"]
 
@@ -16,10 +16,9 @@ async def read_state(client: ClusterClient) -> State | None:
     info = await client.topic(STATE_TOPIC)
     if info is None or info.error:
         return None
-    while True:
-        fold = Fold()
-        tail = Tail(client, STATE_TOPIC, 0, fold.take, purpose="state-look")
-        while len(tail.leaders) < 2 and (not tail.leaders or tail.reached < tail.high_watermark):
-            await tail.poll(0)
-        if len(tail.leaders) == 1:  # each has its own log cleaner (state/log)
-            return fold.state
+    fold, _ = await read_whole(client, STATE_TOPIC, purpose="state-look", on_trouble=_fail)
+    return fold.state
+
+
+def _fail(error: KmigrateError) -> None:
+    raise error

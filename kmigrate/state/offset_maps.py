@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.producer import append_alone
-from kmigrate.cluster.tail import Tail
+from kmigrate.cluster.tail import PlaceLostError, Tail
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.mapledger import ChunkKey, MapChunk, decode_chunk, encode_chunk, fold_chunks, parse_key
 from kmigrate.model.offsetmap import OffsetMap
@@ -57,7 +57,7 @@ class OffsetMaps:
         self._chunks: dict[tuple[str, str, int], dict[ChunkKey, MapChunk]] = {}
         self._numbers: dict[tuple[str, str, int, int], int] = {}
         """Of a partition's chunks under one term, the number behind the highest that was read or is to be written."""
-        self._tail = Tail(client, MAP_TOPIC, 0, self._take, purpose="map-read")
+        self._tail = self._new_tail()
         self._turn = asyncio.Lock()
 
     def folded(
@@ -99,7 +99,14 @@ class OffsetMaps:
                 await self._client.refresh([MAP_TOPIC])
                 raise Unreachable("map-topic-unreadable", f"the end of {MAP_TOPIC}: {row(told.error).name}")
             while self._tail.reached < told.offset:
-                await self._tail.poll(100)
+                try:
+                    await self._tail.poll(100)
+                except PlaceLostError:  # what the log holds now is all that counts, as for a process that starts
+                    self._chunks = {}
+                    self._tail = self._new_tail()
+
+    def _new_tail(self) -> Tail:
+        return Tail(self._client, MAP_TOPIC, 0, self._take, purpose="map-read")
 
     def _take(self, batch: Batch) -> None:
         if batch.is_control or batch.count != 1:

@@ -38,7 +38,8 @@ class Estate:
         self.target = ClusterClient(settings)
         self.target_admin = Admin(settings)
         self.log = StateLog(self.target)
-        self.warnings: list[str] = []
+        self.warnings: list[tuple[str, str]] = []
+        """What a person should know of the state log, each with its reference."""
         self._sources: dict[str, tuple[ClusterClient, Admin]] = {}
 
     @classmethod

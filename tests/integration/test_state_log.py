@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from confluent_kafka.admin import AdminClient
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.fetcher import fetch_one
-from kmigrate.errors import KmigrateError, Refused, StateLogBroken
+from kmigrate.cluster.tail import PlaceLostError
+from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import SCHEMA, ClusterRef, LeaseRecord, LinkRecord
 from kmigrate.model.settings import ClusterSettings
@@ -90,11 +93,30 @@ def fresh(own_cluster: Any) -> Any:
     )
 
 
+async def made_and_altered(client: ClusterClient, admin: Admin) -> None:
+    """The state log, on a cluster where somebody has altered it since it was made: what it rests on is put right."""
+    altered = {"compression.type": "gzip", "min.compaction.lag.ms": "0", "segment.bytes": "1048576"}
+
+    async def has(wanted: dict[str, str]) -> None:
+        while True:
+            found = (await admin.topic_configs([STATE_TOPIC]))[STATE_TOPIC]
+            if {key: found[key].value for key in wanted} == wanted:
+                return
+            await asyncio.sleep(0.05)
+
+    async with asyncio.timeout(30):
+        await ensure_state_log(client, admin)
+        await admin.alter_topic_configs(STATE_TOPIC, altered)
+        await has(altered)
+        assert await ensure_state_log(client, admin) == []
+        await has({**altered, "compression.type": "producer", "min.compaction.lag.ms": "86400000"})
+
+
 def test_two_writers_at_once_interleave_and_never_fork(fresh: Any) -> None:
     async def run() -> None:
         conf = settings(fresh.bootstrap)
         async with ClusterClient(conf) as one, ClusterClient(conf) as two:
-            await ensure_state_log(one, Admin(conf))
+            await made_and_altered(one, Admin(conf))
             async with StateLog(one) as a, StateLog(two) as b:
 
                 async def bump(log: StateLog, who: str) -> None:
@@ -300,6 +322,87 @@ def test_keys_that_are_dropped_leave_the_log_and_who_opens_it_then_goes_on(own_c
 
     asyncio.run(run())
     assert live(cluster.bootstrap) == {"lease/n", "lease/k0"}
+
+
+async def led_by(client: ClusterClient, wanted: Callable[[int], bool]) -> None:
+    while True:
+        with suppress(Unreachable):
+            await client.refresh([STATE_TOPIC])
+            if wanted(client.leader(STATE_TOPIC, 0)):
+                return
+        await asyncio.sleep(0.2)
+
+
+async def away(cluster: Any, client: ClusterClient, node: int) -> None:
+    cluster.kill(node)
+    await led_by(client, lambda led: led not in (node, -1))
+
+
+async def back(cluster: Any, client: ClusterClient, node: int) -> None:
+    await asyncio.to_thread(cluster.restart, node)
+    await led_by(client, lambda led: led == node)
+
+
+def note_errors(log: StateLog) -> list[type[Exception]]:
+    """What its reading from now on fails with."""
+    seen: list[type[Exception]] = []
+    poll = log._tail.poll
+
+    async def noted(max_wait_ms: int) -> None:
+        try:
+            await poll(max_wait_ms)
+        except Exception as error:
+            seen.append(type(error))
+            raise
+
+    log._tail.poll = noted  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.soak
+def test_who_was_away_reads_the_log_anew_from_a_leader_that_lost_its_disk(own_cluster: Any) -> None:
+    """It was filled again with what compaction had left: nothing of the epoch in which he had read last."""
+    quick = {"leader.imbalance.check.interval.seconds": "1", "leader.imbalance.per.broker.percentage": "0"}
+    cleaner = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "100"}
+    cluster = own_cluster(brokers=3, config={**quick, **cleaner})
+    names = [f"k{number}" for number in range(20)]
+
+    async def run() -> type[Exception]:
+        conf = settings(cluster.bootstrap)
+        async with (
+            ClusterClient(conf) as client,
+            StateLogOn(client, conf) as log,
+            ClusterClient(conf) as other,
+            StateLog(other) as still,
+            asyncio.timeout(150),
+        ):
+            first = client.metadata.topics[STATE_TOPIC].partitions[0].replicas[0]
+            await led_by(client, lambda led: led == first)
+            await Admin(conf).alter_topic_configs(STATE_TOPIC, CLEANED_AT_ONCE)
+            await log.append(counter("kept"), timeout=60)
+            await away(cluster, client, first)
+            await back(cluster, client, first)
+            for name in names:
+                await log.append(counter(name), timeout=60)
+            assert len((await still.read_to_end()).records) == len(names) + 1
+            go_on, seen = stand_still(still), note_errors(still)
+            await away(cluster, client, first)
+            for name in names:
+                await log.append(dropped(name), timeout=60)
+            while await asyncio.to_thread(live, cluster.bootstrap) != {"lease/kept", "lease/n"}:
+                await log.append(counter(), timeout=60)
+                await asyncio.sleep(0.3)
+            for folder in cluster.brokers[first].folder.rglob(f"{STATE_TOPIC}-0"):
+                shutil.rmtree(folder)
+            await back(cluster, client, first)
+            go_on.set()
+            await led_by(other, lambda led: led == first)
+            assert (await still.read_to_end(60)).records == log.state.records
+            await still.append(counter(names[0], "again"), timeout=60)
+            assert (await log.read_to_end()).lease(names[0]) == LeaseRecord(names[0], "again", 1)
+            return seen[-1]
+
+    assert asyncio.run(run()) is PlaceLostError
 
 
 @pytest.mark.soak

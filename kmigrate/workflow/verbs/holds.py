@@ -17,7 +17,7 @@ from kmigrate.model.lifecycle import TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.state import State
-from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
+from kmigrate.model.stops import RANGE_LOST, AcceptedLoss, PartitionStop, Remedy
 from kmigrate.model.words import as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
@@ -27,6 +27,8 @@ from kmigrate.workflow.writes import changed_meanwhile, write_each
 
 __all__ = ["pause_topics", "resume_topics"]
 
+_MARKERS_PER_S = 30_000
+_LONG_S = 60
 _BEFORE_PROMOTE = (TopicPhase.INITIALISING, TopicPhase.ALIGNING, TopicPhase.MIRRORING)
 
 
@@ -194,6 +196,9 @@ async def _one(
         loss = AcceptedLoss(stop.first, stop.last, stop.ref, now_ms(), who)
         losses[partition] = (*losses.get(partition, ()), loss)
         made.changes.append(f"accept the loss of offsets {stop.lost} of {name}")
+        seconds = (stop.last + 1 - stop.first) // _MARKERS_PER_S
+        if stop.ref == RANGE_LOST and not made.record.mapped and seconds > _LONG_S:
+            made.left.append(_long_hole(name, topic, stop, seconds))
     made.changes.append(f"resume {name}")
     left = {number: each for number, each in made.record.stops.items() if number != partition}
     made.record = replace(made.record, stops=left, losses=losses)
@@ -211,6 +216,16 @@ def _refusal(name: str, stop: PartitionStop, accept_loss: tuple[int, int] | None
             return Finding("refuse", "other-range", f"{name} has lost {stop.lost}, no other offsets", way_on)
         case _:
             return None
+
+
+def _long_hole(name: str, topic: str, stop: PartitionStop, seconds: int) -> Finding:
+    return Finding(
+        "warn",
+        "long-hole",
+        f"of the {stop.last + 1 - stop.first:,} lost offsets of {name} each is a marker on the target, and nothing "
+        f"behind them is copied before: that takes some {round(seconds / 60):,} min, at {_MARKERS_PER_S:,} a second",
+        f"see how far it is: kmigrate topic show {as_words(topic)}",
+    )
 
 
 def _warned(finding: Finding) -> Finding:

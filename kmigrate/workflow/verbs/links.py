@@ -92,7 +92,7 @@ async def create_link(estate: Estate, name: str, source: str, *, plan: bool = Fa
         ClusterRef(target_settings.name, target_settings.bootstrap_servers, estate.target.metadata.cluster_id),
         now_ms(),
     )
-    found = [Finding("warn", "state-log-small", warning) for warning in estate.warnings]
+    found = [Finding("warn", ref, what) for ref, what in estate.warnings]
     found += await state_findings(estate.target)
     standing = _standing(state, wanted)
     if standing is not None and standing.level == "ok":

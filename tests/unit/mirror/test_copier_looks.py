@@ -1,20 +1,32 @@
-"""How often a copier looks at both clusters, whatever its partitions meet."""
+"""How often a copier looks at both clusters, whatever its partitions meet; and at each for itself."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import cast
+from uuid import UUID
+
+import pytest
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.mirror.copier import Copier
+from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
+from kmigrate.errors import Unreachable
+from kmigrate.mirror.copier import Copier, MirroredTopic, _Side
 from kmigrate.mirror.holes import HoleMaker
+from kmigrate.mirror.lane import Lane
+from kmigrate.mirror.lanes import Signals
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import CopyIdentity
+from kmigrate.model.settings import ClusterSettings
 
 
 class _Calling(Copier):
-    """Each of its looks finds something for which another one is called at once, as refused partitions do."""
+    """Each of its looks finds something for which another one is called at once, as refused partitions do.
+
+    Those at the source are noted.
+    """
 
     def __init__(self) -> None:
         nowhere = cast("ClusterClient", None)
@@ -22,10 +34,11 @@ class _Calling(Copier):
         self.looks: list[float] = []
         self.calls = True
 
-    async def _look(self) -> None:
-        self.looks.append(time.monotonic())
-        if self.calls:
-            self._signals.look_now.set()
+    async def _look(self, side: _Side) -> None:
+        if side is self._sides[0]:
+            self.looks.append(time.monotonic())
+            if self.calls:
+                self._signals.call_for_look()
 
 
 async def _running(copier: Copier, seconds: float) -> None:
@@ -49,7 +62,7 @@ def test_after_a_rest_a_call_is_answered_at_once() -> None:
             work = group.create_task(copier.run())
             await asyncio.sleep(0.3)
             called = time.monotonic()
-            copier._signals.look_now.set()
+            copier._signals.call_for_look()
             await asyncio.sleep(0.05)
             work.cancel()
         assert len(copier.looks) == 2
@@ -60,8 +73,8 @@ def test_after_a_rest_a_call_is_answered_at_once() -> None:
 
 def test_a_task_that_failed_ends_the_copier_although_looks_are_called_for() -> None:
     class Failing(_Calling):
-        async def _look(self) -> None:
-            await super()._look()
+        async def _look(self, side: _Side) -> None:
+            await super()._look(side)
             if len(self.looks) == 2:
                 self._on_failure(ValueError("broken"))
 
@@ -73,3 +86,62 @@ def test_a_task_that_failed_ends_the_copier_although_looks_are_called_for() -> N
         return ""
 
     assert asyncio.run(scene()) == "broken"
+
+
+class _Cluster(ClusterClient):
+    """One that answers no look any more once it is silent; until then another broker leads with each of them."""
+
+    def __init__(self, topic_id: int) -> None:
+        super().__init__(ClusterSettings("c", (("127.0.0.1", 1),)))
+        self.silent = False
+        self.topic_id = UUID(int=topic_id)
+        self.leader_of_t = 0
+
+    async def refresh(self, topics: Iterable[str] | None = None) -> Metadata:
+        if self.silent:
+            await asyncio.Event().wait()
+        self.leader_of_t += 1
+        led = {0: PartitionInfo(self.leader_of_t, self.leader_of_t, (1,), (1,))}
+        self.layout.known = Metadata("c", {1: ("127.0.0.1", 1)}, {"t": TopicInfo("t", self.topic_id, led)})
+        return self.metadata
+
+
+class _Resting(Copier):
+    """Nothing is done for its lanes."""
+
+    def _attend(self, lane: Lane, *, told: bool = False) -> None: ...
+
+
+@pytest.mark.parametrize("heard", [0, 1])
+def test_new_leaders_of_one_cluster_are_asked_while_the_other_cluster_is_silent(heard: int) -> None:
+    """What was promoted waited at its new leader on the target for as long as the source was asked in vain."""
+
+    async def scene() -> None:
+        clusters = _Cluster(1), _Cluster(2)
+        copier = _Resting(*clusters, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
+        copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
+        clusters[1 - heard].silent = True
+        async with asyncio.TaskGroup() as group, asyncio.timeout(10):
+            work = group.create_task(copier.run())
+            while not {1, 2, 3} <= copier._sides[heard].staffed:
+                assigned = copier._signals.assigned
+                copier._signals.call_for_look()
+                await assigned.wait()
+            clusters[heard].topic_id = UUID(int=3)
+            copier._signals.call_for_look()
+            while not copier.lanes["t", 0].stopped:
+                await copier._signals.assigned.wait()
+            work.cancel()
+        assert copier.lanes["t", 0].problem.startswith("topic-recreated: ")
+        assert not copier._sides[1 - heard].staffed
+
+    asyncio.run(scene())
+
+
+def test_a_look_at_one_cluster_leaves_told_what_keeps_the_other_away() -> None:
+    signals, (source, target) = Signals(), (_Cluster(1), _Cluster(2))
+    signals.failed(source, Unreachable("away", "the source is away"))
+    signals.failed(target, Unreachable("away", "the target is away"))
+    assert signals.trouble == "the source is away; the target is away"
+    signals.looks(target)
+    assert signals.trouble == "the source is away"

@@ -194,8 +194,9 @@ def test_a_copy_from_the_start_begins_once_nothing_of_the_copy_before_is_on_its_
     anew = replace(first, target_topic_id="T2")
     scene.copier.assign([anew])
     assert KEY not in scene.copier.lanes
-    scene.copier._source = scene.copier._target = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
-    scene.copier._check_topic(anew)
+    client = ClusterClient(ClusterSettings("c", (("127.0.0.1", 1),)))
+    for side in scene.copier._sides:
+        scene.copier._check_topic(anew, replace(side, client=client))
     scene.copier._place(anew)
     assert KEY not in scene.copier.lanes
     lane.unanswered(sent.step, "the connection was lost")

@@ -12,6 +12,8 @@ import pytest
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Unreachable
+from kmigrate.mirror import engine as module
 from kmigrate.mirror.copier import Copier
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.lane import Lane
@@ -21,7 +23,15 @@ from kmigrate.mirror.throttle import part_of_limit
 from kmigrate.mirror.upkeep import Upkeep
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import FencedProgress, MirrorPresence
-from kmigrate.model.records import AssignmentRecord, GroupRecord, LeaseRecord, TopicRecord
+from kmigrate.model.records import (
+    AssignmentRecord,
+    ClusterRef,
+    CopyIdentity,
+    GroupRecord,
+    LeaseRecord,
+    LinkRecord,
+    TopicRecord,
+)
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import monotonic
 from kmigrate.state.codec import Word
@@ -56,7 +66,7 @@ def test_a_process_that_ends_says_that_its_share_is_free_and_gives_up_the_lease(
 def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() -> None:
     log = MemoryLog(LEASE, TOPIC, SHARED)
     leaving = engine(log)
-    leaving._torn = True
+    leaving._torn = [("t", 0)]
     asyncio.run(leaving._leave())
     assert said(log) == []
     assert log.state.lease("mirror/l") == LEASE
@@ -66,7 +76,7 @@ def test_one_that_ends_in_the_middle_of_a_hole_keeps_silent_as_if_it_had_died() 
 def test_one_that_begins_anew_after_a_failure_in_the_middle_of_a_hole_keeps_silent_until_it_copies(torn: bool) -> None:
     log = MemoryLog(LEASE, TOPIC, SHARED)
     it = engine(log)
-    it._torn = torn
+    it._torn = [("t", 0)] if torn else []
 
     async def scene() -> None:
         with suppress(TimeoutError):
@@ -74,6 +84,40 @@ def test_one_that_begins_anew_after_a_failure_in_the_middle_of_a_hole_keeps_sile
 
     asyncio.run(scene())
     assert [word.shares for word in said(log)] == ([] if torn else [False])
+
+
+def test_one_that_begins_anew_lets_the_tail_rest_of_a_partition_whose_markers_may_still_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It took the log's end for settled, sent a batch, and the late markers of its own stood before that."""
+    link = LinkRecord("l", "u", ClusterRef("s", ""), ClusterRef("t", ""), 1, copy=CopyIdentity(1, 0, 2, 0))
+    it, unknown = engine(MemoryLog(link, TOPIC, replace(SHARED, owners={"t": (0, 0)}))), list[list[bool]]()
+
+    async def nothing(*_: object) -> str:
+        return ""
+
+    async def no_limit(*_: object) -> int:
+        return 1 << 20
+
+    async def run(copier: Copier) -> None:
+        if len(unknown) != 1:
+            await asyncio.sleep(0.01)
+        unknown.append([copier.lanes[key].unknown for key in sorted(copier.lanes)])
+        if len(unknown) == 1:
+            copier.lanes["t", 1].fill()
+        raise Unreachable("wait", "the state log is away")
+
+    monkeypatch.setattr(module, "activate", nothing)
+    monkeypatch.setattr(module, "request_limit", no_limit)
+    monkeypatch.setattr(Copier, "run", run)
+
+    async def scene() -> None:
+        for _ in range(4):
+            with suppress(Unreachable):
+                await it._serve()
+
+    asyncio.run(scene())
+    assert unknown == [[False, False], [], [False, True], [False, True]], "also where one failed before it began"
 
 
 def test_what_is_not_compare_and_set_is_done_only_by_an_owner_that_is_sure_of_itself() -> None:

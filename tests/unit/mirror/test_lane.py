@@ -13,7 +13,7 @@ from kmigrate.mirror.lane import Lane, LaneState, Sent
 from kmigrate.mirror.steps import Hole
 from kmigrate.model.stops import AcceptedLoss, Remedy
 from kmigrate.protocol.codes import Code
-from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched, record
 
 CONNECTION = object()
 MARKER = CONTROL | TRANSACTIONAL
@@ -396,6 +396,43 @@ def test_an_append_under_way_tears_a_lane_only_where_a_log_cleaner_works(compact
     assert it.torn == compacted, "it may still come"
     it.recovered(1, 1, 1)
     assert not it.torn
+
+
+def cleaned() -> Lane:
+    """Records 0 to 4 and the hole 5 to 7, which a log cleaner made on the source, are on the target; more was sent."""
+    it = lane(0, 0, batch(0, 5), batch(8, 2))
+    it.recovered(0, 0, 0)
+    it.answered(send(it).step, 0, 0)
+    assert it.hole_due() == Hole(5, 8)
+    it.fill()
+    it.filled(8, 1)
+    it.unanswered(send(it).step, "the leader moved")
+    return it
+
+
+def test_what_another_replicas_cleaner_has_left_of_a_hole_that_is_filled_is_no_difference() -> None:
+    """Both leaders had moved: the partition stopped as diverged."""
+    it = cleaned()
+    it.recovered(8, 5, 5)
+    assert it.read_at == 10, "what is at hand goes on"
+    it = cleaned()
+    it.let_go()
+    it.recovered(8, 5, 5)
+    assert it.read_at == 8
+    it.take(8, fetched(batch(5, 5, text=b"".join(map(record, range(5))))), 5)
+    assert not it.stopped
+    assert send(it).step.start == 8
+
+
+@pytest.mark.parametrize(("end", "cut"), [(9, False), (8, True)])
+def test_a_marker_too_many_is_found_also_where_a_log_cleaner_works(end: int, cut: bool) -> None:
+    """One more than we have made, or where the source was cut and holds a record by now."""
+    it = cleaned()
+    if cut:
+        it.cut(8)
+    it.recovered(end, 5, 5)
+    it.take(5, fetched(batch(5, 5)), 5)
+    assert it.problem.startswith("diverged: ")
 
 
 def test_a_hole_that_is_being_made_tears_a_lane() -> None:

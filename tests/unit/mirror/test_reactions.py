@@ -127,7 +127,7 @@ class World:
         self.ids = UUID(int=1), UUID(int=2)
         self.topic = MirroredTopic("t", str(self.ids[0]), str(self.ids[1]), {0: 0, 1: 0})
         self.copier.assign([self.topic])
-        self.copier._signals.look_now.clear()
+        self.called = self.copier._signals.look_now
         for lane in self.copier.lanes.values():
             lane.recovered(0, 100, 0)
         self.lane, self.neighbour = self.copier.lanes[("t", 0)], self.copier.lanes[("t", 1)]
@@ -138,7 +138,8 @@ class World:
     def layout(self, source: TopicInfo | None, target: TopicInfo | None) -> None:
         self.shows(self.source, source)
         self.shows(self.target, target)
-        self.copier._check_topic(self.topic)
+        for side in self.copier._sides:
+            self.copier._check_topic(self.topic, side)
 
     def here(self, which: int, *, led: bool = True) -> TopicInfo:
         part = PartitionInfo(1 if led else -1, 0, (1,), (1,))
@@ -165,7 +166,7 @@ async def _meet(asked: Asked, code: Code) -> None:
         refused = FetchedPartition("t", 0, code, -1, -1, -1, (), -1, memoryview(b""))
         world.copier._reader.take({lane.key: FetchPartition("t", 0, 0, 1)}, [refused])
         assert lane.looking == (reaction.action is Action.LOOK)
-        assert world.copier._signals.look_now.is_set() == (reaction.action is Action.REFRESH)
+        assert world.called.is_set() == (reaction.action is Action.REFRESH)
         assert lane.stopped or lane.read_after > monotonic(), "this partition waits"
         assert world.neighbour.reads and not world.neighbour.read_after, "its neighbour does not"
         await world.copier._tasks.close()
@@ -255,7 +256,8 @@ def _fill_unanswered(world: World) -> None:
 
 def test_a_cluster_that_has_not_answered_yet_is_not_taken_for_one_without_the_topic() -> None:
     world = World()
-    world.copier._check_topic(world.topic)
+    for side in world.copier._sides:
+        world.copier._check_topic(world.topic, side)
     assert not world.lane.progress().trouble
 
 

@@ -90,11 +90,20 @@ class Leader:
         return FetchAnswer(0, 0, 0, [each for each in out if len(each.records)])
 
 
+class Source:
+    """A cluster of one broker."""
+
+    metadata = object()
+    settings = SimpleNamespace(request_timeout_s=30)
+
+    def leader(self, *_: object) -> int:
+        return 1
+
+
 def _reader(monkeypatch: pytest.MonkeyPatch, leader: Leader, signals: Signals) -> SourceReader:
     monkeypatch.setattr(reading, "FetchSession", leader.session)
-    source = SimpleNamespace(metadata=object(), leader=lambda *_: 1, settings=SimpleNamespace(request_timeout_s=30))
     return SourceReader(
-        cast("Any", source),
+        cast("Any", Source()),
         leader.lanes,
         SETTINGS,
         Throttle(),
@@ -182,11 +191,12 @@ def test_a_broker_that_is_not_trusted_ends_nobody_elses_reading(monkeypatch: pyt
     """The whole link's copier ended, and began again for as long as that broker was not asked."""
     monkeypatch.setattr(reading, "sleep", lambda _: asyncio.sleep(0))
     leader, signals = Distrusted(_lanes(bulk=2), lambda: None, 3), Still()
+    called = signals.look_now
     leader.lanes[("bulk", 1)].promoting = True  # its second connection is opened before the fence
     with pytest.raises(EnoughError):
         asyncio.run(_reader(monkeypatch, leader, signals).run(1))
     assert signals.trouble == "certificate-expired: the certificate of broker 1 has expired"
-    assert signals.look_now.is_set()
+    assert called.is_set()
 
 
 def test_a_fence_is_read_for_at_once_whatever_the_broker_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The state topics are asked for until the broker knows them, and take records of 8 MiB where that is allowed."""
+"""The state topics are asked for until the broker knows them, and are what they have to be where that is allowed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class LateBrokers:
         self.refusals = list(refusals)
         self.topics = dict.fromkeys((STATE_TOPIC, PRESENCE_TOPIC), self)
         self.partitions = {0: None}
+        self.brokers = range(3)
 
     async def refresh(self, names: list[str]) -> LateBrokers:
         return self
@@ -83,7 +84,7 @@ class Topics:
         self.limits[name] = int(put["max.message.bytes"])
 
 
-def ensure(topics: Any) -> list[str]:
+def ensure(topics: Any) -> list[tuple[str, str]]:
     return asyncio.run(ensure_state_log(topics, topics))
 
 
@@ -105,3 +106,70 @@ def test_a_limit_that_is_higher_already_stays() -> None:
 def test_where_limits_may_not_be_altered_the_state_log_is_used_as_it_is() -> None:
     topics = Topics({STATE_TOPIC: 1 << 20, PRESENCE_TOPIC: 1 << 20}, alters=False)
     assert ensure(topics) == []
+
+
+class Altered(Topics):
+    """Topics that were made by an older version, or that somebody has altered."""
+
+    def __init__(self, configs: Mapping[str, str], *, alters: bool = True, own: bool = True) -> None:
+        super().__init__(dict.fromkeys((STATE_TOPIC, PRESENCE_TOPIC), 8 << 20), alters=alters)
+        self.own = own
+        self.configs = {name: dict(configs) for name in self.limits}
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
+        told = await super().topic_configs(names)
+        for name in names:
+            told[name].update({key: ConfigValue(value, self.own) for key, value in self.configs[name].items()})
+        return told
+
+    async def alter_topic_configs(self, name: str, put: Mapping[str, str]) -> None:
+        if not self._alters:
+            raise BrokerRefused("broker-refused", "not allowed", code=Code.TOPIC_AUTHORIZATION_FAILED)
+        self.configs[name].update(put)
+
+
+WEAK = {
+    "compression.type": "lz4",
+    "message.timestamp.type": "CreateTime",
+    "unclean.leader.election.enable": "true",
+    "min.compaction.lag.ms": "0",
+    "delete.retention.ms": "1000",
+}
+
+
+def test_a_state_topic_on_which_the_log_cannot_rest_is_put_right() -> None:
+    topics = Altered(WEAK)
+    assert ensure(topics) == []
+    assert topics.configs[STATE_TOPIC] == {
+        "compression.type": "producer",
+        "message.timestamp.type": "LogAppendTime",
+        "unclean.leader.election.enable": "false",
+        "min.compaction.lag.ms": "86400000",
+        "delete.retention.ms": "86400000",
+    }
+    assert topics.configs[PRESENCE_TOPIC]["min.compaction.lag.ms"] == "0", "nothing is decided there"
+    topics = Altered({"min.compaction.lag.ms": "86400001", "min.insync.replicas": "3"})
+    before = dict(topics.configs[STATE_TOPIC])
+    assert (ensure(topics), topics.configs[STATE_TOPIC]) == ([], before), "what is safer stays"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_how_soon_the_log_cleaner_comes_is_left_to_who_has_set_it_on_the_topic(own: bool) -> None:
+    topics = Altered({"segment.bytes": "1073741824", "max.compaction.lag.ms": "9223372036854775807"}, own=own)
+    assert ensure(topics) == []
+    assert (topics.configs[STATE_TOPIC]["segment.bytes"] == "16777216") == (not own)
+
+
+def test_what_may_not_be_put_right_is_named() -> None:
+    told = ensure(Altered(WEAK, alters=False))
+    assert [ref for ref, _ in told] == ["state-log-weak"] * 8
+    assert told[0][1].startswith(f"topic {STATE_TOPIC} has compression.type=lz4; ")
+
+
+def test_replicas_that_may_be_out_of_sync_are_named_and_not_asked_for_again() -> None:
+    """Somebody may have lowered it to go on with one broker alone."""
+    topics = Altered({"min.insync.replicas": "1"})
+    assert [what.partition(";")[0] for _, what in ensure(topics)] == [
+        f"topic {name} has min.insync.replicas=1" for name in (STATE_TOPIC, PRESENCE_TOPIC)
+    ]
+    assert topics.configs[STATE_TOPIC] == {"min.insync.replicas": "1"}

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.client import EARLIEST, ClusterClient, LogOffset
+from kmigrate.cluster.client import EARLIEST, LOG_END, ClusterClient, LogOffset
 from kmigrate.cluster.layout import Metadata
 from kmigrate.cluster.silence import Silence
+from kmigrate.errors import StateLogBroken
 from kmigrate.model.records import LeaseRecord
+from kmigrate.protocol.codes import Code
 from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, encode_envelope
-from kmigrate.state.log import STATE_TOPIC, StateLog
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
 from kmigrate.state.look import read_state
 
 _FETCH_HEAD, _FETCH_PART = struct.Struct(">iiiibii"), struct.Struct(">iiqiqi")
+DIVERGING = 0, b"\1\0\x0d" + struct.pack(">iq", 0, 5) + b"\0"
+"""Of an epoch that is unknown because compaction has left none of its records, a broker tells where the next begins."""
+OUT_OF_RANGE = int(Code.OFFSET_OUT_OF_RANGE), b"\0"
 
 
-def stored(offset: int, name: str, term: int | None, *, prev: str = "", sequence: int | None = None) -> bytes:
+def stored(
+    offset: int, name: str, term: int | None, *, prev: str = "", nonce: str = "", sequence: int | None = None
+) -> bytes:
     """A record as it stands in the log; without a term its key is dropped."""
     record = None if term is None else LeaseRecord(name, "w", term)
-    envelope = encode_envelope(Envelope(offset, prev, str(offset), record))
+    envelope = encode_envelope(Envelope(offset, prev, nonce or str(offset), record))
     data = one_record_batch(
         f"lease/{name}".encode(),
         None if record is None else envelope,
@@ -49,6 +56,11 @@ class Cluster:
         self.led = 1
         self.moves_to = 0
         """Who leads once a batch was read."""
+        self.unreplicated = 0
+        """Offsets at the log's end that a new leader does not show yet."""
+        self.lost: dict[str, list[tuple[int, bytes]]] = {}
+        """By topic, answers of a place that is not there: error code and tags of the partition."""
+        self.asked: list[str] = []
         self.metadata = Metadata("c", {1: ("a", 1), 2: ("b", 1)})
         self.silence = Silence()
 
@@ -58,9 +70,12 @@ class Cluster:
     def leader(self, *_: object) -> int:
         return self.led
 
-    async def list_offsets(self, wanted: dict[Any, int], **_: object) -> dict[Any, LogOffset]:
+    async def list_offsets(
+        self, wanted: dict[Any, int], *, replica_id: int = -1, **_: object
+    ) -> dict[Any, LogOffset]:
+        end = self.end + (self.unreplicated if replica_id == LOG_END else 0)
         return {
-            key: LogOffset(0, (0 if at == EARLIEST else self.end) if key[0] == STATE_TOPIC else 0, 0)
+            key: LogOffset(0, (0 if at == EARLIEST else end) if key[0] == STATE_TOPIC else 0, 0)
             for key, at in wanted.items()
         }
 
@@ -68,9 +83,14 @@ class Cluster:
         async def call_raw(api: int, version: int, body: list[bytes], **_: object) -> bytearray:
             await asyncio.sleep(0)
             topic, size = body[0][_FETCH_HEAD.size + 2 :], body[0][_FETCH_HEAD.size + 1] - 1
-            if topic[:size] != STATE_TOPIC.encode():
+            name = bytes(topic[:size]).decode()
+            self.asked.append(name)
+            position = _FETCH_PART.unpack_from(topic, size + 1)[2]
+            if self.lost.get(name) and (position or name != STATE_TOPIC):
+                return self._answer(name, b"", *self.lost[name].pop())
+            if name != STATE_TOPIC:
                 await asyncio.sleep(3600)
-            return self._told(node, _FETCH_PART.unpack_from(topic, size + 1)[2])
+            return self._told(node, position)
 
         return SimpleNamespace(call_raw=call_raw)
 
@@ -78,20 +98,23 @@ class Cluster:
         found = [each for each in self.logs[node] if next(walk(memoryview(each))).next_offset > position][:1]
         if found and self.moves_to:
             self.led, self.moves_to = self.moves_to, 0
-        records = b"".join(found)
+        return self._answer(STATE_TOPIC, b"".join(found))
+
+    def _answer(self, topic: str, records: bytes, error: int = 0, tags: bytes = b"\0") -> bytearray:
         size = len(records) + 1
         return bytearray(
             struct.pack(">iib", 0, 7, 0)
             + struct.pack(">ihi", 0, 0, 0)
-            + bytes([2, len(STATE_TOPIC) + 1])
-            + STATE_TOPIC.encode()
+            + bytes([2, len(topic) + 1])
+            + topic.encode()
             + b"\2"
-            + struct.pack(">ihqqq", 0, 0, self.end, self.end, 0)
+            + struct.pack(">ihqqq", 0, error, self.end, self.end, 0)
             + b"\1"
             + struct.pack(">i", -1)
             + bytes([size & 0x7F | 0x80, size >> 7])
             + records
-            + b"\0\0\0"
+            + tags
+            + b"\0\0"
         )
 
 
@@ -114,6 +137,11 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
             await scene
 
     asyncio.run(guarded())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110 - what it waits for tells nobody
+        await asyncio.sleep(0.001)
 
 
 def test_who_stood_still_while_the_log_was_compacted_reads_it_anew_and_goes_on() -> None:
@@ -171,5 +199,78 @@ def test_a_log_of_which_no_batch_is_left_up_to_its_end_is_opened_and_written_on(
             state = await log.append(lambda s: None if s.lease("b") else LeaseRecord("b", "w", 1))
             assert state.epoch == 3
         assert cluster.end == 4, "nothing void was written"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("answer", [DIVERGING, OUT_OF_RANGE])
+def test_who_was_away_and_finds_his_place_gone_on_a_leader_that_lost_its_disk_reads_the_log_anew(
+    answer: tuple[int, bytes],
+) -> None:
+    """It was filled again from the others once the log was compacted."""
+
+    async def scene() -> None:
+        cluster = Cluster([stored(0, "a", 1), stored(1, "gone", 2, prev="0")], end=2)
+        async with Log(cluster) as log:
+            cluster.lost[STATE_TOPIC] = [answer]
+            cluster.logs = {1: [stored(0, "a", 1), stored(5, "b", 1, prev="4"), stored(6, "c", 1, prev="5")]}
+            cluster.end = 7
+            await log.wait(lambda s: s.epoch == 6 or None, 10, "what was written meanwhile")
+            assert set(log.state.records) == {"lease/a", "lease/b", "lease/c"}
+            state = await log.append(lambda s: None if s.lease("d") else LeaseRecord("d", "w", 1))
+            assert state.epoch == 7
+
+    run(scene())
+
+
+@pytest.mark.parametrize("answer", [DIVERGING, OUT_OF_RANGE])
+@pytest.mark.parametrize(
+    "left",
+    [
+        [stored(0, "a", 1)],
+        [stored(0, "a", 1), stored(1, "other", 1, prev="0", nonce="x"), stored(2, "b", 1, prev="x")],
+    ],
+)
+def test_a_log_that_was_cut_is_not_taken_for_the_one_that_was_read(
+    left: list[bytes], answer: tuple[int, bytes]
+) -> None:
+    async def scene() -> None:
+        cluster = Cluster([stored(0, "a", 1), stored(1, "b", 2, prev="0")], end=2)
+        async with Log(cluster) as log:
+            cluster.lost[STATE_TOPIC] = [answer]
+            cluster.logs, cluster.end = {1: left}, len(left)
+            with pytest.raises(StateLogBroken, match="log-cut"):
+                await log.wait(lambda _: None, 10, "the end")
+            assert set(log.state.records) == {"lease/a", "lease/b"}
+
+    run(scene())
+
+
+def test_a_new_leader_that_does_not_show_all_it_has_yet_has_cut_nothing() -> None:
+    async def scene() -> None:
+        cluster = Cluster([stored(0, "a", 1), stored(1, "b", 1, prev="0")], end=2)
+        async with Log(cluster) as log:
+            cluster.lost[STATE_TOPIC] = [OUT_OF_RANGE]
+            whole = cluster.logs[1]
+            cluster.logs, cluster.end, cluster.unreplicated = {1: whole[:1]}, 1, 2
+            await until(lambda: not cluster.lost[STATE_TOPIC])
+            asked = len(cluster.asked)
+            await until(lambda: len(cluster.asked) > asked + 3)  # read anew, again and again
+            assert set(log.state.records) == {"lease/a", "lease/b"}
+            cluster.logs = {1: [*whole, stored(2, "c", 1, prev="1")]}
+            cluster.end, cluster.unreplicated = 3, 0
+            await log.wait(lambda s: s.lease("c"), 10, "what it did not show")
+
+    run(scene())
+
+
+@pytest.mark.parametrize("answer", [DIVERGING, OUT_OF_RANGE])
+def test_a_presence_log_that_was_cut_or_lost_is_read_from_where_it_is_now(answer: tuple[int, bytes]) -> None:
+    async def scene() -> None:
+        cluster = Cluster([stored(0, "a", 1)], end=1)
+        cluster.lost[PRESENCE_TOPIC] = [answer, answer]
+        async with Log(cluster) as log:
+            await until(lambda: cluster.asked.count(PRESENCE_TOPIC) == 3)
+            await log.append(lambda s: None if s.lease("b") else LeaseRecord("b", "w", 1))
 
     run(scene())

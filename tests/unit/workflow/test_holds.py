@@ -148,6 +148,16 @@ def test_a_loss_is_accepted_by_its_exact_range_only_and_stays_in_the_record() ->
     assert done(it, partition=1, accept_loss=(5, 9)).changes == ()
 
 
+def test_how_long_the_markers_of_a_great_loss_will_take_is_told() -> None:
+    great = replace(LOST, last=1_000_000_004)
+    told = done(world(topic(stops={1: great})), partition=1, accept_loss=(5, 1_000_000_004)).findings
+    assert [(finding.level, finding.ref) for finding in told] == [("warn", "long-hole")]
+    assert "1,000,000,000 lost offsets of partition 1 of t " in told[0].what and "some 556 min" in told[0].what
+    for small in (topic(stops={1: LOST}), topic(stops={1: great}, mapped=True)):
+        last = small.stops[1].last
+        assert done(world(small), partition=1, accept_loss=(5, last)).findings == ()
+
+
 def test_what_the_source_deleted_since_belongs_to_the_range() -> None:
     it = world(topic(stops={1: LOST}), from_=Cluster(start=30))
     assert refusal(it, partition=1, accept_loss=(5, 9)).next_step.endswith("--accept-loss 5..29")

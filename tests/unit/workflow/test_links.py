@@ -43,7 +43,7 @@ class Making(Estate):
 
     def __init__(self) -> None:
         super().__init__(ROUTER)
-        self.warnings: list[str] = []
+        self.warnings: list[tuple[str, str]] = []
         self.target = SimpleNamespace(
             settings=self.settings_of("target"), metadata=SimpleNamespace(cluster_id="target-id")
         )
