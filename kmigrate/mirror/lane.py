@@ -27,11 +27,12 @@ H  What the source has lost (W7) is dropped where it was only read, and named wh
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
-from kmigrate.mirror.steps import Append, Hole, Step, damaged, read_steps
+from kmigrate.mirror.steps import Append, Hole, Reading, Step, damaged, read_steps
 from kmigrate.mirror.tally import Tally
 from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -107,6 +108,8 @@ class Lane:
         self.losses: tuple[AcceptedLoss, ...] = ()
         self.looking = False
         """A task looks what became of the topic or of the offset to be read: nothing is read meanwhile."""
+        self.rest: Callable[[], Reading] | None = None
+        """What a thread reads of an answer, from `read_at` on: nothing else is read meanwhile."""
         self.layout_trouble: dict[Asked, str] = {}
         """What a look at the topic on either cluster has shown."""
         self.read_after = 0.0
@@ -158,16 +161,19 @@ class Lane:
     @property
     def reads(self) -> bool:
         """Whether this lane has a position to read the source from."""
-        held = self.paused or self.looking or self._cut is not None
+        held = self.paused or self.looking or self.rest is not None or self._cut is not None
         return self.state is not _STOPPED and self.read_at >= 0 and not held
 
-    def take(self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None) -> None:
+    def take(
+        self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None, *, most: int | None = None
+    ) -> int:
         """Queue what a read_committed answer to a fetch at `asked` holds; an outdated answer is ignored.
 
-        `seen_ms` is by the clock by which this process says when it speaks.
+        `seen_ms` is by the clock by which this process says when it speaks. What would take more than `most` to rewrite
+        is left as `rest`; returned is what the others have taken.
         """
-        if self.state is LaneState.STOPPED or self._cut is not None or asked != self.read_at:
-            return
+        if not self._listens(asked):
+            return 0
         self._read_failures = 0
         self.reading_trouble = ""
         self.ends_at(answer.high_watermark, now_ms)
@@ -175,7 +181,7 @@ class Lane:
         if self._live_from < 0:
             self._live_from = answer.high_watermark
         if not len(answer.records):
-            return
+            return 0
         records = answer.records
         if self.state is not _PIPING and len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
             records = memoryview(bytearray(records))
@@ -186,12 +192,32 @@ class Lane:
             leader_epoch=self.leader_epoch,
             hole_limit=self._hole_limit,
             barrier=self.barrier,
+            most=most,
         )
+        self._go_on(reading, asked, len(records), now_ms, seen_ms)
+        self.rest = reading.rest if self._listens(reading.next_offset) else None
+        return reading.effort
+
+    def take_rest(
+        self, rest: Callable[[], Reading], asked: int, reading: Reading, now_ms: int, seen_ms: int
+    ) -> None:
+        """Queue what `rest` has read from `asked` on, unless it is outdated by now."""
+        if self.rest is not rest:
+            return
+        self.rest = None
+        if self._listens(asked):
+            self._go_on(reading, asked, 0, now_ms, seen_ms)
+
+    def _listens(self, asked: int) -> bool:
+        """Whether what was read from an offset on is what comes next."""
+        return self.state is not _STOPPED and self._cut is None and asked == self.read_at
+
+    def _go_on(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
         for step in reading.steps:
             self._push(step)
         if self.stopped:
             return
-        self.tally.read(reading.steps, len(answer.records), reading.next_offset - asked, now_ms)
+        self.tally.read(reading.steps, size, reading.next_offset - asked, now_ms)
         self.read_at = reading.next_offset
         self.leader_epoch = reading.leader_epoch
         if reading.compacted:
@@ -322,6 +348,7 @@ class Lane:
             return
         self._cut = end if self._cut is None else min(self._cut, end)
         self._hole = (0, 0)
+        self.rest = None
         self._queue.clear()
         self._lose(f"the source was cut to offset {end}")
 

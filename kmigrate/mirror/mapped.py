@@ -15,7 +15,7 @@ from typing import Any
 
 from kmigrate.errors import Diverged
 from kmigrate.mirror.lane import Lane, LaneState, Sent
-from kmigrate.mirror.steps import Append, Hole, Step
+from kmigrate.mirror.steps import Append, Hole, Reading, Step
 from kmigrate.model.mapledger import MapLedger
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.protocol.hot import FetchedPartition
@@ -68,11 +68,19 @@ class MappedLane(Lane):
     def reads(self) -> bool:
         return self.state is not LaneState.LOST and super().reads
 
-    def take(self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None) -> None:
+    def take(
+        self, asked: int, answer: FetchedPartition, now_ms: int, seen_ms: int | None = None, *, most: int | None = None
+    ) -> int:
         if self.state is LaneState.LOST:  # asked for before
-            return
-        super().take(asked, answer, now_ms, seen_ms)
+            return 0
+        effort = super().take(asked, answer, now_ms, seen_ms, most=most)
         self._pass_holes()
+        return effort
+
+    def _go_on(self, reading: Reading, asked: int, size: int, now_ms: int, seen_ms: int | None) -> None:
+        if self.state is not LaneState.LOST:
+            super()._go_on(reading, asked, size, now_ms, seen_ms)
+            self._pass_holes()
 
     def _push(self, step: Step) -> None:
         super()._push(step)

@@ -5,7 +5,8 @@ Both read the target's own log before they say anything; neither decides by itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,13 @@ from kmigrate.mirror.reactions import Action, Asked, Found, reaction_to
 from kmigrate.mirror.steps import Hole
 from kmigrate.model.mapledger import MapLedger
 from kmigrate.model.records import CopyIdentity
+from kmigrate.model.stops import AcceptedLoss
 from kmigrate.net.clock import sleep
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchPartition
-from kmigrate.records.batch import Batch
+from kmigrate.records.batch import HEADER_SIZE, LOG_APPEND_TIME, Batch
 from kmigrate.records.old_messages import OldMessages, walk_all
-from kmigrate.records.rewrite import contents
+from kmigrate.records.rewrite import contents, needs_rewriting
 from kmigrate.state.offset_maps import OffsetMaps
 
 __all__ = ["MapStore", "Mender"]
@@ -126,28 +128,25 @@ class Mender:
             return
         ours = await self._batches(self._target, lane, tail.data_end - 1, tail.data_end)
         first = min((batch.base_offset for batch in ours), default=tail.data_end)
-        copied = {offset: record for batch in ours for offset, record in _contents(batch).items()}
-        await self._compare(lane, copied, first, tail.data_end, 0)
+        await self._compare(lane, ours, first, tail.data_end, 0)
 
     async def _compare(
-        self, lane: Lane, copied: dict[int, tuple[int, bytes]], first: int, end: int, shift: int
+        self, lane: Lane, ours: list[Batch | OldMessages], first: int, end: int, shift: int
     ) -> None:
         """Compare the source's records from `first` to `end` with what was copied of them, `shift` offsets on."""
-        for batch in await self._batches(self._source, lane, first, end):
-            for offset, record in _contents(batch).items():
-                if any(loss.covers(offset, offset) for loss in lane.losses):
-                    continue
-                if first <= offset < end and copied.get(offset + shift) != record:
-                    raise Diverged(
-                        reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
-                        f"{lane.topic}-{lane.partition} holds another record at offset {offset + shift} on the target "
-                        f"than the source at {offset}: another wrote to the target, or the source was cut and "
-                        "written anew",
-                        still_true="no later record was copied; the source is untouched",
-                        next_step="delete the target topic and mirror it again, before any client reads it"
-                        if not isinstance(lane, MappedLane)
-                        else "what the target held before its mirror is untouched; see docs/offsets.md",
-                    )
+        theirs = await self._batches(self._source, lane, first, end)
+        offset = await asyncio.to_thread(_first_difference, theirs, ours, range(first, end), shift, lane.losses)
+        if offset is not None:
+            raise Diverged(
+                reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,
+                f"{lane.topic}-{lane.partition} holds another record at offset {offset + shift} on the target "
+                f"than the source at {offset}: another wrote to the target, or the source was cut and "
+                "written anew",
+                still_true="no later record was copied; the source is untouched",
+                next_step="delete the target topic and mirror it again, before any client reads it"
+                if not isinstance(lane, MappedLane)
+                else "what the target held before its mirror is untouched; see docs/offsets.md",
+            )
 
     async def _bring_map_to(self, lane: MappedLane, tail: LogTail) -> None:
         """Cut the map to what the target's log holds, and compare the last batch with what the map says it is."""
@@ -172,13 +171,12 @@ class Mender:
         if tail.end == lane.target_start:
             return
         ours = await self._batches(self._target, lane, tail.end - 1, tail.end)
-        copied = {offset: record for batch in ours for offset, record in _contents(batch).items()}
         last = lane.ledger.map.to_source(tail.end - 1)
-        if last is None or not last.is_record or tail.end - 1 not in copied:
+        first, end = await asyncio.to_thread(_extent, ours)
+        if last is None or not last.is_record or tail.end != end:
             raise _unknown_batch(lane, tail.end - 1)
         shift = tail.end - 1 - last.offset
-        first = min(copied)
-        await self._compare(lane, copied, first - shift, last.offset + 1, shift)
+        await self._compare(lane, ours, first - shift, last.offset + 1, shift)
 
     async def store_map(self, lane: MappedLane) -> None:
         """Store the runs that are planned, so that their batches may go."""
@@ -211,7 +209,8 @@ class Mender:
             if answer.error:
                 await client.refresh([lane.topic])
                 raise Unreachable("tail-unreadable", f"{lane.topic}-{lane.partition}: {row(answer.error).name}")
-            batches = [batch for batch in walk_all(answer.records) if batch.next_offset > at]
+            walked = await asyncio.to_thread(list, walk_all(answer.records))
+            batches = [batch for batch in walked if batch.next_offset > at]
             if not batches:
                 return found
             found += [batch for batch in batches if not _is_control(batch) and batch.base_offset < end]
@@ -255,6 +254,52 @@ class Mender:
                 lane.filled(made.end, term)
             else:
                 lane.fill_failed("the target's log moved", unknown=True)
+
+
+def _extent(batches: list[Batch | OldMessages]) -> tuple[int, int]:
+    """The first record's offset and the one behind the last record's; −1 each where there is none."""
+    if batches and not any(isinstance(batch, OldMessages) or needs_rewriting(batch) for batch in batches):
+        return batches[0].base_offset, batches[-1].next_offset
+    offsets = [offset for batch in batches for offset in _contents(batch)]
+    return (min(offsets), max(offsets) + 1) if offsets else (-1, -1)
+
+
+def _first_difference(
+    theirs: list[Batch | OldMessages],
+    ours: list[Batch | OldMessages],
+    offsets: range,
+    shift: int,
+    losses: Sequence[AcceptedLoss],
+) -> int | None:
+    """The first of the source's offsets whose record was copied as another, or not at all.
+
+    It may take as long as to rewrite the batches, and is done in a thread (`reading`). What went as it was is found as
+    it was: of such batches some are too large to be looked into.
+    """
+    sent = {batch.base_offset: batch for batch in ours}
+    odd = [batch for batch in theirs if not _is_same(batch, sent.get(batch.base_offset + shift))]
+    copied = {offset: record for batch in ours if odd for offset, record in _contents(batch).items()}
+    for batch in odd:
+        for offset, record in _contents(batch).items():
+            is_lost = any(loss.covers(offset, offset) for loss in losses)
+            if offset in offsets and not is_lost and copied.get(offset + shift) != record:
+                return offset
+    return None
+
+
+def _is_same(one: Batch | OldMessages, other: Batch | OldMessages | None) -> bool:
+    """Whether one batch is the other, byte for byte where its records are."""
+    if isinstance(one, OldMessages) or not isinstance(other, Batch) or len(one.view) != len(other.view):
+        return False
+    told, shown = (
+        (b.codec, b.attributes & LOG_APPEND_TIME, b.base_timestamp, b.last_offset_delta, b.count) for b in (one, other)
+    )
+    if told != shown or one.attributes & LOG_APPEND_TIME:
+        return False
+    return all(  # in pieces, and as bytes: views are compared number by number
+        bytes(one.view[at : at + _COMPARED_BYTES]) == bytes(other.view[at : at + _COMPARED_BYTES])
+        for at in range(HEADER_SIZE, len(one.view), _COMPARED_BYTES)
+    )
 
 
 def _contents(batch: Batch | OldMessages) -> dict[int, tuple[int, bytes]]:

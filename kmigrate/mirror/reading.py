@@ -12,6 +12,7 @@ way.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from kmigrate.mirror.metrics import LinkMeter, Slowed
 from kmigrate.mirror.portion import Portion
 from kmigrate.mirror.reactions import Action, Asked, Found, cause, reaction_to, told
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Reading
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner, together
@@ -42,6 +44,9 @@ _ASK_ENDS_S = 2.0
 _LEAST_BACKLOG = 64 << 10
 _FULL = 2
 """Times `backlog_total_bytes`."""
+_MOST_EFFORT = 10_000
+"""What rewriting the batches of one answer may take (`records.rewrite.effort`), some 20 ms: a thread does the rest. The
+interpreter changes between threads every 5 ms, so that whatever else this process has to do goes on beside it."""
 
 
 @dataclass(slots=True)
@@ -101,6 +106,10 @@ class SourceReader:
         self._suspected: dict[Lane, float] = {}
         self._leaders = 0
         """From how many brokers is read."""
+        self._rests = 0
+        """Bytes of answers of which a thread reads the rest."""
+        self._turn = asyncio.Lock()
+        """One at a time: a large one takes most of a gigabyte."""
 
     async def run(self, node: int) -> None:
         """Fetch from one source leader for ever."""
@@ -114,7 +123,7 @@ class SourceReader:
         while True:
             moved = self._signals.moved
             lanes = [lane for lane in self._lanes.led_by(self._source, node) if not lane.urgent]
-            held = self._held(lanes)
+            held = self._held(lanes) + self._rests
             full = held >= _FULL * self._share
             reading = [lane for lane in lanes if lane.reads]
             now = monotonic()
@@ -130,7 +139,7 @@ class SourceReader:
                 if owed and reading:
                     self._meter.slowed_s[Slowed.LINK_THROTTLE] += monotonic() - now
                 continue
-            waits = len(chosen) == len(reading)
+            waits = len(chosen) == len(reading) and not self._rests
             most_ms = settings.fetch_wait_ms if waits else _SHORT_WAIT_MS
             await self._fetch(talk, chosen, room, most_ms, exempt=bool(owed))
 
@@ -220,13 +229,13 @@ class SourceReader:
 
     def take(self, wanted: Mapping[Key, FetchPartition], parts: Iterable[FetchedPartition]) -> int:
         """Give each partition's answer to its lane; the bytes that were read."""
-        size = 0
+        size, most = 0, _MOST_EFFORT
         now, seen = now_ms(), steady_ms()
         for part in parts:
             size += len(part.records)
             key = (part.topic, part.partition)
             lane, asked = self._lanes.get(key), wanted.get(key)
-            if lane is None or asked is None or lane.stopped or asked.offset != lane.read_at:
+            if lane is None or asked is None or lane.stopped or lane.rest is not None or asked.offset != lane.read_at:
                 continue  # nobody's any more, or asked for before it was read over the other connection
             if part.diverging is not None:
                 self._suspect_cut(lane, part.diverging[1])
@@ -234,10 +243,29 @@ class SourceReader:
                 self._refused(lane, asked.offset, part.error)
             else:
                 self._suspected.pop(lane, None)
-                lane.take(asked.offset, part, now, seen)
+                most -= lane.take(asked.offset, part, now, seen, most=most)
+                self._begin_rest(lane, len(part.records))
             self._got_on(lane)
         self._signals.wake()
         return size
+
+    def _begin_rest(self, lane: Lane, size: int) -> None:
+        if lane.rest is not None:
+            self._rests += size
+            self._tasks.start(self._read_rest(lane, lane.rest, lane.read_at, size), f"rest-{lane.key}")
+
+    async def _read_rest(self, lane: Lane, rest: Callable[[], Reading], asked: int, size: int) -> None:
+        """What would hold up everybody here is read in a thread; `size` is what it keeps in memory."""
+        try:
+            async with self._turn:
+                if lane.rest is not rest or lane.stopped:
+                    return
+                reading = await asyncio.to_thread(rest)
+        finally:
+            self._rests -= size
+        lane.take_rest(rest, asked, reading, now_ms(), steady_ms())
+        self._got_on(lane)
+        self._signals.wake()
 
     def _suspect_cut(self, lane: Lane, end: int) -> None:
         """Believe that the source was cut to `end` once it has said so for a while, whoever leads it by then."""

@@ -14,19 +14,22 @@ from its first offset to that producer's next control batch; the list is sorted 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.records.batch import CONTROL, TRANSACTIONAL, Batch, check_crc, walk
 from kmigrate.records.merge import Stretch, merge, pieces
-from kmigrate.records.old_messages import OldMessages
-from kmigrate.records.rewrite import Run, needs_rewriting, rewrite
+from kmigrate.records.old_messages import OldMessages, is_old
+from kmigrate.records.rewrite import Run, effort, needs_rewriting, rewrite
 
 __all__ = ["Append", "Form", "Hole", "Reading", "Step", "damaged", "read_steps"]
+
+_BAD_BATCH = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
 
 
 class Form(StrEnum):
@@ -74,6 +77,10 @@ class Reading:
     """Offsets without a record were seen that no transaction explains: a log cleaner works on this partition."""
     direct: tuple[int, int] | None = None
     """(producer id, offset) of the newest batch that came through no router."""
+    effort: int = 0
+    """What rewriting has taken, as `records.rewrite` counts it."""
+    rest: Callable[[], Reading] | None = None
+    """Reads on from `next_offset`, which takes longer than was allowed; it changes nothing, so that a thread may."""
 
     def hole(self, start: int, end: int) -> None:
         last = self.steps[-1] if self.steps else None
@@ -107,22 +114,37 @@ def read_steps(
     leader_epoch: int,
     hole_limit: int,
     barrier: int | None = None,
+    most: int | None = None,
 ) -> Reading:
-    """The steps of a read_committed answer from offset `read_at` on; none of them crosses `barrier`."""
+    """The steps of a read_committed answer from offset `read_at` on; none of them crosses `barrier`.
+
+    With `most` it ends before a batch that would take longer to rewrite, and before messages of an old format, which
+    tell nobody beforehand how long they take.
+    """
+    read = partial(read_steps, records, aborted, hole_limit=hole_limit, barrier=barrier)
+    if most is not None and is_old(records):
+        return Reading(read_at, leader_epoch, rest=partial(read, read_at=read_at, leader_epoch=leader_epoch))
     reading = Reading(read_at, leader_epoch)
     filter_ = _Aborted(aborted)
+    is_whole, is_too_much = not len(records), False
     try:
         for piece in pieces(records, read_at, barrier):
+            is_whole = True
             if isinstance(piece, Stretch):
                 _take_stretch(reading, piece, hole_limit)
             else:
                 is_aborted = bool(aborted) and not isinstance(piece, OldMessages) and filter_.covers(piece)
                 if piece.next_offset > reading.next_offset:
-                    _take(reading, piece, is_aborted, hole_limit)
-            if reading.problem:
+                    is_too_much = _take(reading, piece, is_aborted, hole_limit, most)
+            if reading.problem or is_too_much:
                 break
     except ProtocolViolation as broken:
         reading.problem = f"{broken.ref}: {broken.what}"
+    if is_too_much:
+        reading.rest = partial(read, read_at=reading.next_offset, leader_epoch=reading.leader_epoch)
+    elif not (is_whole or reading.problem):
+        # Brokers give the first batch whole, however large it is: the length of this one is not its own.
+        reading.problem = f"{_BAD_BATCH}: the batch at offset {read_at} says that it is longer than what there is"
     return reading
 
 
@@ -148,7 +170,7 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
     except ProtocolViolation:
         for batch in walk(stretch.view):
             if not reading.problem:
-                _take(reading, batch, False, hole_limit)
+                _take(reading, batch, False, hole_limit, None)
         return
     if not _reaches(reading, stretch.base_offset, hole_limit):
         return
@@ -162,23 +184,31 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
     reading.leader_epoch = stretch.leader_epoch
 
 
-def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int) -> None:
+def _take(
+    reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_limit: int, most: int | None
+) -> bool:
+    """Read one batch on; True where it is left, for it would take more than `most`."""
     at, base, end = reading.next_offset, batch.base_offset, batch.next_offset
     if base > at and not _reaches(reading, base, hole_limit):
-        return
+        return False
     if isinstance(batch, OldMessages):
         # They belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
         reading.direct = (-1, base)
         _copy(reading, _converted(batch.runs(at)), at, end)
         reading.compacted = reading.compacted or batch.has_gaps
         reading.next_offset, reading.leader_epoch = end, -1
-        return
+        return False
     is_control = bool(batch.attributes & CONTROL)
     unseen = is_control or is_aborted
     verbatim = base >= at and not (unseen or needs_rewriting(batch))
+    if not (verbatim or unseen):
+        taken = reading.effort + effort(batch)
+        if most is not None and taken > most:
+            return True
+        reading.effort = taken
     if not verbatim and not check_crc(batch.view):
         reading.problem = damaged(base)
-        return
+        return False
     if not is_control:
         _note_direct(reading, batch)
     if unseen:
@@ -193,6 +223,7 @@ def _take(reading: Reading, batch: Batch | OldMessages, is_aborted: bool, hole_l
         reading.compacted = reading.compacted or batch.count != batch.last_offset_delta + 1
     reading.next_offset = end
     reading.leader_epoch = batch.leader_epoch
+    return False
 
 
 def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
@@ -208,7 +239,7 @@ def _copy(reading: Reading, appends: list[Append], at: int, end: int) -> None:
 
 def damaged(offset: int) -> str:
     """The problem with a batch that does not fit its CRC."""
-    return f"{reaction_to(Asked.FETCH, Found.BAD_BATCH).ref}: the batch at offset {offset} does not fit its CRC"
+    return f"{_BAD_BATCH}: the batch at offset {offset} does not fit its CRC"
 
 
 def _converted(runs: list[Run], form: Form = Form.REWRITTEN) -> list[Append]:

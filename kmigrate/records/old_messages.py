@@ -26,15 +26,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, pairwise
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.primitives import zigzag
 from kmigrate.records.batch import CODEC_MASK, LOG_APPEND_TIME, Batch, walk
-from kmigrate.records.rewrite import MOST_RECORDS, Record, Run, decompress, pack
+from kmigrate.records.rewrite import MOST_RECORDS, Packer, Run, decompress
 
-__all__ = ["OldMessages", "walk_all"]
+__all__ = ["OldMessages", "is_old", "walk_all"]
 
 _PREFIX = struct.Struct(">qi")
 _HEAD = struct.Struct(">IBB")
@@ -59,7 +58,7 @@ class _Message:
     value: memoryview | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OldMessages:
     """Messages that are copied together: the ones of a wrapper, or plain ones in a row; never none."""
 
@@ -79,29 +78,22 @@ class OldMessages:
         """Whether a log cleaner took messages from between them."""
         return len(self.messages) != self.next_offset - self.base_offset
 
-    @cached_property
-    def _rests(self) -> dict[int, bytes]:
-        return {message.offset: _rest(message) for message in self.messages}
-
     def runs(self, start: int) -> list[Run]:
         """The messages from offset `start` on, as batches without gaps."""
-        wanted = [message for message in self.messages if message.offset >= start]
-        cuts = [n for n, (a, b) in enumerate(pairwise(wanted), 1) if a.offset + 1 != b.offset]
-        return [self._run(wanted[a:b]) for a, b in pairwise([0, *cuts, len(wanted)]) if a < b]
-
-    def _run(self, messages: list[_Message]) -> Run:
-        base = messages[0].timestamp
-        return pack(
-            [Record(message.offset, 0, 0, self._rests[message.offset]) for message in messages],
-            [message.timestamp - base for message in messages],
-            base_timestamp=base,
-            attributes=self.codec,
-            leader_epoch=-1,
-        )
+        packer = Packer(self.codec, leader_epoch=-1)
+        for message in self.messages:
+            if message.offset >= start:
+                packer.add(message.offset, message.timestamp, 0, _rest(message))
+        return packer.ended()
 
     def contents(self) -> dict[int, tuple[int, bytes]]:
         """What readers are given, by offset, in the shape of `rewrite.contents`."""
-        return {message.offset: (message.timestamp, self._rests[message.offset]) for message in self.messages}
+        return {message.offset: (message.timestamp, _rest(message)) for message in self.messages}
+
+
+def is_old(data: memoryview) -> bool:
+    """Whether a records field begins with messages of magic 0 or 1."""
+    return len(data) > _MAGIC_AT and data[_MAGIC_AT] < 2
 
 
 def walk_all(data: memoryview) -> Iterator[Batch | OldMessages]:

@@ -10,12 +10,16 @@ copiers that meet the same batch send the same thing.
 
 A batch of 1 MiB can say that it holds 32 GiB, or a hundred million records. Neither is begun: what is beyond
 `MOST_BYTES` or `MOST_RECORDS` stops its partition by name, and the process lives on for all others.
+
+What takes long is done in a thread (`mirror.reading`), so nothing here may take long in a single step: the interpreter
+goes from one thread to another between steps only, and leases and heartbeats are another's. Memory is copied in pieces,
+and no list of all records is made, for such a list takes long to take down.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from types import ModuleType
@@ -29,12 +33,12 @@ from kmigrate.records.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, Bat
 __all__ = [
     "MOST_BYTES",
     "MOST_RECORDS",
-    "Record",
+    "Packer",
     "Run",
     "contents",
     "decompress",
+    "effort",
     "needs_rewriting",
-    "pack",
     "rewrite",
 ]
 
@@ -43,7 +47,13 @@ MOST_BYTES = 256 << 20
 max.request.size, 1 MiB unless raised, and a batch of small ones is filled to batch.size after compression.
 """
 MOST_RECORDS = 1_000_000
-"""Most records of a batch that is rewritten: 0.6 GB and some seconds. Our own fillers have as many."""
+"""Most records of a batch that is rewritten: some seconds. Our own fillers have as many."""
+_FULL = 16 << 20
+"""Size without its codec that a rewritten batch grows to, unless a single record is larger: one that its producer
+compressed better than we do could outgrow what the target takes."""
+_PIECE = 4 << 20
+"""Memory that is copied in one step."""
+_TOP = 1 << 63
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEAD = _XERIAL + struct.pack(">ii", 1, 1)
@@ -61,20 +71,15 @@ class Run:
     view: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record of a batch that is being rewritten."""
-
-    offset: int
-    timestamp_delta: int
-    attributes: int
-    rest: bytes | memoryview
-    """Key, value and headers, lengths included."""
-
-
 def needs_rewriting(batch: Batch) -> bool:
     """Whether a data batch cannot be appended as it stands."""
     return batch.count != batch.last_offset_delta + 1 or bool(batch.attributes & LOG_APPEND_TIME)
+
+
+def effort(batch: Batch) -> int:
+    """How many small records would take as long to rewrite as this batch, by what its header says."""
+    size = len(batch.view)
+    return batch.count + (size if batch.codec else size // 64)
 
 
 def rewrite(batch: Batch, start: int) -> list[Run]:
@@ -82,68 +87,92 @@ def rewrite(batch: Batch, start: int) -> list[Run]:
 
     Raises ProtocolViolation where the batch is not what its header says.
     """
-    records = [record for record in _records(batch) if record.offset >= start]
-    runs: list[list[Record]] = []
-    for record in records:
-        if runs and runs[-1][-1].offset + 1 == record.offset:
-            runs[-1].append(record)
-        else:
-            runs.append([record])
-    return [_run(batch, run) for run in runs]
+    stamped = bool(batch.attributes & LOG_APPEND_TIME)
+    packer = Packer(
+        batch.attributes & ~LOG_APPEND_TIME,
+        leader_epoch=batch.leader_epoch,
+        base_timestamp=batch.max_timestamp if stamped else batch.base_timestamp,
+    )
+    for offset, timestamp, attributes, rest in _records(batch):
+        if offset >= start:
+            packer.add(offset, timestamp, attributes, rest)
+    return packer.ended()
 
 
 def contents(batch: Batch) -> dict[int, tuple[int, bytes]]:
     """What readers are given, by offset: the timestamp, and key, value and headers as their bytes."""
-    stamped = bool(batch.attributes & LOG_APPEND_TIME)
-    return {
-        record.offset: (
-            batch.max_timestamp if stamped else batch.base_timestamp + record.timestamp_delta,
-            bytes(record.rest),
+    return {offset: (timestamp, bytes(rest)) for offset, timestamp, _, rest in _records(batch)}
+
+
+class Packer:
+    """Records in the order of their offsets, packed into batches: another one behind each gap, and where one is full.
+
+    Timestamps count from `base_timestamp`; where none is given, from each batch's first.
+    """
+
+    def __init__(self, attributes: int, *, leader_epoch: int, base_timestamp: int | None = None) -> None:
+        self._attributes = attributes
+        self._leader_epoch = leader_epoch
+        self._fixed = base_timestamp
+        self._runs: list[Run] = []
+        self._records = bytearray()
+        self._start = self._next = -1
+        self._base_timestamp = self._newest = 0
+
+    def add(self, offset: int, timestamp: int, attributes: int, rest: bytes | memoryview) -> None:
+        """One record more; `rest` is key, value and headers, lengths included."""
+        records = self._records
+        if offset != self._next or len(records) + len(rest) > _FULL:
+            records = self._begin(offset, timestamp)
+        if timestamp > self._newest:
+            self._newest = timestamp
+        delta = _signed(timestamp - self._base_timestamp)
+        head = bytes((attributes,)) + zigzag(delta) + zigzag(offset - self._start)
+        records += zigzag(len(head) + len(rest)) + head
+        records += rest
+        self._next = offset + 1
+
+    def ended(self) -> list[Run]:
+        """All that was packed."""
+        self._end()
+        return self._runs
+
+    def _begin(self, offset: int, timestamp: int) -> bytearray:
+        self._end()
+        self._records = bytearray()
+        self._start, self._newest = offset, timestamp
+        self._base_timestamp = timestamp if self._fixed is None else self._fixed
+        return self._records
+
+    def _end(self) -> None:
+        if not self._records:
+            return
+        payload = _compress(self._attributes & CODEC_MASK, self._records)
+        made = assemble(
+            payload,
+            count=self._next - self._start,
+            attributes=self._attributes,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._newest,
+            leader_epoch=self._leader_epoch,
         )
-        for record in _records(batch)
-    }
+        self._runs.append(Run(self._start, self._next, self._newest, memoryview(made)))
 
 
-def _run(batch: Batch, records: list[Record]) -> Run:
-    stamped = bool(batch.attributes & LOG_APPEND_TIME)
-    return pack(
-        records,
-        [0 if stamped else record.timestamp_delta for record in records],
-        base_timestamp=batch.max_timestamp if stamped else batch.base_timestamp,
-        attributes=batch.attributes & ~LOG_APPEND_TIME,
-        leader_epoch=batch.leader_epoch,
-    )
+def _signed(value: int) -> int:
+    """A number as 64 bits keep it: times that lie too far apart have a distance that wraps, for Java's readers, too."""
+    return value if -_TOP <= value < _TOP else (value + _TOP) % (2 * _TOP) - _TOP
 
 
-def pack(
-    records: Sequence[Record], deltas: Sequence[int], *, base_timestamp: int, attributes: int, leader_epoch: int
-) -> Run:
-    """A batch of records that stand in a row, with these timestamp deltas."""
-    out: list[bytes | memoryview] = []
-    for number, (record, delta) in enumerate(zip(records, deltas, strict=True)):
-        head = bytes((record.attributes,)) + zigzag(delta) + zigzag(number)
-        out += (zigzag(len(head) + len(record.rest)), head, record.rest)
-    max_timestamp = base_timestamp + max(deltas)
-    payload = _compress(attributes & CODEC_MASK, b"".join(out))
-    made = assemble(
-        payload,
-        count=len(records),
-        attributes=attributes,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        leader_epoch=leader_epoch,
-    )
-    first = records[0].offset
-    return Run(first, first + len(records), max_timestamp, memoryview(made))
-
-
-def _records(batch: Batch) -> Iterator[Record]:
+def _records(batch: Batch) -> Iterator[tuple[int, int, int, memoryview]]:
+    """Offset, the time that readers see, attributes, and key, value and headers of each record."""
     if batch.count > MOST_RECORDS:
         raise ProtocolViolation(
             "too-many-records", f"the batch at {batch.base_offset} says that it holds {batch.count} records"
         )
+    stamped = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else None
     data = memoryview(decompress(batch.codec, batch.view[HEADER_SIZE:]))
-    at = 0
+    at, before = 0, -1
     try:
         for _ in range(batch.count):
             size, at = read_varint(data, at)
@@ -153,7 +182,13 @@ def _records(batch: Batch) -> Iterator[Record]:
             offset_delta, at = read_varint(data, at)
             if at > end or end > len(data):
                 raise IndexError
-            yield Record(batch.base_offset + offset_delta, timestamp_delta, attributes, data[at:end])
+            if not before < offset_delta <= batch.last_offset_delta:
+                raise ProtocolViolation(
+                    "odd-record", f"a record of the batch at {batch.base_offset} says that it is number {offset_delta}"
+                )
+            before = offset_delta
+            timestamp = _signed(batch.base_timestamp + timestamp_delta) if stamped is None else stamped
+            yield batch.base_offset + offset_delta, timestamp, attributes, data[at:end]
             at = end
     except IndexError:
         raise ProtocolViolation(
@@ -168,7 +203,7 @@ def _records(batch: Batch) -> Iterator[Record]:
 # codecs, in the framings that Kafka's clients write
 
 
-def decompress(codec: int, payload: memoryview, most: int = MOST_BYTES) -> bytes | bytearray | memoryview:
+def decompress(codec: int, payload: memoryview, most: int = MOST_BYTES) -> bytearray | memoryview:
     """The records of a batch as they were before its producer compressed them, in no more than `most` bytes."""
     if not codec & CODEC_MASK:
         return payload
@@ -183,21 +218,25 @@ def decompress(codec: int, payload: memoryview, most: int = MOST_BYTES) -> bytes
         ) from None
 
 
-def _compress(codec: int, payload: bytes) -> bytes:
-    return _PACK[codec](payload) if codec else payload
+def _compress(codec: int, payload: bytearray) -> bytes | memoryview:
+    return _PACK[codec](payload) if codec else memoryview(payload)
 
 
-def _unpack_into(codec: ModuleType) -> Callable[[memoryview, int], bytes]:
+def _unpack_into(codec: ModuleType) -> Callable[[memoryview, int], bytearray]:
     """Unpack into room that costs memory only as far as it is filled: no header need tell the truth about the size."""
 
-    def unpack(payload: memoryview, most: int) -> bytes:
+    def unpack(payload: memoryview, most: int) -> bytearray:
+        out = bytearray()
         with mmap(-1, most, MAP_PRIVATE | MAP_ANONYMOUS) as room:
-            return room[: codec.decompress_into(payload, room)]
+            size = codec.decompress_into(payload, room)
+            for at in range(0, size, _PIECE):
+                out += room[at : min(at + _PIECE, size)]
+        return out
 
     return unpack
 
 
-def _snappy_unpack(payload: memoryview, most: int) -> bytes | bytearray:
+def _snappy_unpack(payload: memoryview, most: int) -> memoryview | bytearray:
     if bytes(payload[:8]) != _XERIAL:
         return _snappy_block(payload, most)
     out = bytearray()
@@ -212,14 +251,14 @@ def _snappy_unpack(payload: memoryview, most: int) -> bytes | bytearray:
     return out
 
 
-def _snappy_block(block: memoryview, most: int) -> bytes:
+def _snappy_block(block: memoryview, most: int) -> memoryview:
     """The library makes room for what a block says of itself before it looks at the rest."""
     if (size := cramjam.snappy.decompress_raw_len(block)) > most:
         raise ValueError(f"a snappy block of {size} bytes is too large")
-    return bytes(cramjam.snappy.decompress_raw(block))
+    return memoryview(cramjam.snappy.decompress_raw(block))
 
 
-def _snappy_pack(payload: bytes) -> bytes:
+def _snappy_pack(payload: bytearray) -> bytes:
     out = bytearray(_XERIAL_HEAD)
     for at in range(0, len(payload), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(payload[at : at + _XERIAL_BLOCK]))
@@ -227,21 +266,22 @@ def _snappy_pack(payload: bytes) -> bytes:
     return bytes(out)
 
 
-_UNPACK: dict[int, Callable[[memoryview, int], bytes | bytearray | memoryview]] = {
+_UNPACK: dict[int, Callable[[memoryview, int], bytearray | memoryview]] = {
     _GZIP: _unpack_into(cramjam.gzip),
     _SNAPPY: _snappy_unpack,
     _LZ4: _unpack_into(cramjam.lz4),
     _ZSTD: _unpack_into(cramjam.zstd),
 }
 
-def _lz4_pack(payload: bytes) -> bytes:
+def _lz4_pack(payload: bytearray) -> bytes:
     # Java's reader refuses frames whose blocks depend on one another.
     packer = cramjam.lz4.Compressor(level=4, content_checksum=False, block_linked=False)
-    packer.compress(payload)
+    for at in range(0, len(payload), _PIECE):
+        packer.compress(bytes(payload[at : at + _PIECE]))
     return bytes(packer.finish())
 
 
-_PACK: dict[int, Callable[[bytes], bytes]] = {
+_PACK: dict[int, Callable[[bytearray], bytes]] = {
     _GZIP: lambda payload: bytes(cramjam.gzip.compress(payload)),
     _SNAPPY: _snappy_pack,
     _LZ4: _lz4_pack,

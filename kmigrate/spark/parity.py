@@ -278,6 +278,13 @@ def _explained(error: Exception) -> Failed:
             still_true=safe,
             next_step="compare again from the present log start; retention may have deleted records",
         )
+    if "ArithmeticException: long overflow" in reason:
+        return Failed(
+            "parity-time-too-large",
+            "a record of the range has a time that Spark cannot read: as microseconds it is beyond 64 bits",
+            still_true=safe,
+            next_step="name the other topics; a producer of this one may give nanoseconds as milliseconds",
+        )
     return Failed(
         "parity-read-failed",
         f"Spark could not read the range: {reason}",

@@ -101,12 +101,12 @@ def write_what_is_emptied(bootstrap: str, topic: str, name: str) -> None:
         write_keyed(bootstrap, topic, 240, codec=codec, first=240 * turn)
 
 
-def dumped(cluster: KafkaCluster, topic: str) -> str:
-    """Every batch's header in a source partition's log, as the broker's own DumpLogSegments tells it."""
+def dumped(cluster: KafkaCluster, topic: str, *more: str) -> str:
+    """Every batch's header in a partition's log, as the broker's own DumpLogSegments tells it."""
     logs = sorted((cluster.brokers[1].folder / "data" / f"{topic}-0").glob("*.log"))
     command = [
         str(find_java().executable), "-Xmx128m", "-cp", f"{ensure_jars('kafka', SOURCE_VERSION)}/*",
-        "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, logs)),
+        "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, logs)), *more,
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
@@ -185,6 +185,107 @@ def test_broker_times_stay_the_times_that_readers_saw(
         wanted, found = (read_all(each.bootstrap, topic)[0] for each in (source, target))
         assert [(*record[:4], record[4][1]) for record in found] == [(*record[:4], record[4][1]) for record in wanted]
         assert len(wanted) == 600
+
+
+def write_one_batch(cluster: KafkaCluster, topic: str, count: int, codec: str) -> None:
+    """All of these records in a single batch, as the source's own tool finds it."""
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "compression.type": codec,
+            "linger.ms": 100_000,
+            "batch.num.messages": count,
+            "batch.size": 90 << 20,
+            "message.max.bytes": 90 << 20,
+            "queue.buffering.max.messages": count,
+            "queue.buffering.max.kbytes": 1 << 20,
+        }
+    )
+    for number in range(count):
+        producer.produce(topic, b"value-%d" % number + b"x" * (number % 60), b"key-%d" % (number % 1_000))
+    assert producer.flush(120) == 0
+    assert f"count: {count} " in dumped(cluster, topic)
+
+
+async def longest_pause(over: asyncio.Event) -> float:
+    """For how long the event loop did nothing else at most, in seconds."""
+    longest, last = 0.0, time.monotonic()
+    while not over.is_set():
+        await asyncio.sleep(0.005)
+        last, longest = time.monotonic(), max(longest, time.monotonic() - last)
+    return longest
+
+
+def mirrored(source: KafkaCluster, target: KafkaCluster, topic: str, link: str) -> float:
+    """Mirror a topic to its end, which librdkafka judges; the longest pause of the process's event loop."""
+
+    async def scene() -> float:
+        async with link_between(source, target, link) as world, engine_running(world):
+            over = asyncio.Event()
+            paused = asyncio.create_task(longest_pause(over))
+            await world.mirror(topic)
+            await world.in_phase(topic, TopicPhase.MIRRORING)
+            await world.caught_up(topic, 120)
+            over.set()
+            return await paused
+
+    pause = asyncio.run(scene())
+    wanted, found = (read_all(each.bootstrap, topic) for each in (source, target))
+    assert wanted.keys() == found.keys()
+    for partition, records in wanted.items():
+        ours, theirs = ([(*each[:4], each[4][1]) for each in told] for told in (found[partition], records))
+        assert ours == theirs
+    return pause
+
+
+def one_batch_mirrored(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, topic: str, link: str, count: int, codec: str
+) -> float:
+    """The same for a topic of one batch with broker times; Java judges what became of it, too."""
+    large = {"max.message.bytes": str(90 << 20), "segment.bytes": str(90 << 20)}
+    make_topic(source, topic, config={"message.timestamp.type": "LogAppendTime", **large})
+    write_one_batch(source, topic, count, codec)
+    pause = mirrored(source, target, topic, link)
+    told = dumped(target, topic, "--deep-iteration")
+    assert sum(map(int, re.findall(r"lastOffset: \d+ count: (\d+) ", told))) == count
+    assert len(re.findall(r"^\| offset: ", told, re.MULTILINE)) == count
+    assert set(re.findall(r"compresscodec: (\w+)", told)) == {codec}
+    return pause
+
+
+def test_a_batch_that_a_thread_rewrites_comes_out_as_readers_saw_it(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """Packed in pieces, lz4 must still be what Java's reader takes."""
+    one_batch_mirrored(source, target, make_topic, unique_name("large"), unique_name("link"), 80_000, "lz4")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("codec", ["gzip", "lz4"])
+def test_a_batch_of_a_million_records_is_rewritten_while_everything_else_goes_on(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, codec: str
+) -> None:
+    """For 4.5 s this process did nothing else: no lease, no heartbeat, no other partition."""
+    pause = one_batch_mirrored(
+        source, target, make_topic, unique_name("million"), unique_name("link"), 1_000_000, codec
+    )
+    assert pause < 0.5
+
+
+@pytest.mark.soak
+def test_many_batches_with_broker_times_are_rewritten_while_everything_else_goes_on(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """An answer holds many of them, of several partitions: for up to 2 s this process did nothing else."""
+    topic = unique_name("stamped")
+    make_topic(source, topic, 6, config={"message.timestamp.type": "LogAppendTime"})
+    producer = Producer(
+        {"bootstrap.servers": source.bootstrap, "compression.type": "zstd", "queue.buffering.max.messages": 800_000}
+    )
+    for number in range(800_000):
+        producer.produce(topic, b"v" * 100, b"k%d" % number, number % 6)
+    assert producer.flush(60) == 0
+    assert mirrored(source, target, topic, unique_name("link")) < 0.5
 
 
 def test_a_live_cleaner_under_two_mirrors_loses_doubles_and_shifts_nothing(

@@ -439,6 +439,21 @@ def test_a_topic_that_one_cluster_lacks_is_a_clear_failure(
         verify_with(spark, [TopicRange(topic("alone"), 0, 0, 5)], *sides)
 
 
+def test_a_time_that_spark_has_no_number_for_is_a_clear_failure(
+    source: KafkaCluster, target: KafkaCluster, spark: SparkSession
+) -> None:
+    """Nanoseconds where Kafka counts milliseconds, from a time in which brokers took them."""
+    any_time = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+    log = {"nanoseconds": {0: [*BASE[:5], Record(b"k", b"v", timestamp=START_OF_TIME * 1_000_000)]}}
+    for cluster in (source, target):
+        create(cluster, log, {"nanoseconds": any_time})
+        produce(cluster, log)
+    sides = KafkaOptions(source.bootstrap), KafkaOptions(target.bootstrap)
+    with pytest.raises(Failed, match="parity-time-too-large"):
+        verify_with(spark, [TopicRange(topic("nanoseconds"), 0, 0, 6)], *sides)
+    assert verify_with(spark, [TopicRange(topic("nanoseconds"), 0, 0, 5)], *sides).equal
+
+
 PROGRAM = """
 import json, sys
 from pathlib import Path

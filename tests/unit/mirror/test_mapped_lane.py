@@ -19,7 +19,7 @@ from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.records import CopyIdentity
 from kmigrate.protocol.codes import Code
 from kmigrate.state.offset_maps import OffsetMaps
-from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, fetched, record
 
 CONNECTION = object()
 MARKER = CONTROL | TRANSACTIONAL
@@ -264,3 +264,18 @@ def test_letting_go_of_what_was_read_leaves_the_map_of_what_stands_on_the_target
     it.paused = True
     assert it.let_go() > 0
     assert (it.read_at, it.queued, runs(it)) == (3, False, [Run(0, 50, 3)])
+
+
+def test_what_a_thread_has_read_is_planned_unless_the_lane_has_lost_its_place_meanwhile() -> None:
+    """What it planned while it recovers would be taken for what is on the target (K)."""
+    data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1)) + batch(2, 1, attributes=MARKER)
+    for is_lost in (False, True):
+        it = lane()
+        it.take(0, fetched(data), 5, most=1)
+        rest = it.rest
+        assert rest is not None
+        assert (runs(it), it.reads) == ([], False)
+        if is_lost:
+            it.fill_failed("the leader moved", unknown=False)
+        it.take_rest(rest, 0, rest(), 5, 5)
+        assert (it.read_at, runs(it), it.rest) == ((0, [], None) if is_lost else (3, [Run(0, 50, 2)], None))

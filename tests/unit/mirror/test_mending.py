@@ -16,7 +16,9 @@ from kmigrate.mirror.lane import Lane, LaneState
 from kmigrate.mirror.mending import Mender
 from kmigrate.mirror.steps import Hole
 from kmigrate.model.records import CopyIdentity
-from tests.unit.mirror.batches import CONTROL, TRANSACTIONAL, batch, fetched
+from kmigrate.records.batch import Batch, walk
+from kmigrate.records.rewrite import MOST_RECORDS
+from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, fetched, record
 
 TERM = 4
 
@@ -140,3 +142,48 @@ def test_a_lane_whose_broker_cannot_be_asked_says_so_and_asks_again(
     asyncio.run(mender.recover(lane))
     assert looks == ["", *["certificate-expired: the certificate of broker 1 has expired"] * 2]
     assert (lane.position, lane.busy, len(calls)) == (0, False, 2)
+
+
+def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: bytes) -> Lane:
+    """A lane of a process that has just begun, whose last batches on target and source are these."""
+    lane = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100)
+    target, source = object(), object()
+
+    async def look(*_: Any, **__: Any) -> LogTail:
+        return LogTail(end, 1, end)
+
+    async def batches(client: object, *_: Any) -> list[Batch]:
+        return list(walk(memoryview(bytearray(ours if client is target else theirs))))
+
+    mender = Mender(
+        cast("Any", source), cast("Any", target), CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
+        lambda: None, cast("Any", None),
+    )  # fmt: skip
+    monkeypatch.setattr(mending, "read_tail", look)
+    monkeypatch.setattr(mender, "_batches", batches)
+    asyncio.run(mender.recover(lane))
+    return lane
+
+
+def test_a_batch_that_went_as_it_was_is_known_again_however_much_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was copied whatever it held, and stopped its partition when a process began behind it."""
+    many = MOST_RECORDS + 1
+    theirs = batch(0, many, producer=9, epoch=4, sequence=3, text=b"more than are looked at")
+    ours = batch(0, many, producer=77, epoch=1, sequence=0, text=b"more than are looked at")
+    lane = recovered(monkeypatch, many, ours, theirs)
+    assert (lane.problem, lane.position) == ("", many)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        batch(0, 2, text=record(0) + record(1, value=b"w")),
+        batch(0, 2, text=record(0) + record(1), timestamp=1_001),
+        batch(0, 2, text=record(0) + record(1), attributes=LOG_APPEND_TIME, timestamp=999),
+    ],
+)
+def test_a_batch_that_is_not_the_sources_is_known_by_its_bytes_and_its_times(
+    monkeypatch: pytest.MonkeyPatch, theirs: bytes
+) -> None:
+    lane = recovered(monkeypatch, 2, batch(0, 2, producer=77, text=record(0) + record(1)), theirs)
+    assert lane.problem.startswith("diverged: t-0 holds another record at offset ")

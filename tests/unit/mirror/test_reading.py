@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,17 +13,18 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.errors import AuthenticationFailed, Unreachable
-from kmigrate.mirror import reading
+from kmigrate.mirror import reading, steps
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.reactions import Asked
 from kmigrate.mirror.reading import SourceReader
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Reading, read_steps
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.protocol.hot import FetchAnswer, FetchedPartition, FetchPartition
-from tests.unit.mirror.batches import batch, fetched
+from tests.unit.mirror.batches import LOG_APPEND_TIME, batch, fetched, record
 
 KIB = 1 << 10
 SETTINGS = MirrorSettings(
@@ -226,6 +228,72 @@ def test_an_answer_to_what_was_read_meanwhile_over_the_other_connection_says_not
     late = FetchedPartition("t", 0, 1, -1, -1, -1, (), -1, memoryview(b""))
     reader.take({("t", 0): FetchPartition("t", 0, 5, 1024)}, [late])
     assert (lane.looking, lane.reading_trouble, lane.read_at) == (False, "", 7)
+
+
+class Stamped(Leader):
+    """Of the first partition it has a batch with broker times, and of the others nothing; it notes who is asked for."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        super().__init__(lanes, lambda: None, 50)
+        self.asked: list[set[int]] = []
+        self.waits: list[int] = []
+        self.asked_often = asyncio.Event()
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        self.asked.append({partition for _, partition in asked})
+        self.waits.append(max_wait_ms)
+        if self.asked[3:]:
+            self.asked_often.set()
+        if self.asked[2:] and 0 in self.asked[-1]:
+            raise EnoughError
+        await asyncio.sleep(0.001)
+        text = record(0) + record(1)
+        data = b"" if self.asked[1:] else batch(0, 2, attributes=LOG_APPEND_TIME, text=text)
+        return FetchAnswer(0, 0, 0, [FetchedPartition("t", 0, 0, 9, 9, 0, (), -1, fetched(data).records)])
+
+
+def test_while_a_thread_rewrites_for_one_partition_the_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the process waited for it: leases, heartbeats and every other partition, seconds for a million records."""
+    monkeypatch.setattr(reading, "_MOST_EFFORT", 1)
+    lanes, begun, go_on = _lanes(t=2), threading.Event(), threading.Event()
+    leader, lane = Stamped(lanes), lanes[("t", 0)]
+
+    def rewritten(*args: Any, **kwargs: Any) -> Reading:
+        begun.set()
+        assert go_on.wait(10)
+        return read_steps(*args, **kwargs)
+
+    monkeypatch.setattr(steps, "read_steps", rewritten)
+
+    async def scene() -> None:
+        reader = asyncio.create_task(_reader(monkeypatch, leader, Signals()).run(1))
+        assert await asyncio.to_thread(begun.wait, 10)
+        await asyncio.wait_for(leader.asked_often.wait(), 10)
+        assert lane.read_at == 0
+        assert leader.asked[0] == {0, 1}
+        assert set(map(frozenset, leader.asked[1:])) == {frozenset({1})}
+        assert set(leader.waits[1:]) == {reading._SHORT_WAIT_MS}, "it is asked for again soon"
+        go_on.set()
+        with pytest.raises(EnoughError):
+            await reader
+
+    asyncio.run(scene())
+    sent = lane.send_next(object(), 1)
+    assert (lane.read_at, lane.rest, sent and (sent.step.start, sent.step.end)) == (2, None, (0, 2))
+
+
+def test_what_a_thread_has_read_of_a_source_that_was_cut_meanwhile_is_forgotten() -> None:
+    lane = _lanes(t=1)[("t", 0)]
+    data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1))
+    lane.take(0, fetched(data), 5, most=1)
+    rest = lane.rest
+    assert rest is not None and not lane.reads
+    read = rest()
+    lane.cut(0)
+    lane.recovered(0, 0, 0)
+    assert (lane.read_at, lane.rest, lane.reads) == (0, None, True)
+    lane.take_rest(rest, 0, read, 5, 5)
+    assert (lane.read_at, lane.queued) == (0, False)
 
 
 def test_what_thousands_that_lag_have_in_memory_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:

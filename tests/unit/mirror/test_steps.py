@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
+import zlib
 
 import pytest
 from crc32c import crc32c
@@ -122,6 +124,40 @@ def test_a_batch_of_1_mib_that_says_it_holds_32_gib_stops_with_its_name() -> Non
     assert shape(reading) == [("Append", 0, 3)]
     assert reading.problem.startswith("bad-compression: a batch cannot be decompressed into 268435456 bytes")
     assert reading.next_offset == 3
+
+
+def test_what_takes_longer_than_it_may_is_left_and_read_on_from_there() -> None:
+    stamped = [batch(n, 1, epoch=n, attributes=LOG_APPEND_TIME, text=record(0)) for n in range(4)]
+    aborted = batch(4, 2, producer=7, attributes=TXN) + batch(6, 1, producer=7, attributes=MARKER)
+    data, listed = memoryview(bytearray(b"".join(stamped) + aborted)), ((7, 4),)
+    part = read_steps(data, listed, read_at=0, leader_epoch=-1, hole_limit=100, most=5)
+    assert shape(part) == [("Append", 0, 1), ("Append", 1, 2)]
+    assert (part.next_offset, part.leader_epoch, part.effort) == (2, 1, 4)
+    assert part.rest is not None
+    rest = part.rest()
+    assert shape(rest) == [("Append", 2, 3), ("Append", 3, 4), ("Hole", 4, 7)]
+    assert (rest.next_offset, rest.leader_epoch, rest.rest) == (7, 3, None)
+
+
+def test_messages_of_an_old_format_and_what_is_compressed_are_never_begun_where_little_is_allowed() -> None:
+    body = struct.pack(">BBii", 0, 0, -1, -1)
+    old = struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
+    packed = batch(0, 1, attributes=LOG_APPEND_TIME | 1, text=gzip.compress(record(0)))
+    for data in (old, packed):
+        reading = read_steps(memoryview(bytearray(data)), (), read_at=0, leader_epoch=-1, hole_limit=100, most=20)
+        assert (reading.steps, reading.next_offset) == ([], 0)
+        assert reading.rest is not None
+        assert shape(reading.rest()) == [("Append", 0, 1)]
+
+
+def test_an_answer_without_a_whole_batch_stops_with_its_name() -> None:
+    """Brokers give the first one whole; such an answer was asked for again and again, in silence."""
+    reading = read(batch(3, 5)[:-1], read_at=3)
+    assert reading.problem == (
+        "corrupt-source-batch: the batch at offset 3 says that it is longer than what there is"
+    )
+    assert reading.next_offset == 3
+    assert not read(b"", read_at=3).problem
 
 
 def test_a_start_inside_a_data_batch_leaves_out_what_was_before_it() -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import cramjam
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.records.batch import walk
+from kmigrate.records.batch import HEADER_SIZE, Batch, walk
 from kmigrate.records.rewrite import MOST_RECORDS, contents, decompress, rewrite
-from tests.unit.mirror.batches import batch, record, zstd_of_zeros
+from tests.unit.mirror.batches import LOG_APPEND_TIME, batch, record, zstd_of_zeros
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 MIB = 1 << 20
@@ -103,6 +104,55 @@ def test_a_batch_that_would_grow_without_end_takes_no_more_memory_than_it_may(fr
     ref, grown = ran.stdout.split()
     assert ref == b"bad-compression"
     assert int(grown) < ROOM + 16 * MIB
+
+
+def stamped(*deltas: int, last: int, codec: int = 0) -> Batch:
+    """A batch with broker times whose records say that they have these offset deltas."""
+    text = b"".join(record(delta) for delta in deltas)
+    made = batch(7, last + 1, records=len(deltas), attributes=LOG_APPEND_TIME | codec, text=text)
+    (found,) = walk(memoryview(bytearray(made)))
+    return found
+
+
+@pytest.mark.parametrize("deltas", [(0, 4, 9), (0, 0, 1), (1, 0, 2)])
+def test_records_that_belie_their_batch_are_refused_by_name(deltas: tuple[int, ...]) -> None:
+    """A broker takes them where nothing is compressed (A4); a map of offsets that do not rise ended the copier."""
+    with pytest.raises(ProtocolViolation, match="odd-record: a record of the batch at 7"):
+        rewrite(stamped(*deltas, last=2), 7)
+
+
+def read_by_another(view: memoryview, base: int) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    found = DefaultRecordBatch(bytearray(view))
+    assert found.validate_crc()
+    return [(base + record.offset, record.timestamp, record.key, record.value) for record in found]
+
+
+@pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
+def test_a_large_batch_becomes_several_which_hold_the_same(monkeypatch: pytest.MonkeyPatch, codec: int) -> None:
+    """Packed anew it may come out larger than its producer made it, and larger than what the target takes."""
+    monkeypatch.setattr("kmigrate.records.rewrite._FULL", 40)
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    values = [b"v" * size for size in (3, 3, 3, 300, 3, 3)]
+    for number, value in enumerate(values):
+        assert builder.append(number, 1_000 + number, b"k%d" % number, value, [])
+    (found,) = walk(memoryview(bytearray(builder.build())))
+    runs = rewrite(found, 1)
+    assert [(run.start, run.end) for run in runs] == [(1, 3), (3, 4), (4, 6)]
+    told = [each for run in runs for each in read_by_another(run.view, run.start)]
+    assert told == [(number, 1_000 + number, b"k%d" % number, values[number]) for number in range(1, 6)]
+    assert [run.max_timestamp for run in runs] == [1_002, 1_003, 1_005]
+
+
+def test_times_whose_distance_no_number_holds_stay_what_they_are() -> None:
+    """Readers add a record's distance to the batch's time in 64 bits, and begin anew where those are used up."""
+    greatest = (1 << 63) - 1
+    text = record(0) + record(1, timestamp_delta=4)
+    (found,) = walk(memoryview(bytearray(batch(0, 2, timestamp=greatest, text=text))))
+    assert [time for time, _ in contents(found).values()] == [greatest, 3 - (1 << 63)]
+    (run,) = rewrite(found, 1)
+    base, newest = struct.unpack_from(">qq", run.view, 27)
+    assert (base, newest, run.max_timestamp) == (greatest, 3 - (1 << 63), 3 - (1 << 63))
+    assert bytes(run.view[HEADER_SIZE:]) == record(0, timestamp_delta=4)
 
 
 def test_a_batch_of_more_records_than_memory_is_not_begun() -> None:
