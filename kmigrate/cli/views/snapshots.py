@@ -156,7 +156,7 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
 
 def _problem(topic: TopicStatus, part: PartitionStatus) -> str:
     """What stopped a partition, and the way on."""
-    way = f"; {part.stop.way_on(topic.topic, part.partition)}" if part.stop else ""
+    way = f"; {part.stop.way_on(topic.link, topic.topic, part.partition)}" if part.stop else ""
     return f"{part.problem}{way}"
 
 
