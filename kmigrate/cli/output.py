@@ -199,11 +199,13 @@ class Output:
         if error.still_true:
             lines.append(self._within(Text.assemble(("still true: ", "dim"), error.still_true), 2))
         if error.next_step:
-            lines.append(Text.assemble("  ", ("next: ", "dim"), error.next_step))
+            told = Text.assemble(("next: ", "dim"), error.next_step)
+            # A call stays whole: it can then be taken from the terminal as one line.
+            lines.append(Text.assemble("  ", told) if "kmigrate " in error.next_step else self._within(told, 2))
         self._warn(Text("\n").join(lines))
 
     def _within(self, text: Text, indent: int = 0) -> Text:
-        """A text between words in a terminal's lines, and indented; a pipe's lines have no end."""
+        """A text cut between words where a terminal's lines end, and indented; a pipe's lines have no end."""
         more = "\n" + " " * (indent + 2)
         lines = text.wrap(self.err, max(20, self.err.width - indent - 2)) if self.err.is_terminal else [text]
         for line in lines:
@@ -231,7 +233,6 @@ class Output:
         self._say(self.out, lambda: (self.out.file.write(text), self.out.file.flush()))
 
     def _warn(self, text: Text) -> None:
-        """Lines are left to the terminal: a call that is advised can then be taken from it as one."""
         self._say(self.err, lambda: self.err.print(text, soft_wrap=True))
 
     def _trace(self, error: BaseException) -> None:

@@ -26,8 +26,7 @@ takes connections, and a request of ours would wait for its answer much longer."
 def unreachable(settings: ClusterSettings) -> Unreachable:
     return Unreachable(
         "cluster-unreachable",
-        f"no broker of cluster {settings.name} ({settings.bootstrap_servers}) answers: no answer within "
-        f"{PATIENCE_S:g} s",
+        f"no broker of cluster {settings.name} ({settings.bootstrap_servers}) has answered within {PATIENCE_S:g} s",
         still_true="nothing was changed",
         next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
     )

@@ -302,6 +302,16 @@ def test_what_happened_is_cut_between_words_where_a_terminal_is_narrow_and_what_
     assert [line.startswith("  ") for line in lines] == [False, *[True] * (len(lines) - 1)]
 
 
+def test_a_next_step_without_a_call_is_cut_between_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = narrow(monkeypatch)
+
+    def fails() -> Answer:
+        raise Refused("a-guard", "it said no", next_step=" ".join(["expected:", *["a", "character"] * 10]))
+
+    run_to_end(Call(), fails)
+    assert all(len(line) <= 40 and not line.endswith("charac") for line in seen(terminal))
+
+
 def test_what_is_waited_for_within_something_else_is_told_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal has room for one line that changes; a second one was a crash."""
     terminal = narrow(monkeypatch)
