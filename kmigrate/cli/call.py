@@ -127,8 +127,6 @@ class Call:
             opened = await Estate.open(settings.cluster, target, create=create)
         async with opened as estate:
             estate.asking = self.out.waiting
-            for warning in estate.warnings:
-                self.out.note(f"warning: {warning}")
             yield estate
 
 
