@@ -15,11 +15,12 @@
         └── Diverged                 a mirrored partition is not what we wrote
 
 Each carries a kebab-case reference, what happened, what is still true and safe, and the next step;
-`kmigrate.cli` renders them, and `--json` prints the same four fields.
+`kmigrate.cli` renders them, and `--json` prints the same four fields (and of guards all that they said).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -79,6 +80,12 @@ class Refused(KmigrateError):
     """A guard said no before anything was changed, or between two changes: then `still_true` names the first."""
 
     exit_code = 3
+    findings: Sequence[Mapping[str, str]] = ()
+    """What each guard said, where several did: `what` tells a person the first few of a kind."""
+
+    def as_json(self) -> dict[str, object]:
+        told = super().as_json()
+        return {**told, "findings": list(self.findings)} if self.findings else told
 
 
 class ParityMismatch(KmigrateError):

@@ -29,16 +29,12 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
 from kmigrate.errors import Interrupted, KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
-from kmigrate.model.settings import ClusterSettings
-from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.estate import PATIENCE_S, Estate, unreachable
 
 __all__ = ["Call", "command", "run_to_end"]
 
 Result = Answer | None
 Verb = TypeVar("Verb", bound=Callable[..., Result | Coroutine[Any, Any, Result]])
-
-_REACH_SECONDS = 12.0
-"""How long a cluster may stay silent before it counts as unreachable, whatever its addresses do."""
 
 _COMMON = {
     "config": (
@@ -118,27 +114,20 @@ class Call:
     async def estate(self, target: str | None = None, *, create: bool = False) -> AsyncIterator[Estate]:
         """The target and its state log, open; says `cluster-unreachable` within seconds."""
         settings = self.settings
-        name = target or await find_target(settings, self.target)
-        chosen = settings.cluster(name)
-        try:
-            async with asyncio.timeout(_REACH_SECONDS):
-                async with ClusterClient(chosen) as probe:
+        if target is None:
+            with self.out.waiting("looking for the target"):
+                target = await find_target(settings, self.target)
+        chosen = settings.cluster(target)
+        with self.out.waiting(f"asking target {target}"):
+            try:
+                async with asyncio.timeout(PATIENCE_S), ClusterClient(chosen) as probe:
                     await probe.refresh([])
-        except TimeoutError:
-            raise unreachable(chosen, f"no answer within {_REACH_SECONDS:g} s") from None
-        async with await Estate.open(settings.cluster, name, create=create) as estate:
-            for _, what in estate.warnings:
-                self.out.note(f"warning: {what}")
+            except TimeoutError:
+                raise unreachable(chosen) from None
+            opened = await Estate.open(settings.cluster, target, create=create)
+        async with opened as estate:
+            estate.asking = self.out.waiting
             yield estate
-
-
-def unreachable(settings: ClusterSettings, why: str) -> Unreachable:
-    return Unreachable(
-        "cluster-unreachable",
-        f"no broker of cluster {settings.name} ({settings.bootstrap_servers}) answers: {why}",
-        still_true="nothing was changed",
-        next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
-    )
 
 
 def command(app: typer.Typer, name: str, *, target: bool = True) -> Callable[[Verb], Verb]:

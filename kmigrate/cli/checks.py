@@ -19,6 +19,7 @@ from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.security import Bearer, Login
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.verified import Looked, standing
+from kmigrate.model.words import advised
 from kmigrate.net.login import current_password, current_token
 from kmigrate.parity.plan import TopicRange
 from kmigrate.parity.report import ParityReport
@@ -203,6 +204,6 @@ def _chosen(estate: Estate, link: LinkRecord, topics: list[str] | None, *, refus
             "nothing-to-verify",
             f"not mirrored yet: {', '.join(early)}" if early else f"link {link.name} mirrors no topic",
             still_true="nothing was read",
-            next_step="kmigrate status --watch" if early else "kmigrate topic mirror TOPIC...",
+            next_step="kmigrate status --watch" if early else advised("topic mirror", link.name, "TOPIC..."),
         )
     return records

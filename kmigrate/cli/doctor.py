@@ -50,8 +50,7 @@ def doctor(call: Call) -> Answer:
             parts.update(asyncio.run(_clusters(settings)))
     bad = any(f.level == "refuse" for findings in parts.values() for f in findings)
     fields = {
-        part: [{"level": f.level, "ref": f.ref, "what": f.what, "next": f.next_step} for f in findings]
-        for part, findings in parts.items()
+        part: [finding.as_json() for finding in findings] for part, findings in parts.items()
     }
     return Answer({"ok": not bad, **fields}, _view(parts), Exit.FAILED if bad else Exit.OK)
 

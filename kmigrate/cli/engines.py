@@ -66,6 +66,8 @@ async def serve(
     gc.set_threshold(50_000, 20, 20)
     # A process may be started before the first link is: it makes the state log, and waits for links.
     async with call.estate(create=True) as estate:
+        for _, what in estate.warnings:
+            call.out.note(f"warning: {what}")
         process = _Process(call, estate, stop, worker)
         await process.run(engines, link, workers)
     call.out.line({"event": "stopped"}, "stopped")

@@ -19,7 +19,7 @@ from kmigrate.cli.views.plans import plan_view
 from kmigrate.cli.waiting import interruptible
 from kmigrate.model.routes import finished
 from kmigrate.workflow import verbs
-from kmigrate.workflow.bootstraps import Leads
+from kmigrate.workflow.bootstraps import Leads, host_and_port
 
 __all__ = ["app", "finish"]
 
@@ -47,6 +47,9 @@ async def finish(
     Routers tell them the target's own addresses and end their connections in turn; waits until nobody is left.
     Says whether the bootstrap addresses that clients hold will still answer without routers.
     """
+    given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
+    for address in given:
+        host_and_port(address)
     async with call.estate() as estate:
         link = verbs.resolve_link(estate.log.state, call.link(name)).name
         if undo:
@@ -55,7 +58,6 @@ async def finish(
                 return plan_answer(looked)
             await call.confirm(yes, f"Let routers keep the clients of link {link} again?")
             return plan_answer(await verbs.undo_finish(estate, link))
-        given = [each.strip() for each in (bootstrap or "").split(",") if each.strip()]
         seconds = delivery_seconds(call, delivery_timeout)
         looked, asked = await verbs.finish_link(
             estate, link, given, seconds, clients_known=clients_known, plan=True

@@ -18,7 +18,6 @@ from kmigrate.cli.views.tables import groups_table
 from kmigrate.cli.waiting import CONTROLLER_GOES_ON, interruptible, need_controller, watched_groups
 from kmigrate.errors import Refused
 from kmigrate.model.record_json import encode_record
-from kmigrate.model.words import as_words
 from kmigrate.workflow import verbs
 from kmigrate.workflow.status import snapshot
 
@@ -89,13 +88,15 @@ async def promote(
     groups = call.required_list(groups, "GROUP", "the groups to promote")
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
-        looked = await verbs.promote_groups(estate, name, groups, plan=True)
+        with call.out.waiting("looking who is still on the source"):
+            looked = await verbs.promote_groups(estate, name, groups, plan=True)
         if plan:
             return plan_answer(looked)
         if looked.changes:
             question = f"Promote {', '.join(groups)}? Their members read from the target afterwards"
             await call.confirm(yes, question, looked.warnings)
-        made = await verbs.promote_groups(estate, name, groups)
+        with call.out.waiting("asking for the promote"):
+            made = await verbs.promote_groups(estate, name, groups)
         if no_wait:
             return plan_answer(made)
         with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
@@ -149,6 +150,6 @@ async def show(
                 "not-mirrored",
                 f"group {group} is not mirrored",
                 still_true="nothing was changed",
-                next_step=f"kmigrate group mirror {as_words(group)}",
+                next_step="kmigrate group list shows which are, and by which link",
             )
         return Answer({"groups": [json for _, json in found]}, group_rows(tuple(status for status, _ in found)))

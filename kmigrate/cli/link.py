@@ -151,7 +151,8 @@ async def delete(
         looked = await verbs.delete_link(estate, name, seconds, plan=True)
         if plan:
             return plan_answer(looked)
-        await call.confirm(yes, f"Forget link {name}? ({len(looked.changes)} records of the state log)")
+        question = f"Forget link {name}? ({len(looked.changes)} records of the state log)"
+        await call.confirm(yes, question, looked.warnings)
         return plan_answer(await verbs.delete_link(estate, name, seconds))
 
 

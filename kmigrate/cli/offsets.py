@@ -20,6 +20,7 @@ from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Place
 from kmigrate.model.records import TopicRecord
+from kmigrate.model.words import advised
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.outside import (
@@ -177,7 +178,7 @@ def _record(estate: Estate, link: str | None, topic: str) -> TopicRecord:
             "not-mirrored",
             f"topic {topic} is not mirrored by link {name}",
             still_true="nothing was changed",
-            next_step=f"kmigrate topic mirror {topic}",
+            next_step=advised("topic mirror", name, topic),
         )
     return record
 
@@ -191,7 +192,7 @@ def _partition(record: TopicRecord, asked: int | None) -> int:
             "which-partition",
             f"topic {record.topic} has {record.partitions} partitions{which}",
             still_true="nothing was changed",
-            next_step=f"kmigrate offsets translate {record.topic}:0 OFFSET...",
+            next_step=f"kmigrate offsets translate --link {record.link} {record.topic}:0 OFFSET...",
         )
     return asked
 

@@ -131,6 +131,7 @@ class Output:
         self._lost = False
         self._waits_for_nobody = False
         self._untold = Untold()
+        self._spinner: Waiting | None = None
 
     def wait_for_nobody(self) -> None:
         """From here on a line is left out where it would have to be waited for: clients wait for who would wait."""
@@ -169,23 +170,47 @@ class Output:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[Waiting]:
-        """A spinner with a changing text while a call waits; silent where stderr is no terminal."""
-        if not self.err.is_terminal:
+        """A spinner with a changing text while a call waits; silent where stderr is no terminal.
+
+        Within another one, that says this text meanwhile: a terminal has room for one.
+        """
+        if self._spinner is not None:
+            before = self._spinner.text
+            self._spinner.say(text)
+            try:
+                yield self._spinner
+            finally:
+                self._spinner.say(before)
+        elif not self.err.is_terminal:
             yield Waiting(None)
-            return
-        with self.err.status(escape(text)) as status:
-            yield Waiting(status)
+        else:
+            with self.err.status(escape(text)) as status:
+                self._spinner = Waiting(status, text)
+                try:
+                    yield self._spinner
+                finally:
+                    self._spinner = None
 
     def error(self, error: KmigrateError) -> None:
         self._trace(error)
         if self.json:
             self._write(error.as_json())
-        text = Text.assemble(("error ", "bold red"), (error.ref, "bold"), f": {error.what}")
-        for label, words in (("still true", error.still_true), ("next", error.next_step)):
-            if words:
-                text.append(f"\n  {label}: ", style="dim")
-                text.append(words)
-        self._warn(text)
+        lines = [self._within(Text.assemble(("error ", "bold red"), (error.ref, "bold"), f": {error.what}"))]
+        if error.still_true:
+            lines.append(self._within(Text.assemble(("still true: ", "dim"), error.still_true), 2))
+        if error.next_step:
+            told = Text.assemble(("next: ", "dim"), error.next_step)
+            # A call stays whole: it can then be taken from the terminal as one line.
+            lines.append(Text.assemble("  ", told) if "kmigrate " in error.next_step else self._within(told, 2))
+        self._warn(Text("\n").join(lines))
+
+    def _within(self, text: Text, indent: int = 0) -> Text:
+        """A text cut between words where a terminal's lines end, and indented; a pipe's lines have no end."""
+        more = "\n" + " " * (indent + 2)
+        lines = text.wrap(self.err, max(20, self.err.width - indent - 2)) if self.err.is_terminal else [text]
+        for line in lines:
+            line.rstrip()
+        return Text.assemble(" " * indent, Text(more).join(lines))
 
     def unexpected(self, error: BaseException) -> None:
         """A bug of ours in one line; the traceback only on demand."""
@@ -208,7 +233,6 @@ class Output:
         self._say(self.out, lambda: (self.out.file.write(text), self.out.file.flush()))
 
     def _warn(self, text: Text) -> None:
-        """Lines are the terminal's to wrap: a call that is advised can then be taken from it as one line."""
         self._say(self.err, lambda: self.err.print(text, soft_wrap=True))
 
     def _trace(self, error: BaseException) -> None:
@@ -239,9 +263,10 @@ class Output:
 class Waiting:
     """The text of a spinner, where there is one."""
 
-    def __init__(self, status: Any) -> None:
-        self._status = status
+    def __init__(self, status: Any, text: str = "") -> None:
+        self._status, self.text = status, text
 
     def say(self, text: str) -> None:
+        self.text = text
         if self._status is not None:
             self._status.update(escape(text))

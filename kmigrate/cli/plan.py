@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 
 from kmigrate.cli.call import Call, command
@@ -17,7 +18,7 @@ from kmigrate.cli.output import Answer
 from kmigrate.cli.source_defaults import default_findings
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import findings_view
-from kmigrate.cli.views.tables import table
+from kmigrate.cli.views.tables import full_width, table
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Refused
@@ -204,25 +205,49 @@ def _timestamp(start: str) -> int:
     return {"earliest": EARLIEST, "latest": LATEST}.get(start) or int(start)
 
 
+class _Outlooks:
+    """As a table that fits: in a narrow terminal without what few look for first, which is then told below or by
+    --json."""
+
+    def __init__(self, rows: Sequence[TopicOutlook]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = self._table(_COLUMNS)
+        if full_width(whole, console, options) <= options.max_width:
+            yield whole
+        else:
+            yield self._table([column for column in _COLUMNS if column not in ("state", "replicas")])
+            states = [f"{row.topic} ({row.state})" for row in self._rows if row.state != "new"]
+            if states:
+                yield Text(f"mirrored already: {', '.join(states)}")
+        for row in self._rows:
+            for note in row.notes:
+                yield Text(f"! {row.topic}: {note}", style="yellow")
+
+    def _table(self, columns: Sequence[str]) -> Table:
+        made = table(*columns, right=_COLUMNS[2:8])
+        for row in self._rows:
+            fine = row.offsets in ("identical", "mapped")
+            told: dict[str, str | Text] = {
+                "topic": row.topic,
+                "state": row.state,
+                "partitions": str(row.partitions),
+                "replicas": f"{row.replicas_source} → {row.replicas_target}",
+                "padding": f"{row.padding:,}",
+                "to copy": f"{row.records:,}",
+                "holes": ("" if row.holes_exact else "≥ ") + f"{row.holes:,}",
+                "time": f"{row.seconds:,.0f} s",
+                "offsets": Text(
+                    row.offsets if fine else f"refused: {row.offsets}", style=_STYLES.get(row.offsets, "red")
+                ),
+            }
+            made.add_row(*(told[column] for column in columns))
+        return made
+
+
+_COLUMNS = ("topic", "state", "partitions", "replicas", "padding", "to copy", "holes", "time", "offsets")
+
+
 def _view(rows: Sequence[TopicOutlook]) -> RenderableType:
-    if not rows:
-        return Text("the source has no topic")
-    made = table("topic", "state", "partitions", "replicas", "padding", "to copy", "holes", "time", "offsets")
-    for column in made.columns[2:8]:
-        column.justify = "right"
-    notes: list[RenderableType] = []
-    for row in rows:
-        fine = row.offsets in ("identical", "mapped")
-        made.add_row(
-            row.topic,
-            row.state,
-            str(row.partitions),
-            f"{row.replicas_source} → {row.replicas_target}",
-            f"{row.padding:,}",
-            f"{row.records:,}",
-            ("" if row.holes_exact else "≥ ") + f"{row.holes:,}",
-            f"{row.seconds:,.0f} s",
-            Text(row.offsets if fine else f"refused: {row.offsets}", style=_STYLES.get(row.offsets, "red")),
-        )
-        notes += [Text(f"! {row.topic}: {note}", style="yellow") for note in row.notes]
-    return Group(made, *notes)
+    return _Outlooks(rows) if rows else Text("the source has no topic")

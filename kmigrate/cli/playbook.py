@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Group, RenderableType
@@ -83,10 +83,55 @@ def _load(file: Path) -> Playbook:
     return parse_playbook(text, str(file))
 
 
+class _Reached(Exception):
+    """A verb has judged its values, and would ask clusters now."""
+
+
+class _Unsent(Call):
+    """A call that ends where a cluster would be asked: what a verb refuses by itself it refuses before that."""
+
+    @property
+    def interactive(self) -> bool:
+        return False
+
+    def estate(self, target: str | None = None, *, create: bool = False) -> NoReturn:
+        raise _Reached
+
+
+def _check_values(call: Call, book: Playbook) -> None:
+    """Every verb says what it thinks of its values before the first one runs: a misspelt rate in the last step is not
+    found when the others have promoted everything."""
+    unsent = _Unsent(call.config, call.target, call.json, call.debug, call.overrides)
+    prepared = False
+    for step in book.steps:
+        prepared = prepared or isinstance(step, ExecStep)
+        if not isinstance(step, RunStep):
+            continue
+        try:
+            _called(unsent, step)
+        except _Reached:
+            continue
+        except KmigrateError as error:
+            if prepared and error.ref in _A_COMMAND_MAY_MEND:
+                continue
+            if error.ref in _OF_THE_CONFIGURATION and not unsent.settings.clusters:
+                continue  # a playbook may be looked at where it does not run
+            error.what = f"{book.file}, step {step.number} ({step.text}): {error.what}"
+            error.still_true = "no step was run"
+            raise
+
+
+_A_COMMAND_MAY_MEND = frozenset({"report-not-writable"})
+"""What commands of a playbook may make or take away before the step that needs it."""
+_OF_THE_CONFIGURATION = frozenset({"unknown-cluster", "missing-value"})
+
+
 @command(app, "plan")
 def plan(call: Call, file: File) -> Answer:
-    """Check a playbook and print its steps; contacts nothing."""
-    return _printed(_load(file))
+    """Check a playbook, with all values of its steps, and print it; contacts nothing."""
+    book = _load(file)
+    _check_values(call, book)
+    return _printed(book)
 
 
 def _printed(book: Playbook) -> Answer:
@@ -111,6 +156,7 @@ def run(call: Call, file: File, plan: PlanOnly = False, yes: Yes = False) -> Ans
     What is done already is left as it is. With --json one line per step.
     """
     book = _load(file)
+    _check_values(call, book)
     if plan:
         return _printed(book)
     if book.dangerous:
@@ -182,12 +228,8 @@ def _act(call: Call, step: Step) -> tuple[Mapping[str, Any], RenderableType | No
 
 
 def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableType | None]:
-    options = {parameter_of(key): value for key, value in step.options.items()}
-    if step.verb in DANGEROUS:
-        options["yes"] = True  # asked once, for the whole playbook
     try:
-        result = CALLS[step.verb](call, **options)
-        answer: Answer = asyncio.run(result) if inspect.iscoroutine(result) else result
+        answer = _called(call, step)
     except Refused as refused:
         if step.verb == "link delete" and refused.ref in ("unknown-link", "no-link", "no-state-log"):
             return {"already": "there is no such link"}, None
@@ -203,6 +245,15 @@ def _run_verb(call: Call, step: RunStep) -> tuple[Mapping[str, Any], RenderableT
         still_true="the steps before it stand",
         next_step="mend the cause and run the playbook again: it goes on here",
     )
+
+
+def _called(call: Call, step: RunStep) -> Answer:
+    options = {parameter_of(key): value for key, value in step.options.items()}
+    if step.verb in DANGEROUS:
+        options["yes"] = True  # asked once, for the whole playbook
+    result = CALLS[step.verb](call, **options)
+    answer: Answer = asyncio.run(result) if inspect.iscoroutine(result) else result
+    return answer
 
 
 def _execute(call: Call, step: ExecStep) -> tuple[Mapping[str, Any], RenderableType | None]:
@@ -296,7 +347,7 @@ async def _holds(call: Call, condition: Condition, scope: Scope) -> bool:
     """Whether a condition holds now; a target without a state log fulfils none."""
     try:
         async with call.estate() as estate:
-            shot = await snapshot(estate)
+            shot = await snapshot(estate, figures=condition.needs_figures)
     except Refused as refused:
         if refused.ref != "no-state-log":
             raise
@@ -314,9 +365,8 @@ async def _wait(call: Call, step: WaitStep) -> dict[str, Any]:
     async with call.estate() as estate:
         with call.out.waiting(step.text) as waiting:
             while True:
-                verdict = step.condition.judge(
-                    await snapshot(estate), link=scope.link, topics=scope.topics, groups=scope.groups
-                )
+                shot = await snapshot(estate, figures=step.condition.needs_figures)
+                verdict = step.condition.judge(shot, link=scope.link, topics=scope.topics, groups=scope.groups)
                 if verdict.holds:
                     return {"condition": step.condition.text}
                 if monotonic() > deadline:

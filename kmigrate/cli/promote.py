@@ -30,7 +30,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import PromoteTerms, TopicRecord
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.report import ParityReport
 from kmigrate.workflow import verbs
@@ -81,9 +81,10 @@ async def promote(
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
         if cancel:
             return plan_answer(await verbs.cancel_promote(estate, name, topics, who=call.who, plan=plan))
-        looked = await verbs.promote_topics(
-            estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else window + 1
-        )
+        with call.out.waiting("looking who still reads and writes past the routers"):
+            looked = await verbs.promote_topics(
+                estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else window + 1
+            )
         if plan:
             return plan_answer(looked)
         if looked.changes:
@@ -95,13 +96,14 @@ async def promote(
                 unchanged = Text("Nothing was promoted: the copy differs from the source.", style="red")
                 told = {"link": name, "topics": [], "parity": report.as_json()}
                 return Answer(told, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
-        made = await verbs.promote_topics(
-            estate, name, topics, terms, straggler_window_s=window, wait_s=window + 1
-        )
+        with call.out.waiting("asking for the promote"):
+            made = await verbs.promote_topics(
+                estate, name, topics, terms, straggler_window_s=window, wait_s=window + 1
+            )
         if no_wait:
             return plan_answer(made)
         groups = [record.group for record in verbs.coupled_groups(estate.log.state, name, topics)]
-        back = f"kmigrate promote --cancel {as_words(*topics)}"
+        back = advised("promote --cancel", name, *topics)
         way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
         with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
             if looked.changes:
@@ -128,7 +130,7 @@ async def _compared(call: Call, topics: list[str], link: str, timeout: float) ->
             "interrupted",
             "stopped comparing",
             still_true="nothing was promoted",
-            next_step=f"kmigrate promote --verify {as_words(*topics)}",
+            next_step=advised("promote --verify", link, *topics),
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -37,6 +38,7 @@ async def status(
                 shot = await snapshot(estate)
             return Answer(shot.as_json(), snapshot_view(shot))
         call.out.as_lines()
+        estate.asking = nullcontext  # what is watched stands where a spinner would
         try:
             await _watch(call, estate, interval)
         except asyncio.CancelledError:

@@ -174,6 +174,7 @@ async def resume(
     """
     topics = call.required_list(topics, "TOPIC", "the topics to resume")
     lost = None if accept_loss is None else offset_range(accept_loss)
+    verbs.check_loss(topics, partition, lost)
     async with call.estate() as estate:
         return plan_answer(
             await verbs.resume_topics(
@@ -246,7 +247,7 @@ async def show(
                 "not-mirrored",
                 f"topic {topic} is not mirrored",
                 still_true="nothing was changed",
-                next_step=f"kmigrate topic mirror {topic}",
+                next_step="kmigrate topic list shows which are, and by which link",
             )
         shot = await snapshot(estate)
         status = next(each for each in shot.topics if (each.link, each.topic) == (record.link, topic))

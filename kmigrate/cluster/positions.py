@@ -6,10 +6,11 @@ its own state there, cannot read that any more; and it reads one up to the next 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Unreachable
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.protocol.codes import Code, code_of, row
@@ -22,6 +23,8 @@ _ELSEWHERE = frozenset(
     {Code.NOT_COORDINATOR, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE}
 )
 _PAUSE_S = 0.1
+_FRESH_S = 1.5
+"""How old a word may be by which positions are written: nobody else takes over sooner, and lets a group read on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,17 @@ class CommittedOffset:
 
 
 async def write_positions(
-    client: ClusterClient, group: str, positions: Mapping[tuple[str, int], CommittedOffset]
+    client: ClusterClient,
+    group: str,
+    positions: Mapping[tuple[str, int], CommittedOffset],
+    allowed: Callable[[], Awaitable[None]],
 ) -> dict[tuple[str, int], str]:
-    """Commit positions with leader epoch −1 (C1, V5); the error by partition."""
+    """Commit positions with leader epoch −1 (C1, V5); the error by partition.
+
+    Kafka takes a commit to a group without members from anybody, however late it comes. So `allowed`, which raises
+    where it may be written no more, has the last word before each try, with the connection open: of a process that
+    stands still after it, none but what it sends in the same moment is ever late.
+    """
     if not positions:
         return {}
     topic_type = element_type(_COMMIT, "topics")
@@ -58,7 +69,15 @@ async def write_positions(
     )
     deadline = monotonic() + client.settings.request_timeout_s
     while True:
-        answer = await client.call(request, await client.find_coordinator(group))
+        node = await client.find_coordinator(group)
+        await client.connection(node)
+        asked = monotonic()
+        await allowed()
+        if monotonic() - asked > _FRESH_S:
+            if monotonic() > deadline:
+                raise Unreachable("word-too-old", f"whether group {group} may be written is not told in {_FRESH_S:g} s")
+            continue
+        answer = await client.call(request, node)
         codes = {
             (str(topic.name), int(part.partition_index)): code_of(part.error_code)
             for topic in answer.topics

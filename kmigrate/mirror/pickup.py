@@ -13,7 +13,7 @@ from kmigrate.model.patterns import chosen_groups, chosen_topics, offsets_asked
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 
@@ -70,7 +70,7 @@ class Pickup:
             if topic in standing:
                 notes.append(
                     f"target-topic-exists: topic {topic} matches, and the target has a topic of that name: "
-                    f"kmigrate topic mirror {topic} adopts it where it is empty"
+                    f"{advised('topic mirror', self._link, topic)} adopts it where it is empty"
                 )
                 continue
             # From its beginning: it came after the expression, which asked for all of it.
@@ -99,7 +99,7 @@ class Pickup:
             if group in standing:
                 notes.append(
                     f"target-group-exists: group {group} matches, and the target has a group of that name: "
-                    f"kmigrate group mirror {as_words(group)} mirrors it all the same"
+                    f"{advised('group mirror', self._link, group)} mirrors it all the same"
                 )
                 continue
             await self._claim(GroupRecord(self._link, group, GroupPhase.MIRRORED, now_ms()))

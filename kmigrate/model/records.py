@@ -20,7 +20,7 @@ from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 
 __all__ = [
     "LEAST_READER",
@@ -272,7 +272,8 @@ class TopicRecord:
     @property
     def hindrance(self) -> str:
         """What keeps it from getting on, as far as its record knows."""
-        return f"being forgotten: kmigrate topic forget {self.topic} ends it" if self.forgotten_ms else self.reason
+        ends = f"{advised('topic forget', self.link, self.topic)} ends it"
+        return f"being forgotten: {ends}" if self.forgotten_ms else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +310,7 @@ class GroupRecord:
     @property
     def hindrance(self) -> str:
         """What keeps it from getting on, as far as its record knows."""
-        ends = f"kmigrate group forget {as_words(self.group)} ends it"
+        ends = f"{advised('group forget', self.link, self.group)} ends it"
         return f"being forgotten: {ends}" if self.forgotten_ms else self.reason
 
 

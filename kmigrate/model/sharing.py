@@ -14,6 +14,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence, PartitionProgress
 from kmigrate.model.records import AssignmentRecord, CopyEngine, TopicRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import advised
 
 __all__ = ["absence", "assigned", "by_spark", "lease_of", "owner_of", "progress_of", "releasing"]
 
@@ -87,8 +88,8 @@ def absence(state: State, record: TopicRecord, partition: int, words: Iterable[M
         return ""
     if by_spark(record):
         return (
-            "not-copied: no Spark task copies it now; go on with kmigrate topic mirror --engine spark, "
-            "or hand it over with --engine daemon"
+            "not-copied: no Spark task copies it now; go on with "
+            f"{advised('topic mirror --engine spark', record.link, record.topic)}, or hand it over with --engine daemon"
         )
     if not words:
         return ""  # no mirror is running: that is told once, not of every partition

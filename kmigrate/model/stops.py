@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kmigrate.model.words import advised
+
 __all__ = ["RANGE_LOST", "AcceptedLoss", "PartitionStop", "Remedy"]
 
 RANGE_LOST = "source-range-lost"
@@ -52,16 +54,16 @@ class PartitionStop:
         """The lost offsets as `--accept-loss` takes them, or ''."""
         return f"{self.first}..{self.last}" if self.first >= 0 else ""
 
-    def way_on(self, topic: str, partition: int) -> str:
+    def way_on(self, link: str, topic: str, partition: int) -> str:
         """The command that helps, as a person types it."""
         match self.remedy:
             case Remedy.AGAIN:
                 first = _MENDED_BY.get(self.ref, "mend the cause")
-                return f"{first}, then: kmigrate topic resume {topic} --partition {partition}"
+                return f"{first}, then: {advised(f'topic resume --partition {partition}', link, topic)}"
             case Remedy.ACCEPT_LOSS:
-                return f"kmigrate topic resume {topic} --partition {partition} --accept-loss {self.lost}"
+                return advised(f"topic resume --partition {partition} --accept-loss {self.lost}", link, topic)
             case Remedy.ANEW:
-                return f"delete topic {topic} on the target, then: kmigrate topic resume {topic}"
+                return f"delete topic {topic} on the target, then: {advised('topic resume', link, topic)}"
 
 
 @dataclass(frozen=True, slots=True)

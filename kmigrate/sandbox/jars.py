@@ -145,12 +145,16 @@ def _run_ivy(command: list[str], label: str, on_progress: OnProgress | None) -> 
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
     ) as ivy:
         assert ivy.stdout is not None
-        for line in ivy.stdout:
-            tail = [*tail[-199:], line.strip()]
-            found += line.startswith("\tfound ")
-            done += "[SUCCESSFUL ]" in line
-            if on_progress is not None and line.startswith(("\tfound ", "\t[SUCCESSFUL ]")):
-                on_progress(JarProgress(label, done, max(found, done)))
+        try:
+            for line in ivy.stdout:
+                tail = [*tail[-199:], line.strip()]
+                found += line.startswith("\tfound ")
+                done += "[SUCCESSFUL ]" in line
+                if on_progress is not None and line.startswith(("\tfound ", "\t[SUCCESSFUL ]")):
+                    on_progress(JarProgress(label, done, max(found, done)))
+        except BaseException:  # Ctrl-C: it would go on writing where all that it has fetched is being removed
+            ivy.kill()
+            raise
     if ivy.returncode == 0:
         if on_progress is not None:
             on_progress(JarProgress(label, done, done))

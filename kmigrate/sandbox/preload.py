@@ -69,7 +69,7 @@ def preload(
     started = time.monotonic()
     history.unlink(missing_ok=True)
     client = {"bootstrap.servers": bootstrap, **(login or {})}
-    admin = AdminClient(dict(client))
+    admin = AdminClient({**client, "log_level": 3})
     with HistoryWriter(history, "preload", role="preload", bootstrap=bootstrap) as pen:
         on_progress("creating topics")
         create_topics(client, [NewTopic(name, count, plan.replicas) for name, count in DEMO_TOPICS.items()])

@@ -20,7 +20,7 @@ def create_topics(client: Mapping[str, str], topics: Iterable[NewTopic], seconds
     _DESTROY_BROKER: what came of the question is not known then, so it is asked again, and a topic that is found to
     exist is the one that the first question made.
     """
-    admin = AdminClient(dict(client))
+    admin = AdminClient({**client, "log_level": 3})
     deadline = time.monotonic() + seconds
     for topic in topics:
         asked_before = False

@@ -46,6 +46,11 @@ class Condition:
     word: str = ""
     number: float = 0.0
 
+    @property
+    def needs_figures(self) -> bool:
+        """Whether clusters have to be asked: one that is gone by then must hold up nothing that the log can tell."""
+        return self.kind == "lag"
+
     def judge(
         self, shot: Snapshot, *, link: str | None = None, topics: Sequence[str] = (), groups: Sequence[str] = ()
     ) -> Verdict:

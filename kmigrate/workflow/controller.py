@@ -205,6 +205,7 @@ class Controller:
                 source, _ = await opened()
                 topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
                 return await hand_over(
+                    record.link,
                     record.group,
                     starts={topic.topic: topic.starts for topic in topics if topic.phase not in NOT_COPIED_YET},
                     unready={topic.topic for topic in topics if topic.phase in NOT_COPIED_YET},

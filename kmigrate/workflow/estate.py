@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Refused
+from kmigrate.errors import Refused, Unreachable
 from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
 
-__all__ = ["Estate", "check_cluster_id"]
+__all__ = ["PATIENCE_S", "Estate", "check_cluster_id", "unreachable"]
+
+PATIENCE_S = 12.0
+"""How long a cluster may stay silent before it counts as unreachable, whatever its addresses do: one that stands still
+takes connections, and a request of ours would wait for its answer much longer."""
+
+
+def unreachable(settings: ClusterSettings) -> Unreachable:
+    return Unreachable(
+        "cluster-unreachable",
+        f"no broker of cluster {settings.name} ({settings.bootstrap_servers}) has answered within {PATIENCE_S:g} s",
+        still_true="nothing was changed",
+        next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
+    )
 
 
 def check_cluster_id(ref: ClusterRef, answered: str) -> None:
@@ -40,6 +55,8 @@ class Estate:
         self.log = StateLog(self.target)
         self.warnings: list[tuple[str, str]] = []
         """What a person should know of the state log, each with its reference."""
+        self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
+        """Says what is waited for, as long as it is."""
         self._sources: dict[str, tuple[ClusterClient, Admin]] = {}
 
     @classmethod
@@ -65,7 +82,12 @@ class Estate:
             self._sources[name] = (ClusterClient(settings), Admin(settings))
         client, admin = self._sources[name]
         if not client.metadata.cluster_id:
-            await client.refresh([])
+            try:
+                with self.asking(f"asking source {name}"):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await client.refresh([])
+            except TimeoutError:
+                raise unreachable(client.settings) from None
         check_cluster_id(link.source, client.metadata.cluster_id)
         if client.metadata.cluster_id == self.target.metadata.cluster_id:
             raise Refused(

@@ -121,7 +121,7 @@ class FollowHandover:
             missing = [member for member in members if member_mark(member.member_id) not in joined]
             if not missing:
                 return
-            refuse_members(self.group, await self._outsiders(missing))
+            refuse_members(self.link, self.group, await self._outsiders(missing))
             if monotonic() > deadline:
                 raise Refused("members-not-joined", f"{_named(missing)} did not join anew in {self.gather_s:g} s")
             self._waits_for(f"{_named(missing)} to join anew")

@@ -22,7 +22,7 @@ from kmigrate.cluster.positions import CommittedOffset, read_positions, write_po
 from kmigrate.errors import Refused
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import GroupRecord
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 
 __all__ = [
@@ -52,7 +52,7 @@ async def members_left(source: Admin, group: str) -> Sequence[GroupMember]:
     return (await source.describe_groups([group]))[group].members
 
 
-def refuse_members(group: str, members: Sequence[GroupMember]) -> None:
+def refuse_members(link: str, group: str, members: Sequence[GroupMember]) -> None:
     """Refuse by naming who is still there."""
     if not members:
         return
@@ -62,11 +62,12 @@ def refuse_members(group: str, members: Sequence[GroupMember]) -> None:
         "members-on-source",
         f"group {group} still has {len(members)} member(s) on the source: {names}{more}",
         still_true="the group reads on the source as before; members at the router wait",
-        next_step=f"restart those consumers with the router's address, then: kmigrate group promote {as_words(group)}",
+        next_step=f"restart those consumers with the router's address, then: {advised('group promote', link, group)}",
     )
 
 
 async def hand_over(
+    link: str,
     group: str,
     *,
     starts: Mapping[str, Mapping[int, int]],
@@ -86,7 +87,7 @@ async def hand_over(
     commit on the source. `still_ours` refuses where the group has been opened meanwhile, as by another controller while
     this one stood still: what is written then would put its members back to where they have read long ago.
     """
-    refuse_members(group, await outsiders())
+    refuse_members(link, group, await outsiders())
     told = await read_positions(source, group, timeout)
     wanted: Wanted = {}
     early = sorted({topic for topic, _ in told} & set(unready))
@@ -95,7 +96,7 @@ async def hand_over(
             "topic-not-ready",
             f"group {group} has positions in {', '.join(early)}, which the mirror does not copy yet",
             still_true="the group is still mirrored; its members at the router wait",
-            next_step=f"when status shows these topics as mirroring: kmigrate group promote {as_words(group)}",
+            next_step=f"when status shows these topics as mirroring: {advised('group promote', link, group)}",
         )
     for (topic, partition), committed in told.items():
         if topic not in starts:
@@ -105,8 +106,7 @@ async def hand_over(
     left = await unread(source, told, starts)
     wanted = await _translate(group, target, wanted, maps_of, timeout)
     again = read_again(wanted, await read_positions(target, group, timeout))
-    await still_ours()
-    failed = await write_positions(target, group, wanted)
+    failed = await write_positions(target, group, wanted, still_ours)
     if failed:
         (topic, partition), why = next(iter(failed.items()))
         raise Refused(
@@ -119,13 +119,13 @@ async def hand_over(
     wrong = [key for key, offset in wanted.items() if back.get(key) != offset]
     if wrong:
         raise Refused("offsets-not-read-back", f"the target does not show what was written for {wrong[:3]}")
-    refuse_members(group, await outsiders())
+    refuse_members(link, group, await outsiders())
     if await read_positions(source, group, timeout) != told:
         raise Refused(
             "offsets-moved",
             f"positions of group {group} moved on the source while they were handed over",
             still_true="the group is still mirrored",
-            next_step=f"find who commits for {group} on the source, then: kmigrate group promote {as_words(group)}",
+            next_step=f"find who commits for {group} on the source, then: {advised('group promote', link, group)}",
         )
     return HandedOver(_by_partition({key: committed.offset for key, committed in wanted.items()}), left, again)
 

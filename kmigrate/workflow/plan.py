@@ -22,6 +22,9 @@ class Finding:
     what: str
     next_step: str = ""
 
+    def as_json(self) -> dict[str, str]:
+        return {"level": self.level, "ref": self.ref, "what": self.what, "next": self.next_step}
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -38,17 +41,19 @@ class Plan:
         return [f.what + (f" ({f.next_step})" if f.next_step else "") for f in self.findings if f.level == "warn"]
 
     def refuse(self, still_true: str = "nothing was changed") -> None:
-        """Raise the refusal that the findings demand, with all of them in its text; of many of a kind the first few."""
+        """Raise the refusal that the findings demand: its JSON has all of them, its text of many of a kind a few."""
         against = [f for f in self.findings if f.level == "refuse"]
         if not against:
             return
         of_kind = {ref: [f for f in against if f.ref == ref] for ref in dict.fromkeys(f.ref for f in against)}
-        raise Refused(
+        refused = Refused(
             against[0].ref,
             "; ".join(part for found in of_kind.values() for part in _few(f.what for f in found)),
             still_true=still_true,
             next_step="; ".join(part for found in of_kind.values() for part in _few(f.next_step for f in found)),
         )
+        refused.findings = [f.as_json() for f in self.findings]
+        raise refused
 
     def done(self) -> Plan:
         return replace(self, applied=True)
@@ -58,7 +63,7 @@ class Plan:
             "verb": self.verb,
             "applied": self.applied,
             "changes": list(self.changes),
-            "findings": [{"level": f.level, "ref": f.ref, "what": f.what, "next": f.next_step} for f in self.findings],
+            "findings": [f.as_json() for f in self.findings],
         }
 
     @staticmethod

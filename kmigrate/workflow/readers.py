@@ -17,7 +17,7 @@ from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.workflow.plan import Finding
 
@@ -119,9 +119,9 @@ def _waits_for(
                 "refuse",
                 "group-not-promoted",
                 f"group {name} reads {topic} and is {group.phase}",
-                f"kmigrate promote {as_words(*with_it)}, with which it goes; then this one"
+                f"{advised('promote', group.link, *with_it)}, with which it goes; then this one"
                 if with_it
-                else f"kmigrate group promote {as_words(name)}",
+                else advised("group promote", group.link, name),
             )
             for topic in topics
             if topic in read[name] and topic not in with_it

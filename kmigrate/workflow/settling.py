@@ -52,8 +52,12 @@ async def _knows(target: ClusterClient, node: int, wanted: Set[Acl]) -> bool:
 async def settle(record: TopicRecord, log: StateLog, admin: Admin) -> None:
     """After the flip: the topic's own configs, and none of the rules that were only for the time of mirroring.
 
-    Done again by the next controller until it is written that it is done; a refusal is told in the record.
+    Done again by the next controller until it is written that it is done; a refusal is told in the record. By the log
+    as it is now: where this process has stood still, another one may have settled it long ago, and a person have given
+    the topic other configs since.
     """
+    if (await log.read_to_end()).records.get(record.key) != record:
+        return
     spare = [rule for rule in record.granted_acls if rule not in record.promote_acls]
     try:
         await admin.alter_topic_configs(record.topic, record.restore_configs, record.drop_configs)

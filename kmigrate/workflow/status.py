@@ -199,8 +199,11 @@ class Snapshot:
         }
 
 
-async def snapshot(estate: Estate) -> Snapshot:
-    """Ask both clusters now; one of which a leader does not answer leaves its figures unknown, and is told."""
+async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
+    """Ask both clusters now; one of which a leader does not answer leaves its figures unknown, and is told.
+
+    Without `figures` nobody is asked: phases, and who runs, are known from the state log.
+    """
     log = estate.log
     links: list[LinkStatus] = []
     topics: list[TopicStatus] = []
@@ -214,20 +217,9 @@ async def snapshot(estate: Estate) -> Snapshot:
         trouble, away = "", ""
         source: ClusterClient | None = None
         mine = theirs = _unknown(keys)
-        try:  # the target first: what is written in between would seem to have passed the source
-            await estate.target.refresh(names)
-            mine = await _bounds(estate.target, keys)
-        except KmigrateError as error:
-            away = f"target {link.target.name}: {error.what}"
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                source, _ = await estate.source(link)
-                await source.refresh(names)
-                theirs = await _bounds(source, keys)
-        except KmigrateError as error:
-            trouble, source = error.what, None
-        except TimeoutError:
-            trouble, source = f"source {link.source.name} has not answered within {_PATIENCE_S:g} s", None
+        if figures:  # the target first: what is written in between would seem to have passed the source
+            mine, away = await _of_target(estate, link, names, keys)
+            source, theirs, trouble = await _of_source(estate, link, names, keys)
         ending = [f"being deleted: kmigrate link delete {link.name} ends it"] if link.deleting_ms else []
         said = [note for m in mirrors if m.link == link.name for note in m.notes]
         notes = tuple(dict.fromkeys([*ending, *said]))
@@ -251,7 +243,7 @@ async def snapshot(estate: Estate) -> Snapshot:
             told = _topic_status(log.state, record, mine, theirs, waits, mirrors, routers, lags, verified)
             topics.append(dataclasses.replace(told, promote_waits_for=estate.waits_for(record)))
         of_link = log.state.groups(link.name, forgotten=True)
-        groups += [await _group_status(estate, link, group, trouble) for group in of_link]
+        groups += [await _group_status(estate, link, group, trouble, figures=figures) for group in of_link]
     return Snapshot(
         now_ms(),
         log.state.epoch,
@@ -264,6 +256,30 @@ async def snapshot(estate: Estate) -> Snapshot:
         tuple(log.alive(ControllerPresence)),
         {r.instance: r for r in routers},
     )
+
+
+async def _of_target(
+    estate: Estate, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
+) -> tuple[tuple[Offsets, Offsets], str]:
+    try:
+        await estate.target.refresh(names)
+        return await _bounds(estate.target, keys), ""
+    except KmigrateError as error:
+        return _unknown(keys), f"target {link.target.name}: {error.what}"
+
+
+async def _of_source(
+    estate: Estate, link: LinkRecord, names: list[str], keys: list[tuple[str, int]]
+) -> tuple[ClusterClient | None, tuple[Offsets, Offsets], str]:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            source, _ = await estate.source(link)
+            await source.refresh(names)
+            return source, await _bounds(source, keys), ""
+    except KmigrateError as error:
+        return None, _unknown(keys), error.what
+    except TimeoutError:
+        return None, _unknown(keys), f"source {link.source.name} has not answered within {_PATIENCE_S:g} s"
 
 
 def _unknown(keys: list[tuple[str, int]]) -> tuple[Offsets, Offsets]:
@@ -393,11 +409,13 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
     return "identical"
 
 
-async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, trouble: str) -> GroupStatus:
+async def _group_status(
+    estate: Estate, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
+) -> GroupStatus:
     members: tuple[GroupMember, ...] = ()
-    lag = -1
+    lag = on_target = -1
     try:
-        if not trouble:
+        if figures and not trouble:
             source, source_admin = await estate.source(link)
             members = (await source_admin.describe_groups([group.group]))[group.group].members
             serving = estate.target if group.phase is GroupPhase.PROMOTED else source
@@ -406,9 +424,10 @@ async def _group_status(estate: Estate, link: LinkRecord, group: GroupRecord, tr
             ends = await read_logs(estate.log.state, link.name, wanted, serving, estate.target)
             if not any(end.error for end in ends.values()):
                 lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
-        on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
+        if figures:
+            on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
     except KmigrateError:
-        on_target = -1
+        pass  # what is known by then is told
     words = words_on(estate.log, group.group)
     known = {mark for word in words for mark in word.members}
     direct = sum(member_mark(member.member_id) not in known for member in members) if words else -1

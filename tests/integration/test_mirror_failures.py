@@ -241,7 +241,7 @@ def test_a_gap_that_a_cleaner_made_while_nobody_copied_is_filled_once_its_limit_
             async with engine_running(world, "m2", strict):
                 stop = await stopped(world, topic, 0, "large-gap")
                 assert "hole_limit is 200" in stop.what
-                assert stop.way_on(topic, 0).startswith("raise hole_limit of [mirror]")
+                assert stop.way_on(world.link, topic, 0).startswith("raise hole_limit of [mirror]")
             await resume(world, topic, 0)
             async with engine_running(world, "m3"):
                 await world.caught_up(topic)
@@ -286,7 +286,7 @@ def test_a_topic_made_anew_on_either_side_is_not_written_and_is_copied_from_its_
             unsafe = await refused(world, here)
             assert (unsafe.ref, unsafe.next_step) == (
                 "resume-unsafe",
-                f"delete topic {here} on the target, then: kmigrate topic resume {here}",
+                f"delete topic {here} on the target, then: kmigrate topic resume --link {world.link} {here}",
             )
             await to(delete_topic, target.bootstrap, here)
             for topic in (here, there):

@@ -277,7 +277,7 @@ def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
         return await verbs.promote_topics(estate, "l", ["never"], PromoteTerms(1))
 
     error = refusal(pair, promote_unmirrored)
-    assert (error.ref, error.next_step) == ("not-mirrored", "kmigrate topic mirror never")
+    assert (error.ref, error.next_step) == ("not-mirrored", "kmigrate topic mirror --link l never")
 
     async def promote_too_early(estate: Estate) -> Any:
         record = TopicRecord("l", "early", TopicPhase.ALIGNING, 1, partitions=1)

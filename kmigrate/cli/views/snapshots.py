@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.text import Text
 
 from kmigrate.cli.views.lags import lag_text
 from kmigrate.cli.views.routers import limits_line
-from kmigrate.cli.views.tables import phase_text, table
+from kmigrate.cli.views.tables import full_width, phase_text, table
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
@@ -84,19 +83,15 @@ class _Topics:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         whole = _topics(self._shot)
-        if _width(whole, console, options) <= options.max_width:
+        if full_width(whole, console, options) <= options.max_width:
             yield whole
             return
         without_notes = _topics(self._shot, frozenset({"note"}))
-        fits = _width(without_notes, console, options) <= options.max_width
+        fits = full_width(without_notes, console, options) <= options.max_width
         yield without_notes if fits else _topics(self._shot, frozenset({"note", "partitions"}))
         for topic in self._shot.topics:
             if note := _note(topic, self._shot.at_ms):
                 yield Text.assemble((f"{topic.topic}: ", "bold"), note)
-
-
-def _width(view: RenderableType, console: Console, options: ConsoleOptions) -> int:
-    return Measurement.get(console, options.update(max_width=10_000), view).maximum
 
 
 def _topics(shot: Snapshot, without: frozenset[str] = frozenset()) -> RenderableType:
@@ -156,7 +151,7 @@ def _note(topic: TopicStatus, now_ms: int) -> Text:
 
 def _problem(topic: TopicStatus, part: PartitionStatus) -> str:
     """What stopped a partition, and the way on."""
-    way = f"; {part.stop.way_on(topic.topic, part.partition)}" if part.stop else ""
+    way = f"; {part.stop.way_on(topic.link, topic.topic, part.partition)}" if part.stop else ""
     return f"{part.problem}{way}"
 
 

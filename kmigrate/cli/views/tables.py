@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +16,10 @@ from kmigrate.parity.report import ParityReport
 from kmigrate.report.check import differs, place_text
 from kmigrate.workflow.audit import GroupAudit
 
-__all__ = ["audits_view", "facts", "groups_table", "links_table", "parity_view", "phase_text", "table", "topics_table"]
+__all__ = [
+    "audits_view", "facts", "full_width", "groups_table", "links_table", "parity_view", "phase_text", "table",
+    "topics_table",
+]  # fmt: skip
 
 _PHASE_STYLES: dict[str, str] = {
     TopicPhase.MIRRORING: "cyan",
@@ -38,6 +42,11 @@ def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+def full_width(view: RenderableType, console: Console, options: ConsoleOptions) -> int:
+    """Columns that a view takes where nothing of it is cut."""
+    return Measurement.get(console, options.update(max_width=10_000), view).maximum
 
 
 def facts(pairs: Iterable[tuple[str, str | Text]]) -> Table:

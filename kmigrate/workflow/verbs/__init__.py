@@ -12,7 +12,7 @@ from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
 from kmigrate.workflow.verbs.groups import coupled_groups, mirror_groups, promote_groups, unmirrored_readers
-from kmigrate.workflow.verbs.holds import pause_topics, resume_topics
+from kmigrate.workflow.verbs.holds import check_loss, pause_topics, resume_topics
 from kmigrate.workflow.verbs.links import (
     check_link,
     check_link_name,
@@ -34,6 +34,7 @@ __all__ = [
     "cancel_promote",
     "check_link",
     "check_link_name",
+    "check_loss",
     "check_offsets_mode",
     "coupled_groups",
     "create_link",

@@ -13,7 +13,7 @@ from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.lifecycle import BEHIND_FENCE, GroupPhase, TopicPhase
 from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.outcome import given_up
 from kmigrate.workflow.plan import Finding, Plan
@@ -91,7 +91,7 @@ def _left_waiting(state: State, link: str, topics: Collection[str]) -> list[Find
             "warn",
             "coupled-topics",
             f"{topic} is written in the same transactions (transactional id {name}): its promote waits on for theirs",
-            f"take it back, too: kmigrate promote --cancel {as_words(*left)}",
+            f"take it back, too: {advised('promote --cancel', link, *left)}",
         )
         for topic, name in left.items()
     ] + [

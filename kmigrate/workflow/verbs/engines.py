@@ -9,6 +9,7 @@ from functools import partial
 from kmigrate.model.lifecycle import PROMOTING, TopicPhase
 from kmigrate.model.records import CopyEngine, TopicRecord
 from kmigrate.model.state import State
+from kmigrate.model.words import advised
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import resolve_link
@@ -26,7 +27,7 @@ async def set_engine(
     changed: list[str] = []
     for topic in dict.fromkeys(topics):
         record = estate.log.state.topic(link.name, topic)
-        finding = _guard(topic, record, engine)
+        finding = _guard(link.name, topic, record, engine)
         if finding is not None:
             found.append(finding)
         elif record is not None and record.engine is not engine:
@@ -38,7 +39,7 @@ async def set_engine(
 
     def decide(topic: str, state: State) -> TopicRecord | None:
         record = state.topic(link.name, topic)
-        finding = _guard(topic, record, engine)
+        finding = _guard(link.name, topic, record, engine)
         if finding is not None:
             Plan.of("topic mirror", [], [finding]).refuse()
             return None
@@ -48,9 +49,10 @@ async def set_engine(
     return made.done()
 
 
-def _guard(topic: str, record: TopicRecord | None, engine: CopyEngine) -> Finding | None:
+def _guard(link: str, topic: str, record: TopicRecord | None, engine: CopyEngine) -> Finding | None:
     if record is None:
-        return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored", f"kmigrate topic mirror {topic}")
+        mirror = advised("topic mirror", link, topic)
+        return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored by link {link}", mirror)
     if engine is CopyEngine.DAEMON:
         return None
     if record.phase is TopicPhase.PROMOTED:

@@ -38,7 +38,7 @@ from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, verified_key
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
@@ -199,7 +199,7 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
     routers = sorted(set(_routers(state).values()))
     if not standing.on_target or standing.others or not routers:
         return None
-    promote = f"promote it: kmigrate promote {as_words(topic)}; or " if not record.forgotten_ms else ""
+    promote = f"promote it: {advised('promote', record.link, topic)}; or " if not record.forgotten_ms else ""
     if standing.on_source:
         return Finding(
             "refuse",
@@ -421,7 +421,7 @@ def _against_group(record: GroupRecord, state: State, heard: _Words, at_ms: int)
         return Finding("refuse", "promote-under-way", what, "wait until the promote has ended: kmigrate status --watch")
     if heard is None:
         return None
-    promote = f"kmigrate group promote {as_words(group)}; or " if not record.forgotten_ms else ""
+    promote = f"{advised('group promote', record.link, group)}; or " if not record.forgotten_ms else ""
     for instance, name in sorted(_routers(state).items()):
         word = heard.get(instance)
         if word is None:

@@ -17,7 +17,7 @@ from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
@@ -131,7 +131,7 @@ def _owned(owner: GroupRecord) -> Finding:
             "refuse",
             "being-forgotten",
             f"link {owner.link} is forgetting group {owner.group}: what was for its mirror is not all put back yet",
-            f"kmigrate group forget --link {owner.link} {as_words(owner.group)}, then repeat",
+            f"{advised('group forget', owner.link, owner.group)}, then repeat",
         )
     return Finding("refuse", "group-owned", f"group {owner.group} belongs to link {owner.link}")
 
@@ -144,7 +144,7 @@ async def promote_groups(estate: Estate, link_name: str | None, groups: Sequence
     for group in dict.fromkeys(groups):
         record = estate.log.state.group(link.name, group)
         if record is None:
-            found.append(_not_mirrored(group))
+            found.append(_not_mirrored(link.name, group))
         elif record.phase is not GroupPhase.MIRRORED:
             found.append(Finding("ok", "already", f"group {group} is {record.phase}"))
         else:
@@ -163,16 +163,16 @@ def ask_promote(record: GroupRecord, state: State) -> GroupRecord | None:
     """The intent over the record as it stands; nothing where the group is being promoted already."""
     now = state.group(record.link, record.group)
     if now is None:
-        Plan.of("group promote", [], [_not_mirrored(record.group)]).refuse()
+        Plan.of("group promote", [], [_not_mirrored(record.link, record.group)]).refuse()
     if now is None or now.phase is not GroupPhase.MIRRORED:
         return None
     phase = advance_group(now.phase, GroupEvent.PROMOTE_ASKED)
     return replace(now, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="")
 
 
-def _not_mirrored(group: str) -> Finding:
-    mirror = f"kmigrate group mirror {as_words(group)}"
-    return Finding("refuse", "not-mirrored", f"group {group} is not mirrored", mirror)
+def _not_mirrored(link: str, group: str) -> Finding:
+    mirror = advised("group mirror", link, group)
+    return Finding("refuse", "not-mirrored", f"group {group} is not mirrored by link {link}", mirror)
 
 
 async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) -> list[Finding]:
@@ -206,7 +206,7 @@ def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:
             "refuse",
             "coupled-topics",
             f"transactions that commit positions of group {record.group} write {', '.join(left)}",
-            f"promote the topics, and the group goes with them: kmigrate promote {as_words(*left)}",
+            f"promote the topics, and the group goes with them: {advised('promote', record.link, *left)}",
         )
     ] if left else []  # fmt: skip
 

@@ -18,14 +18,14 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.stops import RANGE_LOST, AcceptedLoss, PartitionStop, Remedy
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import mirror_runs, resolve_link
 from kmigrate.workflow.writes import changed_meanwhile, write_each
 
-__all__ = ["pause_topics", "resume_topics"]
+__all__ = ["check_loss", "pause_topics", "resume_topics"]
 
 _MARKERS_PER_S = 30_000
 _LONG_S = 60
@@ -39,7 +39,7 @@ async def pause_topics(estate: Estate, link_name: str | None, topics: Sequence[s
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
         record = estate.log.state.topic(link.name, topic)
-        against = _pause_guard(topic, record)
+        against = _pause_guard(link.name, topic, record)
         if against is not None:
             found.append(against)
         elif record is not None:
@@ -55,17 +55,17 @@ async def pause_topics(estate: Estate, link_name: str | None, topics: Sequence[s
 def _pause(record: TopicRecord, state: State) -> TopicRecord | None:
     """The intent over the record as it stands: its promote may have been asked for since the guards looked."""
     now = state.topic(record.link, record.topic)
-    against = _pause_guard(record.topic, now)
+    against = _pause_guard(record.link, record.topic, now)
     if against is not None or now is None:
         Plan.of("topic pause", [], [against] if against is not None else []).refuse()
         return None
     return replace(now, paused=True)
 
 
-def _pause_guard(topic: str, record: TopicRecord | None) -> Finding | None:
+def _pause_guard(link: str, topic: str, record: TopicRecord | None) -> Finding | None:
     """What stands against holding a topic back, or makes it needless; None where it may be paused."""
     if record is None:
-        return _not_mirrored(topic)
+        return _not_mirrored(link, topic)
     if record.phase is TopicPhase.PROMOTED:
         return _promoted(topic)
     if record.phase not in _BEFORE_PROMOTE:
@@ -104,13 +104,7 @@ async def resume_topics(
 
     A call without `partition` does what can be done and only warns of the rest, unless there is nothing to do.
     """
-    if accept_loss is not None and (partition is None or len(topics) != 1):
-        raise UsageError(
-            "loss-of-what",
-            "--accept-loss is about one partition of one topic",
-            still_true="nothing was changed",
-            next_step="kmigrate topic resume TOPIC --partition P --accept-loss FROM..TO",
-        )
+    check_loss(topics, partition, accept_loss)
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
     changes: list[str] = []
@@ -118,7 +112,7 @@ async def resume_topics(
     for topic in dict.fromkeys(topics):
         record = estate.log.state.topic(link.name, topic)
         if record is None:
-            found.append(_not_mirrored(topic))
+            found.append(_not_mirrored(link.name, topic))
             continue
         if record.phase is TopicPhase.PROMOTED:
             found.append(_promoted(topic))
@@ -137,6 +131,17 @@ async def resume_topics(
     words = [f"resume {before.topic}" for before, _ in pairs]
     await write_each(estate.log, zip(words, (partial(_rewrite, *pair) for pair in pairs), strict=True))
     return made.done()
+
+
+def check_loss(topics: Sequence[str], partition: int | None, accept_loss: tuple[int, int] | None) -> None:
+    """UsageError where an accepted loss is of no partition, or of several."""
+    if accept_loss is not None and (partition is None or len(topics) != 1):
+        raise UsageError(
+            "loss-of-what",
+            "--accept-loss is about one partition of one topic",
+            still_true="nothing was changed",
+            next_step="kmigrate topic resume TOPIC --partition P --accept-loss FROM..TO",
+        )
 
 
 async def _resume(
@@ -187,7 +192,7 @@ async def _one(
     name = f"partition {partition} of {topic}"
     if stop.remedy is Remedy.ACCEPT_LOSS:
         stop = await _as_it_is_now(estate, link, topic, partition, stop)
-    refusal = _refusal(name, stop, accept_loss, stop.way_on(topic, partition))
+    refusal = _refusal(name, stop, accept_loss, stop.way_on(link.name, topic, partition))
     if refusal is not None:
         made.left.append(refusal)
         return
@@ -198,7 +203,7 @@ async def _one(
         made.changes.append(f"accept the loss of offsets {stop.lost} of {name}")
         seconds = (stop.last + 1 - stop.first) // _MARKERS_PER_S
         if stop.ref == RANGE_LOST and not made.record.mapped and seconds > _LONG_S:
-            made.left.append(_long_hole(name, topic, stop, seconds))
+            made.left.append(_long_hole(link.name, name, topic, stop, seconds))
     made.changes.append(f"resume {name}")
     left = {number: each for number, each in made.record.stops.items() if number != partition}
     made.record = replace(made.record, stops=left, losses=losses)
@@ -218,13 +223,13 @@ def _refusal(name: str, stop: PartitionStop, accept_loss: tuple[int, int] | None
             return None
 
 
-def _long_hole(name: str, topic: str, stop: PartitionStop, seconds: int) -> Finding:
+def _long_hole(link: str, name: str, topic: str, stop: PartitionStop, seconds: int) -> Finding:
     return Finding(
         "warn",
         "long-hole",
         f"of the {stop.last + 1 - stop.first:,} lost offsets of {name} each is a marker on the target, and nothing "
         f"behind them is copied before: that takes some {round(seconds / 60):,} min, at {_MARKERS_PER_S:,} a second",
-        f"see how far it is: kmigrate topic show {as_words(topic)}",
+        f"see how far it is: {advised('topic show', link, topic)}",
     )
 
 
@@ -261,15 +266,14 @@ async def _anew(estate: Estate, made: _Resumption) -> None:
 
 
 def _promote_under_way(record: TopicRecord) -> Finding:
-    cancel = f"take its promote back while it waits: kmigrate promote --cancel {as_words(record.topic)}, then repeat"
+    cancel = advised("promote --cancel", record.link, record.topic)
     what = f"topic {record.topic} is {record.phase}, and has to be copied anew"
-    return Finding("refuse", "promote-under-way", what, cancel)
+    return Finding("refuse", "promote-under-way", what, f"take its promote back while it waits: {cancel}, then repeat")
 
 
-def _not_mirrored(topic: str) -> Finding:
-    return Finding(
-        "refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", f"kmigrate topic mirror {topic}"
-    )
+def _not_mirrored(link: str, topic: str) -> Finding:
+    mirror = advised("topic mirror", link, topic)
+    return Finding("refuse", "not-mirrored", f"topic {topic} is not mirrored by this link", mirror)
 
 
 def _promoted(topic: str) -> Finding:

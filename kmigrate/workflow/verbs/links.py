@@ -23,7 +23,7 @@ from kmigrate.model.records import (
     VerifiedRecord,
 )
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
@@ -76,7 +76,7 @@ def resolve_link(state: State, name: str | None) -> LinkRecord:
         "which-link",
         f"there are {len(links)} links ({', '.join(link.name for link in links)})",
         still_true="nothing was changed",
-        next_step="say which one: --link NAME",
+        next_step="say which one: --link NAME; kmigrate link show, check and finish take NAME itself",
     )
 
 
@@ -177,6 +177,16 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     """Forget a link and its records; never deletes a topic, refuses while anything of it needs its record."""
     link = resolve_link(estate.log.state, name)
     found = _delete_guards(estate.log.state, link, delivery_timeout_s, estate.log.now_ms())
+    if estate.log.state.topics(link.name) or estate.log.state.groups(link.name):
+        found.append(
+            Finding(
+                "warn",
+                "begins-anew",
+                f"nobody knows any more then what link {link.name} has promoted: a playbook that makes it would mirror "
+                "all of that anew, and hand old positions to its groups",
+                "run no such playbook again",
+            )
+        )
     keys = _link_keys(estate.log.state, link.name)
     restore = link.restore_expiration is not None and not any(
         other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
@@ -290,9 +300,9 @@ def retries(state: State, link: str, delivery_timeout_s: float, now: int) -> lis
 def unpromoted(state: State, link: str) -> list[Finding]:
     """What of a link still needs its mirror, its routers or its controller."""
     found = [
-        Finding("refuse", "topic-not-promoted", f"topic {t.topic} is {t.phase}", _way_on("topic", "promote", t.topic))
-        for t in state.topics(link)
-        if t.phase is not TopicPhase.PROMOTED
+        Finding("refuse", "topic-not-promoted", f"topic {name} is {phase}", _way_on(link, "topic", "promote", name))
+        for name, phase in ((record.topic, record.phase) for record in state.topics(link))
+        if phase is not TopicPhase.PROMOTED
     ]
     leaving = [("topic", t.topic) for t in state.topics(link, forgotten=True) if t.forgotten_ms]
     leaving += [("group", g.group) for g in state.groups(link, forgotten=True) if g.forgotten_ms]
@@ -301,7 +311,7 @@ def unpromoted(state: State, link: str) -> list[Finding]:
             "refuse",
             "being-forgotten",
             f"{noun} {name} is being forgotten: what was for the mirror is not all put back yet",
-            f"kmigrate {noun} forget {as_words(name)} ends it",
+            f"{advised(f'{noun} forget', link, name)} ends it",
         )
         for noun, name in leaving
     ]
@@ -328,16 +338,20 @@ def unpromoted(state: State, link: str) -> list[Finding]:
         if t.seal is not None
     ]
     found += [
-        Finding("refuse", "group-not-promoted", f"group {group} is {phase}", _way_on("group", "group promote", group))
-        for group, phase in ((record.group, record.phase) for record in state.groups(link))
+        Finding(
+            "refuse",
+            "group-not-promoted",
+            f"group {name} is {phase}",
+            _way_on(link, "group", "group promote", name),
+        )
+        for name, phase in ((record.group, record.phase) for record in state.groups(link))
         if phase is not GroupPhase.PROMOTED
     ]
     return found
 
 
-def _way_on(noun: str, promote: str, name: str) -> str:
-    name = as_words(name)
-    return f"kmigrate {promote} {name}, or, if it shall not move: kmigrate {noun} forget {name}"
+def _way_on(link: str, noun: str, promote: str, name: str) -> str:
+    return f"{advised(promote, link, name)}, or, if it shall not move: {advised(f'{noun} forget', link, name)}"
 
 
 def refuse_finished(link: LinkRecord) -> None:

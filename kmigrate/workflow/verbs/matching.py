@@ -96,7 +96,7 @@ async def forget_patterns(
             f"link {link.name} has no {noun} expression {unknown[0]!r}; it has: "
             + (", ".join(repr(pattern.include) for pattern in known) or "none"),
             still_true="nothing was changed",
-            next_step=f"kmigrate {noun} patterns",
+            next_step=f"kmigrate {noun} patterns --link {link.name}",
         )
     made = Plan.of(f"{noun} patterns", [f"forget {noun}s that match {text}" for text in expressions])
     if plan:

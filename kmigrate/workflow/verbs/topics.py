@@ -17,7 +17,7 @@ from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
@@ -110,7 +110,7 @@ def _owned(owner: TopicRecord) -> Finding:
             "refuse",
             "being-forgotten",
             f"link {owner.link} is forgetting topic {owner.topic}: what was for its mirror is not all put back yet",
-            f"kmigrate topic forget {owner.topic} --link {owner.link}, then repeat",
+            f"{advised('topic forget', owner.link, owner.topic)}, then repeat",
         )
     return Finding(
         "refuse",
@@ -224,7 +224,7 @@ async def _promote_topics(
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
         record = estate.log.state.topic(link.name, topic)
-        against = _promote_guard(topic, record)
+        against = _promote_guard(link.name, topic, record)
         if against is not None:
             found.append(against)
         elif record is not None:
@@ -251,7 +251,7 @@ async def _promote_topics(
     of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
     made = Plan.of("promote", [*of_topics, *of_groups], found)
     made.refuse()
-    left_behind = await _groups_left_behind(estate, source, source_admin, names)
+    left_behind = await _groups_left_behind(estate, link, source, source_admin, names)
     made = replace(made, findings=(*made.findings, *left_behind))
     if plan:
         return made
@@ -270,9 +270,13 @@ async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[T
     except KmigrateError:
         return []  # who cannot be asked now is not promoted, and is asked again by the next look
     cut = {key: lost_beginning(record, key, mine, theirs) for key, record in of.items()}
-    anew = "where that was a mistake, mirror it anew: kmigrate topic forget {}"
     return [
-        Finding("warn", "copy-cut", f"{topic}-{partition}: {why}", anew.format(as_words(topic)))
+        Finding(
+            "warn",
+            "copy-cut",
+            f"{topic}-{partition}: {why}",
+            f"where that was a mistake, mirror it anew: {advised('topic forget', of[topic, partition].link, topic)}",
+        )
         for (topic, partition), why in cut.items()
         if why
     ]
@@ -281,7 +285,7 @@ async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[T
 def _ask_promote(record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:
     """The intent over the record as it stands: upkeep may have written what it found, or a person something else."""
     now = state.topic(record.link, record.topic)
-    against = _promote_guard(record.topic, now)
+    against = _promote_guard(record.link, record.topic, now)
     if against is not None or now is None:
         Plan.of("promote", [], [against] if against is not None else []).refuse()
         return None
@@ -289,14 +293,14 @@ def _ask_promote(record: TopicRecord, terms: PromoteTerms, state: State) -> Topi
     return replace(now, phase=phase, since_ms=now_ms(), terms=terms, reason="")
 
 
-def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
+def _promote_guard(link: str, topic: str, record: TopicRecord | None) -> Finding | None:
     """What the topic's own phase says to a promote; None where it may go on."""
     if record is None:
         return Finding(
             "refuse",
             "not-mirrored",
             f"topic {topic} is not mirrored by this link",
-            f"kmigrate topic mirror {as_words(topic)}",
+            advised("topic mirror", link, topic),
         )
     if record.phase is TopicPhase.PROMOTED:
         return Finding("ok", "already-promoted", f"topic {topic} is promoted already")
@@ -310,13 +314,14 @@ def _promote_guard(topic: str, record: TopicRecord | None) -> Finding | None:
             "wait until it is mirroring: kmigrate status --watch",
         )
     if record.paused:
-        return Finding("refuse", "topic-paused", f"topic {topic} is paused", f"kmigrate topic resume {as_words(topic)}")
+        resume = advised("topic resume", link, topic)
+        return Finding("refuse", "topic-paused", f"topic {topic} is paused", resume)
     for partition, stop in sorted(record.stops.items()):
         return Finding(
             "refuse",
             "partition-stopped",
             f"partition {partition} of {topic} has stopped: {stop.text}",
-            stop.way_on(topic, partition),
+            stop.way_on(record.link, topic, partition),
         )
     return None
 
@@ -328,20 +333,20 @@ def _coupled(state: State, link: LinkRecord, topics: Collection[str]) -> list[Fi
         record = state.topic(link.name, topic)
         if record is None or record.phase in (TopicPhase.PROMOTED, *PROMOTING):
             continue
-        others = as_words(*sorted({*topics, topic}))
+        promote = advised("promote", link.name, *sorted({*topics, topic}))
         found.append(
             Finding(
                 "refuse",
                 "coupled-topics",
                 f"{topic} is written in the same transactions (transactional id {name})",
-                f"promote them together: kmigrate promote {others}",
+                f"promote them together: {promote}",
             )
         )
     return found
 
 
 async def _groups_left_behind(
-    estate: Estate, source: ClusterClient, source_admin: Admin, topics: Collection[str]
+    estate: Estate, link: LinkRecord, source: ClusterClient, source_admin: Admin, topics: Collection[str]
 ) -> list[Finding]:
     """Groups that nobody mirrors and that have positions in a topic: no refusal, for they may have been given up
     long ago, but whoever still reads begins on the target without a position (MM-72).
@@ -360,7 +365,7 @@ async def _groups_left_behind(
             "warn",
             "group-not-mirrored",
             f"groups that read {topic} and are not mirrored lose their place: {', '.join(readers[topic])}",
-            f"before the promote: kmigrate group mirror {as_words(*readers[topic])}",
+            f"before the promote: {advised('group mirror', link.name, *readers[topic])}",
         )
         for topic in topics
         if topic in readers

@@ -11,7 +11,7 @@ from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import CopyEngine, GroupRecord, TopicRecord
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
-from kmigrate.model.words import as_words
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.verbs.links import mirror_runs
@@ -38,7 +38,7 @@ async def wait_topics(
     def look(state: State) -> list[TopicRecord] | None:
         if on_change is not None:
             on_change(state)
-        records = [_known(state.topic(link, topic), "topic", topic) for topic in topics]
+        records = [_known(state.topic(link, topic), link, "topic", topic) for topic in topics]
         for record in records:
             if promoting and record.phase is TopicPhase.MIRRORING and record.reason:
                 others = _others(f"{each.topic} is {each.phase}" for each in records if each is not record)
@@ -46,7 +46,7 @@ async def wait_topics(
                     "promote-given-up",
                     f"the promote of {record.topic} was given up: {record.reason}",
                     still_true=f"the topic is mirrored as before; producers go on through the router{others}",
-                    next_step=f"mend the cause, then: kmigrate promote {as_words(record.topic)}",
+                    next_step=f"mend the cause, then: {advised('promote', link, record.topic)}",
                 )
         found = [record for record in records if record.phase in wanted and not record.unsettled]
         return found if len(found) == len(records) else None
@@ -73,7 +73,7 @@ async def wait_groups(
     def look(state: State) -> list[GroupRecord] | None:
         if on_change is not None:
             on_change(state)
-        records = [_known(state.group(link, group), "group", group) for group in groups]
+        records = [_known(state.group(link, group), link, "group", group) for group in groups]
         for record in records:
             if record.phase is GroupPhase.MIRRORED and record.reason:
                 others = _others(f"{each.group} is {each.phase}" for each in records if each is not record)
@@ -82,7 +82,7 @@ async def wait_groups(
                     "handover-given-up",
                     f"the promote of group {record.group} was given up: {record.reason}",
                     still_true=f"the group is mirrored as before; its members at the router {stay}{others}",
-                    next_step=f"mend the cause, then: kmigrate group promote {as_words(record.group)}",
+                    next_step=f"mend the cause, then: {advised('group promote', link, record.group)}",
                 )
         found = [record for record in records if record.phase is GroupPhase.PROMOTED]
         return found if len(found) == len(records) else None
@@ -132,13 +132,13 @@ async def wait_let_go(estate: Estate, link: str) -> None:
         await estate.log.changed(1.0)
 
 
-def _known(record: _Kept | None, noun: str, name: str) -> _Kept:
+def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
     if record is None:
         raise Failed(
             "forgotten",
             f"{noun} {name} was taken out of its link meanwhile",
             still_true="it is mirrored and promoted no longer",
-            next_step=f"kmigrate {noun} mirror {as_words(name)}, where that was a mistake",
+            next_step=f"{advised(f'{noun} mirror', link, name)}, where that was a mistake",
         )
     return record
 

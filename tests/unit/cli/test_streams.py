@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -261,6 +262,67 @@ def test_a_call_that_is_advised_stays_one_line_in_a_narrow_terminal(
 
     run_to_end(Call(), fails)
     assert f"  next: {advice}" in capsys.readouterr().err.splitlines()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Stderr is a terminal of 40 columns."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    return terminal
+
+
+def seen(terminal: Terminal) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).splitlines()
+
+
+def test_what_happened_is_cut_between_words_where_a_terminal_is_narrow_and_what_is_advised_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = narrow(monkeypatch)
+    words = " ".join(f"word{n}" for n in range(20))
+    call = "kmigrate group promote --link l one two three four five six"
+
+    def fails() -> Answer:
+        raise Refused("a-guard", words, still_true=f"all of {words}", next_step=call)
+
+    run_to_end(Call(), fails)
+    lines = seen(terminal)
+    assert lines[-1] == f"  next: {call}"
+    assert all(len(line) <= 40 for line in lines[:-1])
+    told = " ".join(line.strip() for line in lines[:-1])
+    assert told == f"error a-guard: {words} still true: all of {words}"
+    assert [line.startswith("  ") for line in lines] == [False, *[True] * (len(lines) - 1)]
+
+
+def test_a_next_step_without_a_call_is_cut_between_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = narrow(monkeypatch)
+
+    def fails() -> Answer:
+        raise Refused("a-guard", "it said no", next_step=" ".join(["expected:", *["a", "character"] * 10]))
+
+    run_to_end(Call(), fails)
+    assert all(len(line) <= 40 and not line.endswith("charac") for line in seen(terminal))
+
+
+def test_what_is_waited_for_within_something_else_is_told_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal has room for one line that changes; a second one was a crash."""
+    terminal = narrow(monkeypatch)
+    out = Output()
+    with out.waiting("reading the ranges") as outer:
+        with out.waiting("asking source old") as inner:
+            assert outer is inner and inner.text == "asking source old"
+        assert outer.text == "reading the ranges"
+    with out.waiting("again") as later:
+        assert later is not outer
+    assert "reading the ranges" in terminal.getvalue()
 
 
 def test_a_name_that_is_no_unicode_leaves_json_readable(monkeypatch: pytest.MonkeyPatch) -> None:

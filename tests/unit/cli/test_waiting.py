@@ -38,7 +38,7 @@ PROMOTING = GroupRecord("l", "g", GroupPhase.PROMOTING, 1)
         (
             ["promote", "t"],
             "stopped waiting for the promote of t",
-            "kmigrate status --watch; to take it back while it waits: kmigrate promote --cancel t",
+            "kmigrate status --watch; to take it back while it waits: kmigrate promote --cancel --link l t",
         ),
         (["group", "promote", "g"], "stopped waiting for the promote of group g", "kmigrate status --watch"),
     ],
@@ -106,7 +106,7 @@ def test_ctrl_c_ends_a_comparison_before_a_promote_and_nothing_is_promoted(
     code = main(["promote", "t", "--verify", "--config", str(config), "--json", "--yes"])
     said = json.loads(capsys.readouterr().out)
     assert (code, said["error"], said["still_true"]) == (Exit.INTERRUPTED, "interrupted", "nothing was promoted")
-    assert said["next"] == "kmigrate promote --verify t"
+    assert said["next"] == "kmigrate promote --verify --link l t"
 
 
 def test_a_promote_that_waits_is_taken_back_without_a_question_and_said_again_it_is_so_already(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from kmigrate.cluster import positions
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
-from kmigrate.errors import BrokerRefused
+from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.protocol.codes import Code
@@ -30,6 +32,9 @@ class Coordinator(ClusterClient):
     async def find_coordinator(self, key: str, *, kind: int = 0) -> int:
         return 1
 
+    async def connection(self, node: int, purpose: str = "control") -> Any:
+        return None
+
     async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
         self.asked.append(request)
         kind = response_type(type(request))
@@ -39,8 +44,11 @@ class Coordinator(ClusterClient):
         return blank(kind, topics=(blank(topic_type, name="t", partitions=(part,)),))
 
 
-def write(client: ClusterClient) -> dict[tuple[str, int], str]:
-    return asyncio.run(write_positions(client, "g", {("t", 0): CommittedOffset(5, "AgAA\u00e9")}))
+async def fine() -> None: ...
+
+
+def write(client: ClusterClient, allowed: Callable[[], Awaitable[None]] = fine) -> dict[tuple[str, int], str]:
+    return asyncio.run(write_positions(client, "g", {("t", 0): CommittedOffset(5, "AgAA\u00e9")}, allowed))
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,35 @@ def test_a_coordinator_that_moves_or_loads_is_asked_again(code: int) -> None:
     client = Coordinator([code, code, 0])
     assert write(client) == {}
     assert client.codes == []
+
+
+def test_before_each_try_it_is_asked_whether_positions_may_be_written_still() -> None:
+    """A group's coordinator may take its time, and the group be opened meanwhile by who took over."""
+    client = Coordinator([Code.NOT_COORDINATOR, 0])
+
+    async def until_tried() -> None:
+        if client.asked:
+            raise Refused("changed-meanwhile", "opened by somebody else")
+
+    with pytest.raises(Refused, match="opened by somebody else"):
+        write(client, until_tried)
+    assert len(client.asked) == 1
+
+
+def test_a_word_that_has_grown_old_while_this_process_stood_still_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(positions, "monotonic", lambda: now[0])
+    client, asked = Coordinator([0]), list[float]()
+
+    async def stands_still_behind_it_once() -> None:
+        assert not client.asked
+        asked.append(now[0])
+        now[0] += 20 if len(asked) == 1 else 0.1
+
+    assert write(client, stands_still_behind_it_once) == {}
+    assert (asked, len(client.asked)) == ([100.0, 120.0], 1)
 
 
 def test_any_other_refusal_is_told_at_once() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -98,3 +102,36 @@ def test_spark_is_not_given_a_second_copy_of_what_it_ships(cache: Path, tmp_path
     names = [jar.name for jar in ensure_spark_kafka_jars()]
     assert "commons-pool2-2.12.0.jar" in names
     assert "lz4-java-1.8.0.jar" not in names
+
+
+_IVY_THAT_HANGS = r"""#!/bin/bash
+trap '' INT
+while [ $# -gt 0 ]; do [ "$1" = -retrieve ] && pattern="$2"; shift; done
+folder="${pattern%%/\[*}"
+printf '\tfound org.apache.kafka#kafka_2.13;9.9.9 in public\n'
+for n in $(seq 200); do mkdir -p "$folder"; touch "$folder/half-$n.jar"; sleep 0.05; done
+"""
+
+
+def test_ctrl_c_while_jars_are_fetched_ends_in_one_sentence_and_leaves_nothing(cache: Path, tmp_path: Path) -> None:
+    """Ivy, which went on, wrote where its folder was being removed: that was an internal error then."""
+    _java(tmp_path / "java", _IVY_THAT_HANGS)
+    script = (
+        "import signal, sys\n"
+        "from kmigrate.cli.call import Call, run_to_end\n"
+        "from kmigrate.sandbox.jars import ensure_jars\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "fetch = lambda: ensure_jars('kafka', '9.9.9', lambda told: print(told, flush=True))\n"
+        "sys.exit(run_to_end(Call(), fetch))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as fetching:
+        assert fetching.stdout is not None and fetching.stderr is not None
+        fetching.stdout.readline()
+        while not list(cache.glob("*/made/half-3.jar")):
+            time.sleep(0.02)
+        fetching.send_signal(signal.SIGINT)
+        code, told = fetching.wait(10), fetching.stderr.read()
+    assert (code, told.splitlines()[0]) == (130, "error interrupted: stopped by Ctrl-C")
+    assert not list(cache.rglob("*.jar"))

@@ -98,7 +98,7 @@ def test_a_topic_that_nobody_mirrors_is_refused() -> None:
 def test_what_was_to_be_promoted_with_it_is_named() -> None:
     made = cancelled(estate(ASKED, OTHER, TILL, GROUP), plan=True)
     assert [(f.level, f.ref, f.next_step) for f in made.findings] == [
-        ("warn", "coupled-topics", "take it back, too: kmigrate promote --cancel u"),
+        ("warn", "coupled-topics", "take it back, too: kmigrate promote --cancel --link l u"),
         ("warn", "coupled-group", ""),
     ]
     both = cancelled(estate(ASKED, OTHER, TILL), ["t", "u"], plan=True)

@@ -70,7 +70,8 @@ def handed_over(
     async def read(client: Any, *_: Any, **__: Any) -> Positions:
         return on_target if client is target else on_source
 
-    async def write(client: Any, group: str, wanted: Positions) -> dict[tuple[str, int], str]:
+    async def write(client: Any, group: str, wanted: Positions, allowed: Any) -> dict[tuple[str, int], str]:
+        await allowed()
         on_target.update(wanted)
         return {}
 
@@ -85,6 +86,7 @@ def handed_over(
     async def nobody_else() -> None: ...
 
     made = hand_over(
+        "l",
         "g",
         starts={topic: {0: first} for topic, first in starts.items()},
         unready=unready,
@@ -125,7 +127,7 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
     log = MemoryLog(LINK, group)
     given: dict[str, Any] = {}
 
-    async def hand_over(_: str, **told: Any) -> HandedOver:
+    async def hand_over(*_: str, **told: Any) -> HandedOver:
         given.update(told)
         return HandedOver({})
 
@@ -165,7 +167,7 @@ def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_on
     log = MemoryLog(LINK, asked)
     checks: list[Callable[[], Awaitable[None]]] = []
 
-    async def hand_over(_: str, **told: Any) -> HandedOver:
+    async def hand_over(*_: str, **told: Any) -> HandedOver:
         checks.append(told["still_ours"])
         raise Refused("ended", "here")
 

@@ -407,7 +407,7 @@ def test_a_copy_that_the_mirror_was_just_making_is_not_left_to_clients_at_a_rout
         with pytest.raises(Refused) as caught:
             forget(estate)
         assert caught.value.ref == "copy-would-serve"
-        assert caught.value.next_step.startswith("promote it: kmigrate promote t; or ")
+        assert caught.value.next_step.startswith("promote it: kmigrate promote --link l t; or ")
         assert "take topic" not in caught.value.still_true
         assert estate.log.state.topic("l", "t") is not None, "it is mirrored as before"
         assert routing_table(estate.log.state).topics["t"].serve is Serve.HIDDEN

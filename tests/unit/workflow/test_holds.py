@@ -137,10 +137,10 @@ def test_a_plan_changes_nothing() -> None:
 def test_a_loss_is_accepted_by_its_exact_range_only_and_stays_in_the_record() -> None:
     it = world(topic(stops={1: LOST}))
     assert refusal(it).ref == "loss-not-accepted"
-    assert refusal(it, partition=1).next_step == "kmigrate topic resume t --partition 1 --accept-loss 5..9"
+    assert refusal(it, partition=1).next_step == "kmigrate topic resume --partition 1 --accept-loss 5..9 --link l t"
     for wrong in ((5, 8), (4, 9), (5, 10)):
         error = refusal(it, partition=1, accept_loss=wrong)
-        assert (error.ref, error.next_step.rpartition(" ")[2]) == ("other-range", "5..9")
+        assert (error.ref, "--accept-loss 5..9 " in error.next_step) == ("other-range", True)
     done(it, partition=1, accept_loss=(5, 9))
     (loss,) = it.record.losses[1]
     assert replace(loss, at_ms=0) == AcceptedLoss(5, 9, "source-range-lost", 0, "me@here")
@@ -160,7 +160,7 @@ def test_how_long_the_markers_of_a_great_loss_will_take_is_told() -> None:
 
 def test_what_the_source_deleted_since_belongs_to_the_range() -> None:
     it = world(topic(stops={1: LOST}), from_=Cluster(start=30))
-    assert refusal(it, partition=1, accept_loss=(5, 9)).next_step.endswith("--accept-loss 5..29")
+    assert "--accept-loss 5..29 " in refusal(it, partition=1, accept_loss=(5, 9)).next_step
     done(it, partition=1, accept_loss=(5, 29))
     assert it.record.losses[1][0].last == 29
     silent = world(topic(stops={1: LOST}), from_=Cluster(silent=True))
@@ -189,7 +189,7 @@ def test_a_wrong_target_is_copied_anew_only_once_it_is_gone_or_empty() -> None:
     losses = {0: (AcceptedLoss(0, 1, "source-range-lost", 1, "x"),)}
     it = world(topic(stops=stops, losses=losses))
     assert refusal(it).ref == "resume-unsafe"
-    assert refusal(it, partition=1).next_step == "delete topic t on the target, then: kmigrate topic resume t"
+    assert refusal(it, partition=1).next_step == "delete topic t on the target, then: kmigrate topic resume --link l t"
     for target in (Cluster(there=False), Cluster(end=0)):
         it = world(topic(stops=stops, losses=losses), target=target)
         assert done(it).changes == ("mirror t anew from earliest",)
@@ -216,9 +216,9 @@ def test_what_changed_while_it_was_looked_at_is_not_written_over() -> None:
 
 def test_who_stopped_at_a_gap_is_told_which_limit_to_raise() -> None:
     gap = PartitionStop("large-gap", "the source has no offsets 1 to 101 (compaction)", Remedy.AGAIN)
-    again = "kmigrate topic resume t --partition 3"
-    assert gap.way_on("t", 3) == f"raise hole_limit of [mirror], start the mirror anew, then: {again}"
-    assert REFUSED.way_on("t", 3) == f"mend the cause, then: {again}"
+    again = "kmigrate topic resume --partition 3 --link l t"
+    assert gap.way_on("l", "t", 3) == f"raise hole_limit of [mirror], start the mirror anew, then: {again}"
+    assert REFUSED.way_on("l", "t", 3) == f"mend the cause, then: {again}"
 
 
 @pytest.mark.parametrize("phase", [TopicPhase.PROMOTE_PENDING, TopicPhase.FENCED])
@@ -228,7 +228,7 @@ def test_a_topic_in_a_promote_is_not_copied_anew_and_says_what_comes_first(phase
     with pytest.raises(Refused) as caught:
         done(it)
     assert caught.value.ref == "promote-under-way"
-    assert "kmigrate promote --cancel t, then repeat" in caught.value.next_step
+    assert "kmigrate promote --cancel --link l t, then repeat" in caught.value.next_step
 
 
 def test_a_limit_is_written_once() -> None:
@@ -259,10 +259,11 @@ def test_status_names_range_cause_and_the_way_on_for_people_and_for_programs() -
     with console.capture() as shown:
         console.print(snapshot_view(shot))
     text = shown.get()
+    resume = "kmigrate topic resume --partition 0 --accept-loss 5..9 --link l t"
     for words in (
         "at most 5,000,000 bytes/s",
         "mirroring, paused",
-        "source-range-lost: offsets 5 to 9 were deleted; kmigrate topic resume t --partition 0 --accept-loss 5..9",
+        f"source-range-lost: offsets 5 to 9 were deleted; {resume}",
         "partition 1: target-denied: offset 5 was refused",
         "its promote waits: a router is silent",
         "accepted as lost: 2..3 (source-range-lost, by me@here)",

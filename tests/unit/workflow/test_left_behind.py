@@ -70,7 +70,7 @@ def test_a_promote_names_the_groups_that_read_the_topic_and_are_not_mirrored(mon
     (finding,) = made.findings
     assert (finding.level, finding.ref) == ("warn", "group-not-mirrored")
     assert finding.what == "groups that read t and are not mirrored lose their place: billing, x"
-    assert made.warnings == [f"{finding.what} (before the promote: kmigrate group mirror billing x)"]
+    assert made.warnings == [f"{finding.what} (before the promote: kmigrate group mirror --link l billing x)"]
     assert made.changes == ("promote t",)
 
 

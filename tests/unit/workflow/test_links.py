@@ -92,6 +92,15 @@ def test_a_link_stays_while_a_write_from_before_a_flip_may_be_repeated_through_a
     assert [*estate.log.state.records] == [ROUTER.key]
 
 
+def test_who_deletes_a_link_hears_that_a_playbook_which_makes_it_would_begin_anew() -> None:
+    """Nobody but the link's records knows what it has promoted."""
+    looked = run(verbs.delete_link(Estate(LINK, TOPIC, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
+    assert [finding.ref for finding in looked.findings] == ["begins-anew"]
+    assert "playbook" in looked.warnings[0]
+    unused = run(verbs.delete_link(Estate(LINK, words=()), "l", 0.0, plan=True))  # type: ignore[arg-type]
+    assert unused.warnings == []
+
+
 def test_without_a_router_nothing_tells_repetitions_so_that_nobody_waits_for_them() -> None:
     assert delete(Estate(LINK, just_promoted(), words=())).applied
 

@@ -28,3 +28,12 @@ def test_of_many_of_a_kind_the_first_are_told_and_how_many_there_are() -> None:
 
 def test_few_are_told_in_full() -> None:
     assert _refusal(*_writers(6)).what == "; ".join(f"writer {n}" for n in range(6))
+
+
+def test_its_json_has_all_that_the_guards_said() -> None:
+    told = _refusal(*_writers(24), Finding("warn", "copy-cut", "t-0 is cut", "forget it")).as_json()
+    findings = told["findings"]
+    assert isinstance(findings, list) and len(findings) == 25
+    assert findings[23] == {"level": "refuse", "ref": "direct-writers", "what": "writer 23", "next": "restart it"}
+    assert findings[24]["level"] == "warn"
+    assert "findings" not in Refused("no-link", "there is no link yet").as_json()

@@ -69,7 +69,7 @@ def test_a_promote_names_the_topics_that_must_come_with_it() -> None:
     mirroring = replace(OTHER, phase=TopicPhase.MIRRORING)
     (finding,) = _coupled(MemoryLog(LINK, BOTH, mirroring).state, LINK, ["t"])
     assert (finding.level, finding.ref) == ("refuse", "coupled-topics")
-    assert finding.next_step == "promote them together: kmigrate promote t u"
+    assert finding.next_step == "promote them together: kmigrate promote --link l t u"
     for fine in (replace(OTHER, phase=TopicPhase.PROMOTED), OTHER):
         assert _coupled(MemoryLog(LINK, BOTH, fine).state, LINK, ["t"]) == []
 

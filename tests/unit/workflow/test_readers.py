@@ -32,8 +32,8 @@ def found(source: Source, *records: Record) -> list[Finding]:
 @pytest.mark.parametrize(
     ("mode", "next_step"),
     [
-        (GroupMode.FOLLOW, "kmigrate promote t, with which it goes; then this one"),
-        (GroupMode.HOLD, "kmigrate group promote g"),
+        (GroupMode.FOLLOW, "kmigrate promote --link l t, with which it goes; then this one"),
+        (GroupMode.HOLD, "kmigrate group promote --link l g"),
     ],
 )
 def test_what_only_the_group_reads_waits_for_it_and_says_how_the_group_is_promoted(
@@ -47,7 +47,7 @@ def test_what_only_the_group_reads_waits_for_it_and_says_how_the_group_is_promot
 @pytest.mark.parametrize("others", [(), (TopicRecord("l", "t", TopicPhase.PROMOTED, 1),)])
 def test_a_group_that_goes_with_no_topic_any_more_is_promoted_by_itself(others: tuple[Record, ...]) -> None:
     (finding,) = found(Source(positions=("read",)), TILL, GROUP, *others)
-    assert finding.next_step == "kmigrate group promote g"
+    assert finding.next_step == "kmigrate group promote --link l g"
 
 
 def test_a_topic_waits_for_a_group_whose_member_is_assigned_it_and_has_committed_nothing_there_yet() -> None:

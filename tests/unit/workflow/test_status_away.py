@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,10 @@ from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Unreachable
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
+from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, PartitionBarrier, TopicRecord
 from kmigrate.protocol.codes import Code
 from kmigrate.workflow import status
+from kmigrate.workflow.conditions import parse_condition
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "target-id"), 1)
@@ -87,6 +89,24 @@ def test_a_source_that_says_nothing_is_waited_for_no_longer_than_somebody_looks(
     told = shot(monkeypatch, Silent(), Cluster())
     assert told.links[0].trouble == "source s has not answered within 0.01 s"
     assert told.topics[0].partitions[0].target_end == 50
+
+
+def test_a_condition_that_the_state_log_can_judge_asks_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A playbook is run again when its source is gone, and must not wait for it in each of its steps."""
+
+    async def source(_: LinkRecord) -> Any:
+        raise AssertionError("the source was asked")
+
+    barrier = dict.fromkeys((0, 1), PartitionBarrier(50, 1))
+    log = MemoryLog(LINK, replace(TOPIC, phase=TopicPhase.PROMOTED, barrier=barrier), GROUP)
+    it: Any = SimpleNamespace(log=log, target=None, target_admin=None, source=source, waits_for=lambda _: "")
+    for text, holds in (("topics promoted", True), ("groups promoted", False), ("mirror running", False)):
+        condition = parse_condition(text)
+        assert condition is not None
+        told = asyncio.run(status.snapshot(it, figures=condition.needs_figures))
+        assert condition.judge(told).holds is holds
+    lag = parse_condition("lag <= 5")
+    assert lag is not None and lag.needs_figures
 
 
 def test_a_group_whose_partition_has_no_leader_has_no_lag_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

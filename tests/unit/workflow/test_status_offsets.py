@@ -63,7 +63,7 @@ def test_a_copy_whose_beginning_somebody_has_deleted_says_so() -> None:
 
 def test_a_topic_that_is_being_forgotten_says_how_that_ends_and_not_that_nobody_copies_it() -> None:
     told = status(replace(RECORD, forgotten_ms=7, reason="an older one"), (10, 40), (10, 50))
-    assert told.reason == "being forgotten: kmigrate topic forget t ends it"
+    assert told.reason == "being forgotten: kmigrate topic forget --link l t ends it"
     assert (told.partitions[0].trouble, told.partitions[0].copied_by) == ("", "")
 
 

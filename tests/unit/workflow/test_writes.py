@@ -182,7 +182,7 @@ def test_a_topic_that_is_being_forgotten_is_not_mirrored_again_before_that_has_e
     leaving = TopicRecord(link, "t", TopicPhase.MIRRORING, 1, forgotten_ms=7)
     estate = Estate(LINK, replace(LINK, name="k", uuid="v"), leaving)
     error = refused(mirror(estate, "t"))
-    assert (error.ref, error.next_step) == ("being-forgotten", f"kmigrate topic forget t --link {link}, then repeat")
+    assert (error.ref, error.next_step) == ("being-forgotten", f"kmigrate topic forget --link {link} t, then repeat")
     estate = Estate(LINK)
     estate.log.meanwhile(lambda _: leaving)
     assert refused(mirror(estate, "t")).ref == "being-forgotten"

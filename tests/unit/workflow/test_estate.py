@@ -1,0 +1,68 @@
+"""Sources as verbs open them: who is silent is waited for no longer than somebody looks, and is named meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.errors import Unreachable
+from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.workflow import estate as estates
+from kmigrate.workflow.estate import Estate
+
+LINK = LinkRecord("l", "u", ClusterRef("old", "h:1"), ClusterRef("new", "h:2", "target-id"), 1)
+
+
+class Cluster:
+    """Says its id; `old` only when it is `awake`."""
+
+    awake = False
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.settings = settings
+        self.metadata = SimpleNamespace(cluster_id="")
+
+    async def refresh(self, _: Any) -> None:
+        if self.settings.name == "old" and not self.awake:
+            await asyncio.Event().wait()
+        self.metadata = SimpleNamespace(cluster_id=f"id of {self.settings.name}")
+
+
+@pytest.fixture
+def estate(monkeypatch: pytest.MonkeyPatch) -> Estate:
+    monkeypatch.setattr(estates, "ClusterClient", Cluster)
+    monkeypatch.setattr(estates, "Admin", lambda _: None)
+    monkeypatch.setattr(estates, "StateLog", lambda _: None)
+    monkeypatch.setattr(estates, "PATIENCE_S", 0.01)
+    return Estate(lambda name: ClusterSettings(name, (("h", 1),)), "new")
+
+
+def test_a_source_that_says_nothing_is_unreachable_when_nobody_would_wait_any_longer(estate: Estate) -> None:
+    """It takes connections, and a request waits half a minute for its answer."""
+    with pytest.raises(Unreachable) as caught:
+        asyncio.run(estate.source(LINK))
+    assert caught.value.ref == "cluster-unreachable"
+    assert "cluster old" in caught.value.what and "within 0.01 s" in caught.value.what
+    assert "[clusters.old]" in caught.value.next_step
+
+
+def test_it_is_told_which_source_is_asked_as_long_as_it_is(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def asking(text: str) -> Iterator[None]:
+        told.append(text)
+        yield
+        told.append("answered")
+
+    monkeypatch.setattr(Cluster, "awake", True)
+    estate.asking = asking
+    opened = [asyncio.run(estate.source(LINK)) for _ in range(2)]
+    assert cast("Any", opened[1][0]).metadata.cluster_id == "id of old"
+    assert told == ["asking source old", "answered"]
