@@ -18,7 +18,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.model.stops import RANGE_LOST, AcceptedLoss, PartitionStop, Remedy
-from kmigrate.model.words import advised
+from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
@@ -203,7 +203,7 @@ async def _one(
         made.changes.append(f"accept the loss of offsets {stop.lost} of {name}")
         seconds = (stop.last + 1 - stop.first) // _MARKERS_PER_S
         if stop.ref == RANGE_LOST and not made.record.mapped and seconds > _LONG_S:
-            made.left.append(_long_hole(link.name, name, topic, stop, seconds))
+            made.left.append(_long_hole(name, topic, stop, seconds))
     made.changes.append(f"resume {name}")
     left = {number: each for number, each in made.record.stops.items() if number != partition}
     made.record = replace(made.record, stops=left, losses=losses)
@@ -223,13 +223,13 @@ def _refusal(name: str, stop: PartitionStop, accept_loss: tuple[int, int] | None
             return None
 
 
-def _long_hole(link: str, name: str, topic: str, stop: PartitionStop, seconds: int) -> Finding:
+def _long_hole(name: str, topic: str, stop: PartitionStop, seconds: int) -> Finding:
     return Finding(
         "warn",
         "long-hole",
         f"of the {stop.last + 1 - stop.first:,} lost offsets of {name} each is a marker on the target, and nothing "
         f"behind them is copied before: that takes some {round(seconds / 60):,} min, at {_MARKERS_PER_S:,} a second",
-        f"see how far it is: {advised('topic show', link, topic)}",
+        f"see how far it is: kmigrate topic show {as_words(topic)}",
     )
 
 
