@@ -32,7 +32,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
-from kmigrate.mirror.steps import Append, Hole, Reading, Step, damaged, read_steps
+from kmigrate.mirror.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
 from kmigrate.mirror.tally import Tally
 from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -57,9 +57,6 @@ class LaneState(Enum):
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
 """Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
-_WORTH_ITS_FRAME = 8
-"""What waits to be written keeps the whole answer in memory that it came in. A lane that may wait for long keeps a copy
-where its own part is smaller than one in so many."""
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
@@ -183,8 +180,8 @@ class Lane:
         if not len(answer.records):
             return 0
         records = answer.records
-        if self.state is not _PIPING and len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
-            records = memoryview(bytearray(records))
+        if self.state is not _PIPING:
+            records = kept_long(records)
         reading = read_steps(
             records,
             answer.aborted,
@@ -631,6 +628,7 @@ class Lane:
             self.state = LaneState.STOPPED
             self._queue.clear()
             self.queued_bytes = 0
+            self.rest = None
 
     def record(self, now_ms: int) -> PartitionStop:
         """This stop as the state log keeps it."""
