@@ -505,7 +505,7 @@ class Lane:
             self._after_cut(position)
             if self.stopped:
                 return
-        if self.compacted and self._hole[0] <= data_end and position <= self._hole[1]:
+        if self.compacted and self._hole[0] <= data_end and position <= self._known_hole_end:
             data_end = position
         known: list[Step] = sorted(self._failed, key=lambda step: step.start)
         known += self._queue
@@ -524,6 +524,12 @@ class Lane:
                 self._push(step)
         elif known or self.read_at != position or self.problem:
             self._read_again(data_end)  # or another copier merged small batches in other places
+
+    @property
+    def _known_hole_end(self) -> int:
+        """Where the newest hole ends that is filled, with what is read of it and waits to be filled."""
+        end, following = self._hole[1], self._queue[0] if self._queue and not self._failed else None
+        return following.end if isinstance(following, Hole) and following.start == end else end
 
     def _held_to(self, end: int) -> str:
         """What the target has lost that now holds the copy up to `end` only; '' where it lost nothing."""
