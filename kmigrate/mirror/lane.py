@@ -32,7 +32,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
-from kmigrate.mirror.steps import Append, Hole, Reading, Step, damaged, read_steps
+from kmigrate.mirror.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
 from kmigrate.mirror.tally import Tally
 from kmigrate.model.presences import PartitionProgress
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -57,9 +57,6 @@ class LaneState(Enum):
 _LOST, _PIPING, _STOPPED = LaneState.LOST, LaneState.PIPING, LaneState.STOPPED
 _WRITES = (LaneState.PIPING, LaneState.PRIMING)
 """Looked up once: several are asked for with every batch, and each look into an enum costs as much as a call."""
-_WORTH_ITS_FRAME = 8
-"""What waits to be written keeps the whole answer in memory that it came in. A lane that may wait for long keeps a copy
-where its own part is smaller than one in so many."""
 _CLEARED = TRANSACTIONAL | DELETE_HORIZON
 
 
@@ -183,8 +180,8 @@ class Lane:
         if not len(answer.records):
             return 0
         records = answer.records
-        if self.state is not _PIPING and len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
-            records = memoryview(bytearray(records))
+        if self.state is not _PIPING:
+            records = kept_long(records)
         reading = read_steps(
             records,
             answer.aborted,
@@ -508,7 +505,7 @@ class Lane:
             self._after_cut(position)
             if self.stopped:
                 return
-        if self.compacted and self._hole[0] <= data_end and position <= self._hole[1]:
+        if self.compacted and self._hole[0] <= data_end and position <= self._known_hole_end:
             data_end = position
         known: list[Step] = sorted(self._failed, key=lambda step: step.start)
         known += self._queue
@@ -527,6 +524,12 @@ class Lane:
                 self._push(step)
         elif known or self.read_at != position or self.problem:
             self._read_again(data_end)  # or another copier merged small batches in other places
+
+    @property
+    def _known_hole_end(self) -> int:
+        """Where the newest hole ends that is filled, with what is read of it and waits to be filled."""
+        end, following = self._hole[1], self._queue[0] if self._queue and not self._failed else None
+        return following.end if isinstance(following, Hole) and following.start == end else end
 
     def _held_to(self, end: int) -> str:
         """What the target has lost that now holds the copy up to `end` only; '' where it lost nothing."""
@@ -631,6 +634,7 @@ class Lane:
             self.state = LaneState.STOPPED
             self._queue.clear()
             self.queued_bytes = 0
+            self.rest = None
 
     def record(self, now_ms: int) -> PartitionStop:
         """This stop as the state log keeps it."""

@@ -76,6 +76,17 @@ class _Talk:
                     lane.tally.heard_ms = now
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rest:
+    """What a thread shall read of a lane's answer."""
+
+    lane: Lane
+    read: Callable[[], Reading]
+    asked: int
+    size: int
+    """Bytes that it keeps in memory."""
+
+
 class SourceReader:
     """Fetches for the lanes from the source's leaders; `got_on` hears of each lane that was given an answer."""
 
@@ -108,8 +119,9 @@ class SourceReader:
         """From how many brokers is read."""
         self._rests = 0
         """Bytes of answers of which a thread reads the rest."""
-        self._turn = asyncio.Lock()
-        """One at a time: a large one takes most of a gigabyte."""
+        self._waiting: list[_Rest] = []
+        self._at_work = False
+        """A thread reads, one of them at a time: a large one takes most of a gigabyte."""
 
     async def run(self, node: int) -> None:
         """Fetch from one source leader for ever."""
@@ -250,20 +262,33 @@ class SourceReader:
         return size
 
     def _begin_rest(self, lane: Lane, size: int) -> None:
-        if lane.rest is not None:
-            self._rests += size
-            self._tasks.start(self._read_rest(lane, lane.rest, lane.read_at, size), f"rest-{lane.key}")
+        if lane.rest is None:
+            return
+        self._rests += size
+        self._waiting.append(_Rest(lane, lane.rest, lane.read_at, size))
+        if not self._at_work:
+            self._at_work = True
+            self._tasks.start(self._read_rests(), "rests")
 
-    async def _read_rest(self, lane: Lane, rest: Callable[[], Reading], asked: int, size: int) -> None:
-        """What would hold up everybody here is read in a thread; `size` is what it keeps in memory."""
+    async def _read_rests(self) -> None:
+        """What would hold up everybody here is read in a thread: first what writers wait for, then by age."""
         try:
-            async with self._turn:
-                if lane.rest is not rest or lane.stopped:
-                    return
-                reading = await asyncio.to_thread(rest)
+            while self._waiting:
+                rest = min(self._waiting, key=lambda each: (not each.lane.urgent, not each.lane.promoting))
+                self._waiting.remove(rest)
+                try:
+                    await self._read_rest(rest)
+                finally:
+                    self._rests -= rest.size
         finally:
-            self._rests -= size
-        lane.take_rest(rest, asked, reading, now_ms(), steady_ms())
+            self._at_work = False
+
+    async def _read_rest(self, rest: _Rest) -> None:
+        lane = rest.lane
+        if lane.rest is not rest.read:
+            return
+        reading = await asyncio.to_thread(rest.read)
+        lane.take_rest(rest.read, rest.asked, reading, now_ms(), steady_ms())
         self._got_on(lane)
         self._signals.wake()
 

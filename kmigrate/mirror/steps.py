@@ -27,9 +27,11 @@ from kmigrate.records.merge import Stretch, merge, pieces
 from kmigrate.records.old_messages import OldMessages, is_old
 from kmigrate.records.rewrite import Run, effort, needs_rewriting, rewrite
 
-__all__ = ["Append", "Form", "Hole", "Reading", "Step", "damaged", "read_steps"]
+__all__ = ["Append", "Form", "Hole", "Reading", "Step", "damaged", "kept_long", "read_steps"]
 
 _BAD_BATCH = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
+_WORTH_ITS_FRAME = 8
+"""Where a part is smaller than one in so many of the answer that it came in, and may wait for long, it is copied."""
 
 
 class Form(StrEnum):
@@ -121,9 +123,20 @@ def read_steps(
     With `most` it ends before a batch that would take longer to rewrite, and before messages of an old format, which
     tell nobody beforehand how long they take.
     """
-    read = partial(read_steps, records, aborted, hole_limit=hole_limit, barrier=barrier)
+
+    def rest(read_at: int, leader_epoch: int) -> Callable[[], Reading]:
+        return partial(
+            read_steps,
+            kept_long(records),
+            aborted,
+            read_at=read_at,
+            leader_epoch=leader_epoch,
+            hole_limit=hole_limit,
+            barrier=barrier,
+        )
+
     if most is not None and is_old(records):
-        return Reading(read_at, leader_epoch, rest=partial(read, read_at=read_at, leader_epoch=leader_epoch))
+        return Reading(read_at, leader_epoch, rest=rest(read_at, leader_epoch))
     reading = Reading(read_at, leader_epoch)
     filter_ = _Aborted(aborted)
     is_whole, is_too_much = not len(records), False
@@ -141,11 +154,18 @@ def read_steps(
     except ProtocolViolation as broken:
         reading.problem = f"{broken.ref}: {broken.what}"
     if is_too_much:
-        reading.rest = partial(read, read_at=reading.next_offset, leader_epoch=reading.leader_epoch)
+        reading.rest = rest(reading.next_offset, reading.leader_epoch)
     elif not (is_whole or reading.problem):
         # Brokers give the first batch whole, however large it is: the length of this one is not its own.
         reading.problem = f"{_BAD_BATCH}: the batch at offset {read_at} says that it is longer than what there is"
     return reading
+
+
+def kept_long(records: memoryview) -> memoryview:
+    """The same bytes, for who may keep them for long: they keep the whole answer in memory that they came in."""
+    if len(records) * _WORTH_ITS_FRAME < memoryview(records.obj).nbytes:
+        return memoryview(bytearray(records))
+    return records
 
 
 def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:

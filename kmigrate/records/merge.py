@@ -55,6 +55,8 @@ _BEFORE_LENGTH = 12
 """Bytes of a batch that its length does not count."""
 _WORD = np.dtype("<u8")
 """Bytes that are looked at together: most varints and what follows them."""
+_LAST = (1 << 63) - 1
+"""Last offset that is one; a batch that says it goes beyond has no end that can be told."""
 _LONGEST = 10
 """Bytes of a varint."""
 
@@ -109,6 +111,7 @@ def _stretches(data: memoryview, start: int, barrier: int | None) -> Iterator[tu
     bases, counts = heads["base_offset"].astype(np.int64), heads["count"].astype(np.int64)
     fits = (heads["attributes"] == 0) & (counts == heads["last_offset_delta"].astype(np.int64) + 1)
     fits &= (counts > 0) & (counts <= _MOST_RECORDS) & (np.diff(at) <= _MOST_BYTES) & (bases >= start)
+    fits &= bases <= _LAST - counts
     small = np.flatnonzero(fits)
     if len(small) < _FEW:
         return

@@ -424,6 +424,22 @@ def test_what_another_replicas_cleaner_has_left_of_a_hole_that_is_filled_is_no_d
     assert send(it).step.start == 8
 
 
+@pytest.mark.parametrize("end", [6, 7, 8])
+def test_nor_is_it_where_a_part_of_the_hole_is_filled_and_the_next_may_be(end: int) -> None:
+    it = lane(0, 0, batch(0, 5), batch(8, 2))
+    it.recovered(0, 0, 0)
+    it.answered(send(it).step, 0, 0)
+    it.fill()
+    it.filled(6, 1)
+    it.fill()
+    it.fill_failed("no answer came", unknown=True)
+    it.recovered(end, 5, 5)
+    assert it.position == end
+    if it.read_at != 10:
+        it.take(it.read_at, fetched(batch(5, 5, text=b"".join(map(record, range(5))))), 5)
+    assert (it.stopped, it.problem) == (False, "")
+
+
 @pytest.mark.parametrize(("end", "cut"), [(9, False), (8, True)])
 def test_a_marker_too_many_is_found_also_where_a_log_cleaner_works(end: int, cut: bool) -> None:
     """One more than we have made, or where the source was cut and holds a record by now."""

@@ -14,7 +14,7 @@ import pytest
 
 from kmigrate.errors import AuthenticationFailed, Unreachable
 from kmigrate.mirror import reading, steps
-from kmigrate.mirror.lane import Key, Lane
+from kmigrate.mirror.lane import Key, Lane, LaneState
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
 from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.reactions import Asked
@@ -294,6 +294,72 @@ def test_what_a_thread_has_read_of_a_source_that_was_cut_meanwhile_is_forgotten(
     assert (lane.read_at, lane.rest, lane.reads) == (0, None, True)
     lane.take_rest(rest, 0, read, 5, 5)
     assert (lane.read_at, lane.queued) == (0, False)
+
+
+def test_what_writers_wait_for_is_the_next_that_a_thread_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a fence it waited until the same was done for all partitions that lag, a second or more for each."""
+    monkeypatch.setattr(reading, "_MOST_EFFORT", 1)
+    lanes, read = _lanes(bulk=4, promoted=1), list[Key]()
+    begun, go_on = threading.Event(), threading.Event()
+    data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1))
+    parts = {key: FetchedPartition(*key, 0, 9, 9, 0, (), -1, fetched(data).records) for key in lanes}
+    whose = {id(part.records): key for key, part in parts.items()}
+    asked = {key: FetchPartition(*key, 0, 1024) for key in lanes}
+
+    def rewritten(records: memoryview, *args: Any, **kwargs: Any) -> Reading:
+        read.append(whose[id(records)])
+        begun.set()
+        assert go_on.wait(10)
+        return read_steps(records, *args, **kwargs)
+
+    monkeypatch.setattr(steps, "read_steps", rewritten)
+
+    async def scene() -> None:
+        signals = Signals()
+        reader = _reader(monkeypatch, Leader(lanes, lambda: None, 0), signals)
+        *bulk, promoted = parts.values()
+        reader.take(asked, bulk)
+        assert await asyncio.to_thread(begun.wait, 10)
+        lanes[("bulk", 3)].promoting = True
+        reader.take(asked, [promoted])
+        go_on.set()
+        moved = signals.moved
+        while any(lane.rest for lane in lanes.values()):
+            await signals.wait(moved)
+            moved = signals.moved
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+    assert read == [("bulk", 0), ("promoted", 0), ("bulk", 3), ("bulk", 1), ("bulk", 2)]
+    assert {lane.read_at for lane in lanes.values()} == {2}
+
+
+def test_what_a_stopped_partition_was_to_read_is_not_kept_in_memory() -> None:
+    lane = _lanes(t=1)[("t", 0)]
+    data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1))
+    lane.take(0, fetched(data), 5, most=1)
+    assert lane.rest is not None
+    lane.stop("diverged: by a person")
+    assert lane.rest is None
+
+
+def test_what_waits_for_a_thread_does_not_keep_the_answers_of_others_in_memory() -> None:
+    """Dozens of partitions may wait for it, each for a part of another answer."""
+    data = batch(0, 2, attributes=LOG_APPEND_TIME, text=record(0) + record(1))
+    lanes = _lanes(t=20)
+    tracemalloc.start()
+    try:
+        for key, lane in lanes.items():
+            lane.send_next(object(), 1)
+            lane.state = LaneState.PIPING
+            answer = bytearray(1 << 20)
+            answer[: len(data)] = data
+            part = FetchedPartition(*key, 0, 99, 99, 0, (), -1, memoryview(answer)[: len(data)])
+            lane.take(0, part, 1, most=1)
+            assert lane.rest is not None
+            del answer, part
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_thousands_that_lag_have_in_memory_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:

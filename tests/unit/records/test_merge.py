@@ -155,6 +155,15 @@ def test_a_gap_a_barrier_and_the_start_each_end_a_stretch() -> None:
     assert [isinstance(piece, Batch) for piece in from_inside] == [True, True, False]
 
 
+def test_batches_up_to_the_last_offset_there_is_come_one_by_one() -> None:
+    """No broker has them; an end that no number can say would end the copy of all other partitions, too."""
+    start = (1 << 63) - 80
+    data, _ = log_of([_records(4)] * 20, start)
+    found = list(pieces(data, 0))
+    assert [piece.base_offset for piece in found] == [start, (1 << 63) - 4]
+    assert isinstance(found[0], Stretch) and merge(found[0])[-1].end == (1 << 63) - 4
+
+
 def test_few_batches_and_a_damaged_one_come_one_by_one() -> None:
     few, _ = log_of([_records(4)] * 15)
     assert all(isinstance(piece, Batch) for piece in pieces(few, 0))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.errors import BrokerRefused
+from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.protocol.codes import Code
 from kmigrate.state.create import check_state_log, ensure_state_log
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
@@ -173,3 +173,20 @@ def test_replicas_that_may_be_out_of_sync_are_named_and_not_asked_for_again() ->
         f"topic {name} has min.insync.replicas=1" for name in (STATE_TOPIC, PRESENCE_TOPIC)
     ]
     assert topics.configs[STATE_TOPIC] == {"min.insync.replicas": "1"}
+
+
+@pytest.mark.parametrize("value", ["", "unlimited"])
+def test_a_config_whose_value_a_cluster_hides_is_no_fault(value: str) -> None:
+    """It is told without a value, or in words of its own."""
+    topics = Altered(dict.fromkeys(["delete.retention.ms", "min.compaction.lag.ms", "max.message.bytes"], value))
+    assert ensure(topics) == []
+    assert topics.configs[STATE_TOPIC]["delete.retention.ms"] == value
+
+
+def test_a_state_topic_whose_policy_a_cluster_hides_is_refused_by_name() -> None:
+    class Silent(Altered):
+        async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
+            return {name: {} for name in names}
+
+    with pytest.raises(Refused, match=r"cleanup\.policy"):
+        ensure(Silent({}))
