@@ -116,6 +116,8 @@ def _check_values(call: Call, book: Playbook) -> None:
                 continue
             if error.ref in _OF_THE_CONFIGURATION and not unsent.settings.clusters:
                 continue  # a playbook may be looked at where it does not run
+            if error.ref == "missing-value" and call.interactive:
+                continue  # the step itself asks for it
             error.what = f"{book.file}, step {step.number} ({step.text}): {error.what}"
             error.still_true = "no step was run"
             raise

@@ -128,7 +128,7 @@ class ProduceDesk:
             longest = min(limits.hold_limit_s, request.timeout_ms / 4000, _LONGEST_HOLD_S)
             # Nobody waits for an answer that is never sent: a write without one is held until the fence ends.
             deadline = arrived + longest if request.acks != 0 else float("inf")
-            self._held = Held(now, deadline, request)
+            self._held = Held(arrived, deadline, request)
             if request.acks != 0:
                 self._edge.wake_at(deadline)
         elif now >= self._held.deadline:
@@ -142,7 +142,8 @@ class ProduceDesk:
     def _get_under_way(self, plan: Plan, key: str, held: Held, now: float) -> None:
         assert plan.route is not None and plan.batch is not None
         if plan.route.serve is Serve.HOLD:
-            held.fenced.setdefault((key, plan.part.partition), now)
+            stood_behind = held.since < self._last_fence[0] and key in self._last_fence[1]
+            held.fenced.setdefault((key, plan.part.partition), held.since if stood_behind else now)
             if plan.transactional_id and plan.key not in held.asked:
                 held.asked.add(plan.key)
                 self._transactions.look(plan.transactional_id, self._advance)

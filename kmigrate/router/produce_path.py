@@ -93,6 +93,7 @@ class Held:
     """A request that waits at the head of its connection."""
 
     since: float
+    """When it arrived."""
     deadline: float
     request: ProduceRequest
     known: dict[GateKey, bool] = field(default_factory=dict)

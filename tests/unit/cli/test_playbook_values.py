@@ -101,3 +101,13 @@ def test_a_playbook_may_be_looked_at_where_no_cluster_is_configured(
     capsys.readouterr()
     assert main(["playbook", "plan", "p.toml", "--json"]) == Exit.USAGE
     assert json.loads(capsys.readouterr().out)["error"] == "bad-link-name"
+
+
+def test_a_target_that_a_person_is_asked_for_may_be_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the step itself asks; where nobody can be asked it is missing before the first step."""
+    (folder / "kmigrate.toml").write_text(CONFIG.partition("[defaults]")[0], encoding="utf-8")
+    (folder / "p.toml").write_text('[[step]]\nrun = "link create"\nname = "l"\nsource = "old"\n', encoding="utf-8")
+    assert main(["playbook", "plan", "p.toml"]) == Exit.USAGE
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["playbook", "plan", "p.toml"]) == Exit.OK

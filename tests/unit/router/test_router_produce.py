@@ -521,3 +521,13 @@ def test_a_request_that_stood_behind_a_held_one_counts_from_its_arrival() -> Non
     stage.swap(route("t", Serve.FORWARD))
     stage.produce(("t", 1, batch(sequence=1)))
     assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 250.0, 1: 150.0}}
+
+
+def test_a_request_whose_time_was_over_behind_a_held_one_counts_from_its_arrival_too() -> None:
+    stage = Stage(route("t", Serve.HOLD, fence_epoch=9))
+    stage.produce(("t", 0, batch(sequence=0)))
+    stage.produce(("t", 1, batch(sequence=0)))
+    stage.edge.clock = 7.0  # far beyond the time of both
+    stage.session.advance()
+    assert stage.told() == [(1, [("t", 0, 6)]), (2, [("t", 1, 6)])]
+    assert stage.core.forwards.holds_ms() == {"topic/l/t": {0: 7000.0, 1: 7000.0}}
