@@ -33,7 +33,7 @@ GRANTS: tuple[Grant, ...] = (
     Grant("target", "TOPIC", "WRITE", "write records, and the state log"),
     Grant("target", "TOPIC", "DELETE", "DeleteRecords: give a target topic the source's log start"),
     Grant("target", "TOPIC", "DESCRIBE_CONFIGS", "check the target topic's configs"),
-    Grant("target", "TOPIC", "ALTER_CONFIGS", "relax limits, restore them at promote; size of state records"),
+    Grant("target", "TOPIC", "ALTER_CONFIGS", "relax limits, restore them at promote; configs of the state log"),
     Grant("target", "GROUP", "READ", "give a promoted group its offsets"),
     Grant("target", "CLUSTER", "DESCRIBE", "compare the access rules", "kafka-cluster"),
     Grant("target", "CLUSTER", "ALTER", "carry access rules over; control markers (W5)", "kafka-cluster"),
