@@ -114,7 +114,7 @@ class Gate:
     def _repeats(self, key: GateKey, mark: ProducerMark, batch: Batch) -> bool:
         """Whether a batch of a producer that has passed here is below the barrier; not once it is far from that.
 
-        Behind it, too: who has written elsewhere meanwhile may have come round, and is told of nothing that it is there.
+        Behind it, too: who has written elsewhere meanwhile may have come round, and repeats nothing.
         """
         if batch.producer_epoch > mark.epoch or abs(ring_distance(batch.base_sequence, mark.last_sequence)) > _NEAR:
             self._near.discard(key)
