@@ -112,9 +112,13 @@ class Gate:
         return _stale_or_gap(mark, batch)
 
     def _repeats(self, key: GateKey, mark: ProducerMark, batch: Batch) -> bool:
-        """Whether a batch of a producer that has passed here is below the barrier; not once it is far beyond that."""
-        if batch.producer_epoch > mark.epoch or ring_distance(batch.base_sequence, mark.last_sequence) > _NEAR:
+        """Whether a batch of a producer that has passed here is below the barrier; not once it is far from that.
+
+        Behind it, too: who has written elsewhere meanwhile may have come round, and repeats nothing.
+        """
+        if batch.producer_epoch > mark.epoch or abs(ring_distance(batch.base_sequence, mark.last_sequence)) > _NEAR:
             self._near.discard(key)
+            return False
         return _stale_or_gap(mark, batch) is Verdict.DUPLICATE
 
     def prime(self, key: GateKey, connection: object) -> None:

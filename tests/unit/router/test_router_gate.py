@@ -86,6 +86,16 @@ def test_sequences_that_come_round_again_are_no_duplicates() -> None:
     assert gate._near == set()
 
 
+def test_a_producer_that_comes_back_from_another_router_a_billion_records_later_repeats_nothing() -> None:
+    """What it wrote meanwhile was not seen here: in the ring of sequences it is behind the barrier by now."""
+    gate = _gate(10)
+    gate.prime(KEY, object())
+    gate.settled(KEY, accepted=True)
+    assert ring_distance(sequence := 11 + (1 << 30), 10) < 0
+    assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.PASS
+    assert gate.judge("t", 0, _batch(10), {}) is Verdict.PASS
+
+
 def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:
     gate = _gate(10)
     gate.settled(KEY, accepted=True)
