@@ -40,13 +40,13 @@ class ConfigFault:
         return f"topic {self.topic} has {self.key}={self.found}; the state log is safe with {self.wanted}"
 
 
-def _configs(brokers: int) -> dict[str, dict[str, str]]:
+def _configs(replicas: int) -> dict[str, dict[str, str]]:
     durable = {
         "cleanup.policy": "compact",
         "compression.type": "producer",  # whatever the cluster's default: records are read uncompressed, as written
         "message.timestamp.type": "LogAppendTime",
         "unclean.leader.election.enable": "false",
-        _MIN_INSYNC: "2" if brokers >= 3 else "1",
+        _MIN_INSYNC: "2" if replicas >= 3 else "1",
     }
     small = {**durable, "segment.bytes": str(16 << 20)}  # the newest segment is never compacted, and is a gigabyte else
     return {
@@ -123,14 +123,14 @@ async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFau
         if count != 1:
             raise _bad(client, topic, f"has {count} partitions; the state log needs exactly one")
     faults: list[ConfigFault] = []
-    wanted = _configs(len(metadata.brokers))
     for topic, configs in (await _configs_of(admin, present)).items():
         if "cleanup.policy" not in configs:
             raise _bad(client, topic, "does not tell its cleanup.policy; the state log needs 'compact' alone")
         policy = configs["cleanup.policy"].value
         if policy != "compact":
             raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
-        for key, value in {**wanted[topic], SIZE_LIMIT: str(_RECORD_BYTES)}.items():
+        wanted = _configs(len(metadata.topics[topic].partitions[0].replicas))[topic]
+        for key, value in {**wanted, SIZE_LIMIT: str(_RECORD_BYTES)}.items():
             if key in configs and _falls_short(key, configs[key], value):
                 faults.append(ConfigFault(topic, key, configs[key].value, value))
     return faults

@@ -22,7 +22,7 @@ class LateBrokers:
     def __init__(self, refusals: Sequence[int]) -> None:
         self.refusals = list(refusals)
         self.topics = dict.fromkeys((STATE_TOPIC, PRESENCE_TOPIC), self)
-        self.partitions = {0: None}
+        self.partitions = {0: SimpleNamespace(replicas=(0, 1, 2))}
         self.brokers = range(3)
 
     async def refresh(self, names: list[str]) -> LateBrokers:
@@ -58,10 +58,12 @@ class Topics:
     def __init__(self, limits: Mapping[str, int], *, alters: bool = True) -> None:
         self.limits = dict(limits)
         self._alters = alters
+        self.replicas = 3
         self.settings = SimpleNamespace(name="target")
 
     async def refresh(self, names: list[str]) -> SimpleNamespace:
-        return SimpleNamespace(brokers=range(3), topics={n: SimpleNamespace(partitions={0: None}) for n in self.limits})
+        kept = SimpleNamespace(partitions={0: SimpleNamespace(replicas=range(self.replicas))})
+        return SimpleNamespace(brokers=range(3), topics=dict.fromkeys(self.limits, kept))
 
     def leader(self, topic: str, partition: int) -> int:
         return 0
@@ -173,6 +175,13 @@ def test_replicas_that_may_be_out_of_sync_are_named_and_not_asked_for_again() ->
         f"topic {name} has min.insync.replicas=1" for name in (STATE_TOPIC, PRESENCE_TOPIC)
     ]
     assert topics.configs[STATE_TOPIC] == {"min.insync.replicas": "1"}
+
+
+def test_of_a_topic_with_one_replica_no_more_are_asked_for_than_it_has() -> None:
+    """With two of them demanded, nothing could be written to it, however many brokers there are by now."""
+    topics = Altered({"min.insync.replicas": "1"})
+    topics.replicas = 1
+    assert ensure(topics) == []
 
 
 @pytest.mark.parametrize("value", ["", "unlimited"])
