@@ -29,7 +29,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.config.load import load
 from kmigrate.config.settings import Settings
 from kmigrate.errors import Interrupted, KmigrateError, Refused, StateLogBroken, Unreachable, UsageError
-from kmigrate.workflow.estate import PATIENCE_S, Estate, unreachable
+from kmigrate.workflow.estate import Estate, reach
 
 __all__ = ["Call", "command", "run_to_end"]
 
@@ -117,13 +117,9 @@ class Call:
         if target is None:
             with self.out.waiting("looking for the target"):
                 target = await find_target(settings, self.target)
-        chosen = settings.cluster(target)
         with self.out.waiting(f"asking target {target}"):
-            try:
-                async with asyncio.timeout(PATIENCE_S), ClusterClient(chosen) as probe:
-                    await probe.refresh([])
-            except TimeoutError:
-                raise unreachable(chosen) from None
+            async with ClusterClient(settings.cluster(target)) as probe:
+                await reach(probe)
             opened = await Estate.open(settings.cluster, target, create=create)
         async with opened as estate:
             estate.asking = self.out.waiting

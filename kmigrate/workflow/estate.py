@@ -16,20 +16,26 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.create import ensure_state_log
 from kmigrate.state.log import StateLog
 
-__all__ = ["PATIENCE_S", "Estate", "check_cluster_id", "unreachable"]
+__all__ = ["Estate", "check_cluster_id", "reach"]
 
 PATIENCE_S = 12.0
 """How long a cluster may stay silent before it counts as unreachable, whatever its addresses do: one that stands still
 takes connections, and a request of ours would wait for its answer much longer."""
 
 
-def unreachable(settings: ClusterSettings) -> Unreachable:
-    return Unreachable(
-        "cluster-unreachable",
-        f"no broker of cluster {settings.name} ({settings.bootstrap_servers}) has answered within {PATIENCE_S:g} s",
-        still_true="nothing was changed",
-        next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
-    )
+async def reach(client: ClusterClient) -> None:
+    """Have a cluster answer, and its layout be known; raises Unreachable."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await client.refresh([])
+    except TimeoutError:
+        settings = client.settings
+        raise Unreachable(
+            "cluster-unreachable",
+            f"no broker of cluster {settings.name} ({settings.bootstrap_servers}) has answered within {PATIENCE_S:g} s",
+            still_true="nothing was changed",
+            next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
+        ) from None
 
 
 def check_cluster_id(ref: ClusterRef, answered: str) -> None:
@@ -82,12 +88,8 @@ class Estate:
             self._sources[name] = (ClusterClient(settings), Admin(settings))
         client, admin = self._sources[name]
         if not client.metadata.cluster_id:
-            try:
-                with self.asking(f"asking source {name}"):
-                    async with asyncio.timeout(PATIENCE_S):
-                        await client.refresh([])
-            except TimeoutError:
-                raise unreachable(client.settings) from None
+            with self.asking(f"asking source {name}"):
+                await reach(client)
         check_cluster_id(link.source, client.metadata.cluster_id)
         if client.metadata.cluster_id == self.target.metadata.cluster_id:
             raise Refused(
