@@ -287,14 +287,22 @@ func (r *reader) obey(ctx context.Context, line string) {
 	verb, listed, _ := strings.Cut(line, "\t")
 	if verb == "end" {
 		r.stopping = true
-		r.released <- struct{}{}
+		r.release()
 		return
 	}
 	if listed != "" {
 		r.commit(ctx, listed)
 	}
 	if verb == "release" {
-		r.released <- struct{}{}
+		r.release()
+	}
+}
+
+// The end of all words releases too, and may come right behind a release: who waits is often who reads both.
+func (r *reader) release() {
+	select {
+	case r.released <- struct{}{}:
+	default:
 	}
 }
 
