@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, skip_tags
@@ -96,7 +97,10 @@ class Held:
     """When it arrived."""
     deadline: float
     request: ProduceRequest
-    known: dict[GateKey, bool] = field(default_factory=dict)
+    known: dict[GateKey, ProducerMark] = field(default_factory=dict)
+    """Up to where the target's log holds its producers."""
+    entered: set[GateKey] = field(default_factory=set)
+    """What of it may go to the target: its partition is in its transaction."""
     asked: set[GateKey] = field(default_factory=set)
     offsets: dict[GateKey, int] = field(default_factory=dict)
     """Base offsets of duplicates, as the source's log told them."""
@@ -222,7 +226,7 @@ class ProduceJudge:
             plan.move, plan.error, plan.behind = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER, True
         elif held is not None and key in held.refused:
             plan.move, plan.error = Move.ANSWER, held.refused[key]
-        elif held is None or key not in held.known or key in gate.priming:
+        elif held is None or key not in held.entered or key in gate.priming:
             plan.move = Move.WAIT
         else:
             plan.move = Move.PRIME
@@ -238,11 +242,11 @@ class ProduceJudge:
         if plan.transactional_id and error in _NOT_APPENDED:
             self.not_appended(plan)
 
-    def stored(self, plan: Plan) -> StoredBatch | None:
-        """The batch that the source holds already, where the target's not knowing its producer means a duplicate."""
+    def stored(self, plan: Plan, known: ProducerMark) -> StoredBatch | None:
+        """The batch that the source holds already, where it is a duplicate by what the target's log holds."""
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
-        verdict = self._core.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: False})
+        verdict = self._core.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: known})
         if verdict is not Verdict.DUPLICATE:
             return None
         return StoredBatch(batch.producer_id + route.shift, batch.producer_epoch, batch.base_sequence)

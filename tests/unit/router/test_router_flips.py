@@ -18,7 +18,7 @@ from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from kmigrate.router.core import Outcome
 from kmigrate.router.session import Session
-from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, route
+from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, held, route
 
 _PARTITIONS = (0, 1)
 _IN_FLIGHT = 5
@@ -148,10 +148,10 @@ class _Play:
             asked = router.outside.asked
             while asked and not self.may(0.5):
                 _, partition, producer, then = asked.pop(0)
-                then(None if self.may(0.2) else producer in self.target[partition].known)
+                then(None if self.may(0.2) else held(self.target[partition].known.get(producer, [-1])[-1], producer))
             while router.outside.sought:
-                _, _, partition, stored, then = router.outside.sought.pop(0)
-                then(self.source[partition].known.get(stored.producer_id, [-1])[-1] >= stored.sequence)
+                _, _, partition, stored, tell = router.outside.sought.pop(0)
+                tell(self.source[partition].known.get(stored.producer_id, [-1])[-1] >= stored.sequence)
         while self.late and not self.may(0.8):
             self.store(self.late.pop(0))
         for client in self.clients:
@@ -168,7 +168,7 @@ class _Play:
             if connection is not None:
                 self.lose(connection)
             client.under_way.clear()
-            connection = client.connection = _Connection(self.routers[client.producer % 2], self.now)
+            connection = client.connection = _Connection(self.dice.choice(self.routers), self.now)
             self.connections.append(connection)
         if not self.may(0.3):
             client.hear(self.now)
