@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -34,6 +35,8 @@ _SPARE_TOPICS = 100
 _UNTIL_GRANTED_S = 1.0
 """Between two attempts at what kmigrate itself has no right to."""
 _REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+_LONGEST_SOUGHT_S = 1.0
+"""Where a duplicate stands at the source: what is known to be stored is not held for longer, for want of its offset."""
 _LONGEST_ASKED_S = 5.0
 """Whether the target knows a producer: no write with an answer is held for longer, and who still waits asks again."""
 
@@ -405,11 +408,13 @@ class Clusters:
             offset = -1
             try:
                 if source is not None:
-                    offset = await find_batch(
-                        source.client, topic, partition, stored.producer_id, stored.epoch, stored.sequence
-                    )
-            except KmigrateError as error:
-                _log.warning("a duplicate is answered without its offset: %s", error.what)
+                    async with asyncio.timeout(_LONGEST_SOUGHT_S):
+                        offset = await find_batch(
+                            source.client, topic, partition, stored.producer_id, stored.epoch, stored.sequence
+                        )
+            except (KmigrateError, TimeoutError) as error:
+                why = error.what if isinstance(error, KmigrateError) else "the source does not answer"
+                _log.warning("a duplicate is answered without its offset: %s", why)
             then(offset)
 
         self._tasks.start(find())

@@ -279,6 +279,34 @@ def _source_told(
     return asyncio.run(scenario())
 
 
+def test_a_duplicate_is_told_without_its_offset_where_the_source_is_silent_before_its_client_comes_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that vanished after the flip takes longer to be given up than any write is held."""
+
+    class Silent(_Source):
+        async def log_ends(self, _: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def scenario() -> int:
+        tasks = TaskOwner(lambda _: None)
+        link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+        made = _over(Silent(), tasks)
+        made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        made.find_on_source("l", "t", 0, StoredBatch(5, 0, 3), told.set_result)
+        async with asyncio.timeout(5):
+            offset = await told
+        await tasks.close()
+        return offset
+
+    monkeypatch.setattr(clusters, "_LONGEST_SOUGHT_S", 0.01)
+    assert asyncio.run(scenario()) == -1
+    assert [record.getMessage() for record in caplog.records] == [
+        "a duplicate is answered without its offset: the source does not answer"
+    ]
+
+
 @pytest.mark.parametrize("code", [29, 53])
 def test_what_kmigrate_itself_may_not_join_is_told_to_no_client_which_may_and_waits(
     code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
