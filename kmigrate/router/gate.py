@@ -14,9 +14,9 @@ D  A batch at or below the barrier is a retry of what the source already has and
    answered as the duplicate it is, and never forwarded. So is one that comes when the batch after the barrier has
    passed (the source had stored it and told an error), through whichever router: the target is asked up to where its
    log holds the producer. What follows that is new: the producer's sequences have come round.
-E  A batch shortly after the one that follows the barrier would be a gap: retriable "not leader", never forwarded.
-   One so far from the barrier that no client has as much under way follows something that the target has forgotten
-   (V6): it passes as in B.
+E  A batch shortly after the one that follows the barrier would be a gap: retriable "not leader", not forwarded before
+   its client has insisted on it for seconds (`stop_rule`). One so far from the barrier that no client has as much
+   under way follows something that the target has forgotten (V6). Both pass as in B.
 
 Sequences wrap at 2^31 and compare in that ring. The state is one process's; another router, or this one started
 anew, learns of open producers by C.

@@ -33,7 +33,7 @@ from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.pipeline import Pipeline
-from kmigrate.router.stop_rule import StopRule
+from kmigrate.router.stop_rule import Gaps, StopRule
 
 __all__ = ["Held", "Move", "Plan", "ProduceJudge", "read_produce"]
 
@@ -133,6 +133,7 @@ class ProduceJudge:
         self._core = core
         self.own: OwnProducer | None = None
         self.stops = StopRule()
+        self._gaps = Gaps()
         self.pipeline = Pipeline()
 
     def judge(self, request: ProduceRequest, held: Held | None) -> list[Plan]:
@@ -211,6 +212,10 @@ class ProduceJudge:
         if verdict is Verdict.PASS and self.stops.blocks(part.topic, part.partition, batch):
             # Who was refused before the flip may be new to the target, which takes any sequence for its first (B3).
             return Plan(part, Move.ANSWER, batch, route, error=Code.NOT_LEADER_OR_FOLLOWER, behind=True)
+        if verdict is Verdict.GAP and held is not None and self._gaps.insisted(
+            (part.topic, part.partition, batch.producer_id), batch, held.since
+        ):
+            verdict = Verdict.PRIME
         move, error = _GATE_MOVES[verdict]
         plan = Plan(part, move, batch, route, error=error)
         if verdict is Verdict.DUPLICATE and held is not None:

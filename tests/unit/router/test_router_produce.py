@@ -428,6 +428,43 @@ def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
     assert len(stage.outside.asked) == 1
 
 
+def _refused_at_the_gate(stage: Stage, *sequences: int) -> None:
+    """The target holds nothing of their producer."""
+    for sequence in sequences:
+        stage.produce(("t", 0, batch(sequence=sequence)))
+        if stage.outside.asked:
+            stage.outside.asked.pop()[3](held(-1))
+
+
+def test_what_a_client_insists_on_for_seconds_begins_at_the_target_alone_though_that_knows_nothing_before_it() -> None:
+    """The target has forgotten a producer that wrote through another router; or its client has given a batch up."""
+    stage = _gated()
+    for _ in range(2):
+        _refused_at_the_gate(stage, 9, 10)
+        stage.edge.clock += 4.9
+    assert stage.edge.sent == []
+    stage.edge.clock += 0.2
+    _refused_at_the_gate(stage, 9, 10, 11)
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [9]
+    stage.edge.sent[0].answer()
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [9, 10, 11]
+
+
+def test_what_stands_behind_a_gap_never_goes_before_what_its_client_sends_again_first() -> None:
+    stage = _gated()
+    for clock in (0.0, 6.0):
+        stage.edge.clock = clock
+        _refused_at_the_gate(stage, 9)
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [9]
+    stage = _gated()
+    _refused_at_the_gate(stage, 9)
+    stage.edge.clock = 6.0
+    _refused_at_the_gate(stage, 10, 11)
+    assert stage.edge.sent == [], "9 may come again in front of them"
+    _refused_at_the_gate(stage, 4)
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [4]
+
+
 def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_not_after_that() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=3)))
