@@ -3,7 +3,7 @@
 A mark says: of this producer id, in this epoch, this sequence is stored on the source. Witnesses are the routers
 (what they saw acknowledged), the source broker (DescribeProducers) and the end of the source's log. A broker forgets a
 producer by its records' own timestamps (V6), a router forgets when it dies, and of the log only the end is looked at:
-none is enough alone.
+none is enough alone. Sequences run in a ring, so only marks of about the same time can be compared.
 """
 
 from __future__ import annotations

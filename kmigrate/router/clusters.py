@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -9,7 +10,7 @@ from kmigrate.cluster.client import ClusterClient, ProducerState
 from kmigrate.cluster.finder import find_batch
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.errors import BrokerRefused, KmigrateError
-from kmigrate.model.records import LinkRecord
+from kmigrate.model.records import LinkRecord, ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.state import State
@@ -34,6 +35,8 @@ _SPARE_TOPICS = 100
 _UNTIL_GRANTED_S = 1.0
 """Between two attempts at what kmigrate itself has no right to."""
 _REFUSED = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+_LONGEST_SOUGHT_S = 1.0
+"""Where a duplicate stands at the source: what is known to be stored is not held for longer, for want of its offset."""
 _LONGEST_ASKED_S = 5.0
 """Whether the target knows a producer: no write with an answer is held for longer, and who still waits asks again."""
 
@@ -111,8 +114,8 @@ class Clusters:
         """Links that may still mirror what their sources have."""
         self._refreshing_target = False
         self._target_tells = False
-        self._asking: dict[GateKey, list[Callable[[bool | None], None]]] = {}
-        """Who waits to hear whether the target knows a producer: one task asks for all."""
+        self._asking: dict[GateKey, list[Callable[[ProducerMark | None], None]]] = {}
+        """Who waits to hear what the target knows of a producer: one task asks for all."""
 
     async def learn_target(self) -> None:
         """What the target can be asked."""
@@ -323,7 +326,9 @@ class Clusters:
 
         self._tasks.start(ask())
 
-    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
+    def ask_target(
+        self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
+    ) -> None:
         key = topic, partition, producer_id
         waiting = self._asking.get(key)
         if waiting is not None:
@@ -332,13 +337,13 @@ class Clusters:
         self._asking[key] = [then]
 
         async def ask() -> None:
-            known = await self._knows_producer(*key)
+            held = await self._held_of(*key)
             for each in self._asking.pop(key):
-                each(known)
+                each(held)
 
         self._tasks.start(ask())
 
-    async def _knows_producer(self, topic: str, partition: int, producer_id: int) -> bool | None:
+    async def _held_of(self, topic: str, partition: int, producer_id: int) -> ProducerMark | None:
         """Ask until the target's log tells; None where it has not in time.
 
         The marker of an abort leaves a producer without a sequence there (W4): it is listed, and nothing is held of it.
@@ -348,7 +353,9 @@ class Clusters:
             try:
                 code, states = (await self.target.describe_producers([key])).get(key, (-1, ()))
                 if not code:
-                    return any(state.producer_id == producer_id and state.last_sequence >= 0 for state in states)
+                    of_it = [state for state in states if state.producer_id == producer_id]
+                    epoch, last = (of_it[0].producer_epoch, of_it[0].last_sequence) if of_it else (-1, -1)
+                    return ProducerMark(producer_id, epoch, last)
                 await self.target.refresh([topic])
                 trouble = f"{topic}-{partition}: DescribeProducers answered {code}"
             except KmigrateError as error:
@@ -401,11 +408,13 @@ class Clusters:
             offset = -1
             try:
                 if source is not None:
-                    offset = await find_batch(
-                        source.client, topic, partition, stored.producer_id, stored.epoch, stored.sequence
-                    )
-            except KmigrateError as error:
-                _log.warning("a duplicate is answered without its offset: %s", error.what)
+                    async with asyncio.timeout(_LONGEST_SOUGHT_S):
+                        offset = await find_batch(
+                            source.client, topic, partition, stored.producer_id, stored.epoch, stored.sequence
+                        )
+            except (KmigrateError, TimeoutError) as error:
+                why = error.what if isinstance(error, KmigrateError) else "the source does not answer"
+                _log.warning("a duplicate is answered without its offset: %s", why)
             then(offset)
 
         self._tasks.start(find())

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from kmigrate.model.door import Door, Identity
 from kmigrate.model.presences import GroupWord
-from kmigrate.model.records import TransactionRecord
+from kmigrate.model.records import ProducerMark, TransactionRecord
 from kmigrate.model.routes import RoutingTable, Serve
 from kmigrate.protocol.frames import TakePiece
 from kmigrate.router.begun import AtTarget, Begun, Entry
@@ -144,8 +144,13 @@ class Outside(Protocol):
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         """A fresh id of the target; −1 where none could be had."""
 
-    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """Whether the target's log of a partition holds records of a producer; None where it has not told in time."""
+    def ask_target(
+        self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
+    ) -> None:
+        """Up to where the target's log of a partition holds a producer's records, sequence −1 where it holds none.
+
+        None where it has not told in time.
+        """
 
     def ask_source(
         self, link: str, topic: str, partition: int, stored: StoredBatch, then: Callable[[bool | None], None]
@@ -275,12 +280,13 @@ class Core:
         return self.followers.words(self.table, open_)
 
     def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
-        """As `Outside.ask_target`; a producer of which the target holds records is never late again."""
+        """Whether the target holds records of a producer, which then is never late again; None as in `ask_target`."""
 
-        def told(known: bool | None) -> None:
-            if known:
+        def told(held: ProducerMark | None) -> None:
+            written = held is not None and held.last_sequence >= 0
+            if written:
                 self.late.holds((topic, partition, producer_id))
-            then(known)
+            then(None if held is None else written)
 
         self.outside.ask_target(topic, partition, producer_id, told)
 

@@ -12,9 +12,11 @@ C  Once such a write is acknowledged, or DescribeProducers shows that the target
    open for good and the broker judges it.
 D  A batch at or below the barrier is a retry of what the source already has and the mirror has copied: it is
    answered as the duplicate it is, and never forwarded. So is one that comes when the batch after the barrier has
-   passed here (the source had stored it and told an error), until its producer is so far from the barrier that its
-   sequences may come round again.
-E  Anything else would be a gap: retriable "not leader", never forwarded.
+   passed (the source had stored it and told an error), through whichever router: the target is asked up to where its
+   log holds the producer. What follows that is new: the producer's sequences have come round.
+E  A batch shortly after the one that follows the barrier would be a gap: retriable "not leader", not forwarded before
+   its client has insisted on it for seconds (`stop_rule`). One so far from the barrier that no client has as much
+   under way follows something that the target has forgotten (V6). Both pass as in B.
 
 Sequences wrap at 2^31 and compare in that ring. The state is one process's; another router, or this one started
 anew, learns of open producers by C.
@@ -74,8 +76,8 @@ class Gate:
 
     marks: dict[tuple[str, int], dict[int, ProducerMark]] = field(default_factory=dict)
     opened: set[GateKey] = field(default_factory=set)
-    _near: set[GateKey] = field(default_factory=set)
-    """Producers whose batch after the barrier has passed here, and that have written little since."""
+    _round: set[GateKey] = field(default_factory=set)
+    """Producers whose sequences have come round to the barrier's: nothing of them repeats what is below it."""
     priming: dict[GateKey, object] = field(default_factory=dict)
     """Whose batch primes: the client connection that will hear of its outcome."""
 
@@ -88,17 +90,16 @@ class Gate:
                     marks[(topic, partition)] = {mark.producer_id: mark for mark in producers}
         self.marks = marks
         self.opened = {key for key in self.opened if key[:2] in marks}
-        self._near = {key for key in self._near if key[:2] in marks}
+        self._round = {key for key in self._round if key[:2] in marks}
 
-    def judge(self, topic: str, partition: int, batch: Batch, known: Mapping[GateKey, bool]) -> Verdict:
+    def judge(self, topic: str, partition: int, batch: Batch, known: Mapping[GateKey, ProducerMark]) -> Verdict:
         """What to do with a batch; `known` holds the target's answers to earlier ASK verdicts."""
         mark = self.marks.get((topic, partition), {}).get(batch.producer_id)
         if mark is None:
             return Verdict.PASS
         key = (topic, partition, batch.producer_id)
-        if key in self._near and self._repeats(key, mark, batch):
-            return Verdict.DUPLICATE
-        if key in self.opened:
+        repeats = _may_repeat(mark, batch)
+        if key in self.opened and (not repeats or key in self._round):
             return Verdict.PASS
         if key in self.priming:
             return Verdict.WAIT
@@ -106,24 +107,19 @@ class Gate:
             return Verdict.PRIME
         if key not in known:
             return Verdict.ASK
-        if known[key]:
-            self.opened.add(key)
+        held = known[key]
+        if held.last_sequence < 0:
+            return _first_of(mark, batch)
+        self.opened.add(key)
+        if not repeats:
             return Verdict.PASS
-        return _stale_or_gap(mark, batch)
-
-    def _repeats(self, key: GateKey, mark: ProducerMark, batch: Batch) -> bool:
-        """Whether a batch of a producer that has passed here is below the barrier; not once it is far from that.
-
-        Behind it, too: who has written elsewhere meanwhile may have come round, and repeats nothing.
-        """
-        if batch.producer_epoch > mark.epoch or abs(ring_distance(batch.base_sequence, mark.last_sequence)) > _NEAR:
-            self._near.discard(key)
-            return False
-        return _stale_or_gap(mark, batch) is Verdict.DUPLICATE
+        if held.epoch == batch.producer_epoch and ring_distance(_last(batch), held.last_sequence) <= 0:
+            return Verdict.DUPLICATE
+        self._round.add(key)
+        return Verdict.PASS
 
     def prime(self, key: GateKey, connection: object) -> None:
         self.priming[key] = connection
-        self._near.add(key)
 
     def settled(self, key: GateKey, accepted: bool) -> None:
         """The priming batch's outcome is known."""
@@ -145,10 +141,21 @@ def _is_next(mark: ProducerMark, batch: Batch) -> bool:
     return batch.producer_epoch == mark.epoch and batch.base_sequence == (mark.last_sequence + 1) % SEQUENCES
 
 
-def _stale_or_gap(mark: ProducerMark, batch: Batch) -> Verdict:
+def _last(batch: Batch) -> int:
+    return (batch.base_sequence + batch.count - 1) % SEQUENCES
+
+
+def _may_repeat(mark: ProducerMark, batch: Batch) -> bool:
+    """Whether a batch is below the barrier, or its producer's sequences have come round to there."""
+    of_mark = batch.producer_epoch == mark.epoch and mark.last_sequence >= 0
+    return of_mark and -_NEAR < ring_distance(_last(batch), mark.last_sequence) <= 0
+
+
+def _first_of(mark: ProducerMark, batch: Batch) -> Verdict:
+    """What to do with a batch of which the target's log holds nothing, and that is not the one after the barrier."""
     if batch.producer_epoch < mark.epoch:
         return Verdict.FENCED
-    if batch.producer_epoch > mark.epoch or mark.last_sequence < 0:
-        return Verdict.GAP
-    last = (batch.base_sequence + batch.count - 1) % SEQUENCES
-    return Verdict.DUPLICATE if ring_distance(last, mark.last_sequence) <= 0 else Verdict.GAP
+    if _may_repeat(mark, batch):
+        return Verdict.DUPLICATE
+    after = mark.last_sequence if batch.producer_epoch == mark.epoch else -1
+    return Verdict.GAP if abs(ring_distance(batch.base_sequence, after)) <= _NEAR else Verdict.PRIME

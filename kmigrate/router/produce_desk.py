@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead
@@ -154,21 +155,21 @@ class ProduceDesk:
         elif plan.key not in held.asked and plan.key not in self._core.gate.priming:
             held.asked.add(plan.key)
 
-            def located(offset: int) -> None:
-                held.known[plan.key] = False
-                held.offsets[plan.key] = offset
-                self._advance()
-
-            def then(known: bool | None) -> None:
+            def then(known: ProducerMark | None) -> None:
                 if known is None:
                     self._ask_again(plan, held)
                     return
-                stored = None if known else self._judge.stored(plan)
+
+                def located(offset: int) -> None:
+                    held.known[plan.key] = known
+                    held.offsets[plan.key] = offset
+                    self._advance()
+
+                stored = self._judge.stored(plan, known)
                 if stored is not None and plan.route is not None:
                     self._core.outside.find_on_source(plan.route.link, *plan.key[:2], stored, located)
-                    return
-                held.known[plan.key] = known
-                self._advance()
+                else:
+                    located(-1)
 
             self._core.outside.ask_target(*plan.key, then)
 
@@ -183,13 +184,13 @@ class ProduceDesk:
             return
         held.asked.add(plan.key)
 
-        def entered(known: bool) -> None:
+        def entered() -> None:
             self._core.late.entered(plan.transactional_id, *plan.key[:2])
-            held.known[plan.key] = known
+            held.entered.add(plan.key)
 
         def joined(code: int) -> None:
             if not code:
-                entered(known=False)
+                entered()
             elif row(code).retriable:
                 held.asked.discard(plan.key)
                 self._edge.wake_at(self._edge.now() + _AGAIN_S)
@@ -204,7 +205,7 @@ class ProduceDesk:
             if known is None:
                 self._ask_again(plan, held)
             elif known:
-                entered(known=True)
+                entered()
                 self._advance()
             else:
                 self._transactions.join(plan.holder, *plan.key[:2], joined)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, skip_tags
@@ -32,7 +33,7 @@ from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.pipeline import Pipeline
-from kmigrate.router.stop_rule import StopRule
+from kmigrate.router.stop_rule import Gaps, StopRule
 
 __all__ = ["Held", "Move", "Plan", "ProduceJudge", "read_produce"]
 
@@ -96,7 +97,10 @@ class Held:
     """When it arrived."""
     deadline: float
     request: ProduceRequest
-    known: dict[GateKey, bool] = field(default_factory=dict)
+    known: dict[GateKey, ProducerMark] = field(default_factory=dict)
+    """Up to where the target's log holds its producers."""
+    entered: set[GateKey] = field(default_factory=set)
+    """What of it may go to the target: its partition is in its transaction."""
     asked: set[GateKey] = field(default_factory=set)
     offsets: dict[GateKey, int] = field(default_factory=dict)
     """Base offsets of duplicates, as the source's log told them."""
@@ -129,6 +133,7 @@ class ProduceJudge:
         self._core = core
         self.own: OwnProducer | None = None
         self.stops = StopRule()
+        self._gaps = Gaps()
         self.pipeline = Pipeline()
 
     def judge(self, request: ProduceRequest, held: Held | None) -> list[Plan]:
@@ -207,6 +212,10 @@ class ProduceJudge:
         if verdict is Verdict.PASS and self.stops.blocks(part.topic, part.partition, batch):
             # Who was refused before the flip may be new to the target, which takes any sequence for its first (B3).
             return Plan(part, Move.ANSWER, batch, route, error=Code.NOT_LEADER_OR_FOLLOWER, behind=True)
+        if verdict is Verdict.GAP and held is not None and self._gaps.insisted(
+            (part.topic, part.partition, batch.producer_id), batch, held.since
+        ):
+            verdict = Verdict.PRIME
         move, error = _GATE_MOVES[verdict]
         plan = Plan(part, move, batch, route, error=error)
         if verdict is Verdict.DUPLICATE and held is not None:
@@ -222,7 +231,7 @@ class ProduceJudge:
             plan.move, plan.error, plan.behind = Move.ANSWER, Code.NOT_LEADER_OR_FOLLOWER, True
         elif held is not None and key in held.refused:
             plan.move, plan.error = Move.ANSWER, held.refused[key]
-        elif held is None or key not in held.known or key in gate.priming:
+        elif held is None or key not in held.entered or key in gate.priming:
             plan.move = Move.WAIT
         else:
             plan.move = Move.PRIME
@@ -238,11 +247,11 @@ class ProduceJudge:
         if plan.transactional_id and error in _NOT_APPENDED:
             self.not_appended(plan)
 
-    def stored(self, plan: Plan) -> StoredBatch | None:
-        """The batch that the source holds already, where the target's not knowing its producer means a duplicate."""
+    def stored(self, plan: Plan, known: ProducerMark) -> StoredBatch | None:
+        """The batch that the source holds already, where it is a duplicate by what the target's log holds."""
         batch, route = plan.batch, plan.route
         assert batch is not None and route is not None
-        verdict = self._core.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: False})
+        verdict = self._core.gate.judge(plan.part.topic, plan.part.partition, batch, {plan.key: known})
         if verdict is not Verdict.DUPLICATE:
             return None
         return StoredBatch(batch.producer_id + route.shift, batch.producer_epoch, batch.base_sequence)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Failed, Refused
+from kmigrate.errors import Failed, Refused, WaitTimedOut
 from kmigrate.model.door import Door
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
@@ -192,6 +192,8 @@ class Router:
     def _client_made(self, connection: ClientConnection) -> None:
         """A connection counts from here: one that ends within its TLS handshake is never heard of."""
         refusal = self._core.limits.admit(connection.session.host, len(self._connections))
+        if self._core.stood_still():
+            refusal = refusal or "this router has not read yet what was decided while it stood still"
         if refusal:
             asyncio.get_running_loop().call_soon(connection.close, refusal)
         self._connections.add(connection)
@@ -226,7 +228,8 @@ class Router:
         """A process that stood still (SIGSTOP, a machine asleep) may have been taken for dead: it begins anew.
 
         Its clients are reset, so that none is told what a source answered meanwhile; what had been sent there is
-        waited for. The fence does not rest on it: the source broker holds that (`workflow.sealing`).
+        waited for. They come again at once, so none is taken before what was decided meanwhile is read: a topic may be
+        promoted without this router. The fence does not rest on it: the source broker holds that (`workflow.sealing`).
         """
         self._beat = boottime()
         while True:
@@ -235,7 +238,19 @@ class Router:
                 _log.warning("router %s stood still for %.1f s", self.settings.name, boottime() - self._beat)
                 for connection in list(self._connections):
                     connection.reset()
+                await self._catch_up()
             self._beat = boottime()
+
+    async def _catch_up(self) -> None:
+        """Read the state log to its end, however long that takes."""
+        while True:
+            try:
+                await self._state_log.read_to_end()
+            except (Failed, WaitTimedOut):  # no word of this router goes out either, of which the log is told
+                await sleep(_BEAT_S)
+            else:
+                self._swap_if_newer()
+                return
 
     async def _keep_limits(self) -> None:
         looked, relieved = monotonic(), 0

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from kmigrate.records.batch import Batch
 from kmigrate.router.gate import GateKey, Keyed, ring_distance
 
-__all__ = ["Stop", "StopRule"]
+__all__ = ["Gaps", "Stop", "StopRule"]
 
 _MOST_STOPPED = 20_000
 """More than the partitions of one broker that one producer writes; each is remembered for each of its ids."""
@@ -44,6 +44,24 @@ class Stop:
     def insisted(self, now: float) -> bool:
         """Whether the client has gone on for so long that the broker shall judge."""
         return now - self.since >= _INSISTED_S
+
+
+@dataclass(slots=True)
+class Gaps:
+    """In which epoch and since when the gate has told a client of nothing but gaps, and of which batch last.
+
+    What it should have come with is acknowledged, and the target has forgotten it (V6), or the client has given it up.
+    """
+
+    _told: dict[GateKey, tuple[int, float, int]] = field(default_factory=dict)
+
+    def insisted(self, key: GateKey, batch: Batch, now: float) -> bool:
+        """Whether it has gone on for so long, and begins anew with this batch, that the target shall judge."""
+        epoch, since, newest = self._told.get(key, (-1, now, 0))
+        if epoch != batch.producer_epoch:
+            since = now
+        self._told[key] = (batch.producer_epoch, since, batch.base_sequence)
+        return now - since >= _INSISTED_S and ring_distance(batch.base_sequence, newest) <= 0
 
 
 @dataclass(slots=True)

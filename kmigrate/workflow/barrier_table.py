@@ -1,5 +1,9 @@
 """The barrier table: the last sequence of each producer below a topic's barrier, from three witnesses.
 
+What the source's log itself tells of a producer, by its broker or by its end, is exact. Routers are believed of whom
+it tells nothing: what one saw acknowledged may be long ago, where the producer has gone to another router since, and
+behind a billion records more it would look like the newer word.
+
 The end of the source's log has a say in it: the broker may have forgotten producers whose records are old (V6), and who
 else saw their acknowledgements may be dead. It is read before the fence, and behind the fence only what has come since.
 """
@@ -91,9 +95,11 @@ class BarrierTable:
         for partition, producer_id, epoch, last_sequence in stored:
             if 0 <= producer_id - shift < DIRECT_LIMIT:
                 marks[partition].append(ProducerMark(producer_id - shift, epoch, last_sequence))
+        told = {partition: {mark.producer_id for mark in found} for partition, found in marks.items()}
         for presence in self._log.alive(RouterPresence):
             ack = presence.fences.get(record.key)
             if ack is not None and ack.epoch == record.fence_epoch:
                 for partition, seen in ack.producers.items():
-                    marks.setdefault(partition, []).extend(seen)
+                    known = told.get(partition, set())
+                    marks.setdefault(partition, []).extend(mark for mark in seen if mark.producer_id not in known)
         return {p: merge_marks(found) for p, found in marks.items() if found}

@@ -146,7 +146,7 @@ class FakeOutside:
     produce_version: int = 11
     refreshed: list[str] = field(default_factory=list)
     ids: list[Callable[[int], None]] = field(default_factory=list)
-    asked: list[tuple[str, int, int, Callable[[bool | None], None]]] = field(default_factory=list)
+    asked: list[tuple[str, int, int, Callable[[ProducerMark | None], None]]] = field(default_factory=list)
     found: list[tuple[str, str, int, StoredBatch]] = field(default_factory=list)
     sought: list[tuple[str, str, int, StoredBatch, Callable[[bool | None], None]]] = field(default_factory=list)
     joins: list[tuple[Holder, str, int, Callable[[int], None]]] = field(default_factory=list)
@@ -194,7 +194,9 @@ class FakeOutside:
     def new_producer_id(self, then: Callable[[int], None]) -> None:
         self.ids.append(then)
 
-    def ask_target(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
+    def ask_target(
+        self, topic: str, partition: int, producer_id: int, then: Callable[[ProducerMark | None], None]
+    ) -> None:
         self.asked.append((topic, partition, producer_id, then))
 
     def ask_source(
@@ -298,6 +300,11 @@ class Stage:
             (correlation,) = struct.unpack_from(">i", frame, 4)
             out.append((correlation, [(a.topic, a.partition, a.error) for a in answers]))
         return out
+
+
+def held(last: int, producer: int = 5, epoch: int = 0) -> ProducerMark:
+    """The target's word: up to where its log holds a producer, −1 for nothing."""
+    return ProducerMark(producer, epoch if last >= 0 else -1, last)
 
 
 def batch(producer: int = 5, epoch: int = 0, sequence: int = 0) -> bytearray:

@@ -14,7 +14,7 @@ import pytest
 from kmigrate.cluster.client import ClusterClient, LogOffset, ProducerState
 from kmigrate.cluster.layout import Metadata, TopicInfo
 from kmigrate.errors import Unreachable, UsageError
-from kmigrate.model.records import ClusterRef, LinkRecord
+from kmigrate.model.records import ClusterRef, LinkRecord, ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.tasks import TaskOwner
@@ -179,27 +179,27 @@ class _Target:
         return dict.fromkeys(keys, (0, states))
 
 
-def _told(target: _Target, *producer_ids: int) -> list[bool | None]:
+def _told(target: _Target, *producer_ids: int) -> list[tuple[int, int] | None]:
     """What everybody is told who asks at once of these producers; no task is left behind."""
 
-    async def scenario() -> list[bool | None]:
+    async def scenario() -> list[tuple[int, int] | None]:
         failures: list[BaseException] = []
         tasks = TaskOwner(failures.append)
         made = Clusters(
             cast("ClusterClient", target), lambda _: cast("ClusterClient", None), tasks, lambda: None, lambda: None
         )
-        answers: list[asyncio.Future[bool | None]] = []
+        answers: list[asyncio.Future[ProducerMark | None]] = []
         for producer_id in producer_ids:
             answers.append(asyncio.get_running_loop().create_future())
             made.ask_target("t", 0, producer_id, answers[-1].set_result)
         async with asyncio.timeout(20):
-            told = [await answer for answer in answers]
+            marks = [await answer for answer in answers]
         asked = target.asked
         await asyncio.sleep(2 * clusters._REFRESH_PAUSE_S)
         assert target.asked == asked
         await tasks.close()
         assert failures == []
-        return told
+        return [(mark.epoch, mark.last_sequence) if mark is not None else None for mark in marks]
 
     return asyncio.run(scenario())
 
@@ -216,14 +216,14 @@ def test_a_target_that_does_not_tell_whether_it_knows_a_producer_is_asked_once_f
 
 def test_a_target_that_tells_at_last_has_told_all_who_wait() -> None:
     target = _Target(away=3)
-    assert _told(target, 5, 6, 5) == [True, False, True]
+    assert _told(target, 5, 6, 5) == [(0, 12), (-1, -1), (0, 12)]
     assert target.asked == 5, "who asks of the same producer asks together"
-    assert _told(target, 5) == [True]
+    assert _told(target, 5) == [(0, 12)]
 
 
 def test_of_whom_a_log_holds_nothing_but_the_marker_of_an_abort_the_target_knows_nothing() -> None:
     """The partition is not in its next transaction by that: its first batch there enters it, as where nothing is."""
-    assert _told(_Target(away=0), 7) == [False]
+    assert _told(_Target(away=0), 7) == [(0, -1)]
 
 
 @pytest.mark.parametrize(
@@ -277,6 +277,34 @@ def _source_told(
         return there, refreshed
 
     return asyncio.run(scenario())
+
+
+def test_a_duplicate_is_told_without_its_offset_where_the_source_is_silent_before_its_client_comes_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that vanished after the flip takes longer to be given up than any write is held."""
+
+    class Silent(_Source):
+        async def log_ends(self, _: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def scenario() -> int:
+        tasks = TaskOwner(lambda _: None)
+        link = LinkRecord("l", "uuid", ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B"), 1)
+        made = _over(Silent(), tasks)
+        made.follow(cast("Any", SimpleNamespace(links=lambda: [link])), table())
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        made.find_on_source("l", "t", 0, StoredBatch(5, 0, 3), told.set_result)
+        async with asyncio.timeout(5):
+            offset = await told
+        await tasks.close()
+        return offset
+
+    monkeypatch.setattr(clusters, "_LONGEST_SOUGHT_S", 0.01)
+    assert asyncio.run(scenario()) == -1
+    assert [record.getMessage() for record in caplog.records] == [
+        "a duplicate is answered without its offset: the source does not answer"
+    ]
 
 
 @pytest.mark.parametrize("code", [29, 53])

@@ -11,14 +11,13 @@ from struct import unpack_from
 
 import pytest
 
-from kmigrate.model.barrier import merge_marks
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
 from kmigrate.router.apis.produce import ProducePart, ProduceRequest, encode_request, parse_answer
 from kmigrate.router.core import Outcome
 from kmigrate.router.session import Session
-from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, route
+from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, held, route
 
 _PARTITIONS = (0, 1)
 _IN_FLIGHT = 5
@@ -148,10 +147,10 @@ class _Play:
             asked = router.outside.asked
             while asked and not self.may(0.5):
                 _, partition, producer, then = asked.pop(0)
-                then(None if self.may(0.2) else producer in self.target[partition].known)
+                then(None if self.may(0.2) else held(self.target[partition].known.get(producer, [-1])[-1], producer))
             while router.outside.sought:
-                _, _, partition, stored, then = router.outside.sought.pop(0)
-                then(self.source[partition].known.get(stored.producer_id, [-1])[-1] >= stored.sequence)
+                _, _, partition, stored, tell = router.outside.sought.pop(0)
+                tell(self.source[partition].known.get(stored.producer_id, [-1])[-1] >= stored.sequence)
         while self.late and not self.may(0.8):
             self.store(self.late.pop(0))
         for client in self.clients:
@@ -168,7 +167,7 @@ class _Play:
             if connection is not None:
                 self.lose(connection)
             client.under_way.clear()
-            connection = client.connection = _Connection(self.routers[client.producer % 2], self.now)
+            connection = client.connection = _Connection(self.dice.choice(self.routers), self.now)
             self.connections.append(connection)
         if not self.may(0.3):
             client.hear(self.now)
@@ -228,7 +227,7 @@ class _Play:
         gate = {}
         for at, (source, target) in enumerate(zip(self.source, self.target, strict=True)):
             marks = [ProducerMark(producer - SHIFT, 0, known[-1]) for producer, known in source.known.items()]
-            gate[at] = merge_marks(marks + [mark for word in heard for mark in word.producers.get(at, ())])
+            gate[at] = tuple(marks)
             target.held = list(source.held)
         self.tables.append(route("t", Serve.LOCAL, fence_epoch=self.route.fence_epoch, gate=gate))
 

@@ -8,7 +8,7 @@ from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.records.batch import Batch, walk
 from kmigrate.router.gate import _NEAR, Gate, Verdict, ring_distance
-from tests.unit.router.router_fakes import batch, route, table
+from tests.unit.router.router_fakes import batch, held, route, table
 
 LAST = (1 << 31) - 1
 KEY = ("t", 0, 5)
@@ -43,7 +43,7 @@ def _gate(last: int, epoch: int = 2) -> Gate:
 def test_the_verdict_on_a_producer_that_the_target_does_not_know(
     last: int, epoch: int, sequence: int, verdict: Verdict
 ) -> None:
-    assert _gate(last).judge("t", 0, _batch(sequence, epoch), {KEY: False}) is verdict
+    assert _gate(last).judge("t", 0, _batch(sequence, epoch), {KEY: held(-1)}) is verdict
 
 
 def test_only_the_very_next_batch_passes_unasked() -> None:
@@ -64,36 +64,50 @@ def test_others_wait_while_one_primes_and_pass_once_it_is_accepted() -> None:
     assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
 
 
-@pytest.mark.parametrize("accepted", [False, True])
-def test_what_the_source_holds_is_a_duplicate_also_when_what_came_behind_it_has_passed(accepted: bool) -> None:
+@pytest.mark.parametrize("through_here", [False, True])
+def test_what_the_source_holds_is_a_duplicate_also_when_what_came_behind_it_has_passed(through_here: bool) -> None:
     """The source had stored it and told an error; the target would call it out of order."""
     gate = _gate(10)
-    gate.prime(KEY, object())
-    assert gate.judge("t", 0, _batch(10), {}) is Verdict.DUPLICATE
-    gate.settled(KEY, accepted=accepted)
+    if through_here:
+        gate.prime(KEY, object())
+        assert gate.judge("t", 0, _batch(10), {}) is Verdict.WAIT
+        gate.settled(KEY, accepted=True)
     for sequence in (7, 10):
-        assert gate.judge("t", 0, _batch(sequence), {KEY: True}) is Verdict.DUPLICATE
-    assert gate.judge("t", 0, _batch(12), {KEY: True}) is Verdict.PASS
+        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.ASK
+        assert gate.judge("t", 0, _batch(sequence), {KEY: held(11, epoch=2)}) is Verdict.DUPLICATE
+    assert gate.judge("t", 0, _batch(12), {}) is Verdict.PASS
 
 
-def test_sequences_that_come_round_again_are_no_duplicates() -> None:
+@pytest.mark.parametrize("through_here", [False, True])
+@pytest.mark.parametrize(("last", "sequence"), [(9, 10), (LAST, 0), (LAST + 12 - _NEAR, LAST + 13 - _NEAR)])
+def test_sequences_that_come_round_again_are_no_duplicates(through_here: bool, last: int, sequence: int) -> None:
+    """Also where their producer wrote through other routers meanwhile; and nothing of it is asked for any more."""
     gate = _gate(10)
-    gate.prime(KEY, object())
-    gate.settled(KEY, accepted=True)
-    for sequence in (11, 11 + _NEAR, LAST, 0, 10, 11):
-        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.PASS
+    if through_here:
+        gate.prime(KEY, object())
+        gate.settled(KEY, accepted=True)
+    assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.ASK
+    assert gate.judge("t", 0, _batch(sequence), {KEY: held(last, epoch=2)}) is Verdict.PASS
+    for later in (sequence + 1, 10, 11):
+        assert gate.judge("t", 0, _batch(later), {}) is Verdict.PASS
     gate.load(table(route("t", Serve.FORWARD)))
-    assert gate._near == set()
+    assert gate._round == set()
 
 
-def test_a_producer_that_comes_back_from_another_router_a_billion_records_later_repeats_nothing() -> None:
-    """What it wrote meanwhile was not seen here: in the ring of sequences it is behind the barrier by now."""
+def test_far_from_the_barrier_nobody_is_asked_of_who_has_passed_it() -> None:
     gate = _gate(10)
-    gate.prime(KEY, object())
     gate.settled(KEY, accepted=True)
-    assert ring_distance(sequence := 11 + (1 << 30), 10) < 0
-    assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.PASS
-    assert gate.judge("t", 0, _batch(10), {}) is Verdict.PASS
+    for sequence in (11, 11 + _NEAR, 11 + (1 << 30), LAST - _NEAR):
+        assert gate.judge("t", 0, _batch(sequence), {}) is Verdict.PASS
+
+
+@pytest.mark.parametrize("sequence", [12 + _NEAR, 11 + (1 << 30), LAST - 2 * _NEAR])
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_what_follows_a_billion_records_that_the_target_has_forgotten_is_no_duplicate(
+    sequence: int, epoch: int
+) -> None:
+    """It goes alone, as any first one: nothing that a client has under way is so far from the barrier."""
+    assert _gate(10).judge("t", 0, _batch(sequence, epoch), {KEY: held(-1)}) is Verdict.PRIME
 
 
 def test_a_promoted_topic_keeps_its_open_producers_over_later_tables() -> None:

@@ -9,8 +9,9 @@ import pytest
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.records.batch import Batch, check_crc, walk
+from kmigrate.router.apis.produce import parse_answer
 from kmigrate.router.core import Outcome
-from tests.unit.router.router_fakes import SHIFT, Sent, Stage, batch, route
+from tests.unit.router.router_fakes import SHIFT, Sent, Stage, batch, held, route
 
 NOT_LEADER = 6
 GAP = 45
@@ -64,7 +65,7 @@ def test_topics_whose_names_differ_in_a_dot_and_an_underscore_go_their_own_ways(
     stage.swap(route("a.b", Serve.FORWARD), route("a_b", Serve.LOCAL, gate={0: (ProducerMark(5, 0, 0),)}))
     ((topic, partition, producer, then),) = stage.outside.asked
     assert (topic, partition, producer) == ("a_b", 0, 5)
-    then(False)
+    then(held(-1))
     stage.edge.sent[0].answer()
     assert stage.told() == [(1, [("a.b", 0, 0)]), (2, [("a_b", 0, 0)])]
     assert [s.where for s in stage.edge.sent] == ["source 1"], "the other one is what its own source holds already"
@@ -402,7 +403,7 @@ def test_a_refused_first_write_lets_nothing_behind_it_in() -> None:
     stage.produce(("t", 0, batch(sequence=5)))
     stage.edge.sent[0].answer(19)
     assert len(stage.edge.sent) == 1
-    stage.outside.asked[0][3](False)
+    stage.outside.asked[0][3](held(-1))
     assert [answers[0][2] for _, answers in stage.told()] == [19, NOT_LEADER]
 
 
@@ -410,7 +411,7 @@ def test_a_write_below_the_barrier_is_answered_as_the_duplicate_it_is() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=3)))
     assert stage.outside.asked[0][:3] == ("t", 0, 5)
-    stage.outside.asked[0][3](False)
+    stage.outside.asked[0][3](held(-1))
     assert stage.edge.sent == []
     assert stage.told() == [(1, [("t", 0, 0)])]
     ((_link, topic, partition, stored),) = stage.outside.found
@@ -421,10 +422,47 @@ def test_a_write_below_the_barrier_is_answered_as_the_duplicate_it_is() -> None:
 def test_a_target_that_knows_the_producer_opens_the_gate() -> None:
     stage = _gated()
     stage.produce(("t", 0, batch(sequence=900)))
-    stage.outside.asked[0][3](True)
+    stage.outside.asked[0][3](held(899))
     stage.produce(("t", 0, batch(sequence=901)))
     assert [_batch_of(s).base_sequence for s in stage.edge.sent] == [900, 901]
     assert len(stage.outside.asked) == 1
+
+
+def _refused_at_the_gate(stage: Stage, *sequences: int) -> None:
+    """The target holds nothing of their producer."""
+    for sequence in sequences:
+        stage.produce(("t", 0, batch(sequence=sequence)))
+        if stage.outside.asked:
+            stage.outside.asked.pop()[3](held(-1))
+
+
+def test_what_a_client_insists_on_for_seconds_begins_at_the_target_alone_though_that_knows_nothing_before_it() -> None:
+    """The target has forgotten a producer that wrote through another router; or its client has given a batch up."""
+    stage = _gated()
+    for _ in range(2):
+        _refused_at_the_gate(stage, 9, 10)
+        stage.edge.clock += 4.9
+    assert stage.edge.sent == []
+    stage.edge.clock += 0.2
+    _refused_at_the_gate(stage, 9, 10, 11)
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [9]
+    stage.edge.sent[0].answer()
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [9, 10, 11]
+
+
+def test_what_stands_behind_a_gap_never_goes_before_what_its_client_sends_again_first() -> None:
+    stage = _gated()
+    for clock in (0.0, 6.0):
+        stage.edge.clock = clock
+        _refused_at_the_gate(stage, 9)
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [9]
+    stage = _gated()
+    _refused_at_the_gate(stage, 9)
+    stage.edge.clock = 6.0
+    _refused_at_the_gate(stage, 10, 11)
+    assert stage.edge.sent == [], "9 may come again in front of them"
+    _refused_at_the_gate(stage, 4)
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [4]
 
 
 def test_a_target_that_does_not_tell_is_asked_again_while_the_write_waits_and_not_after_that() -> None:
@@ -451,18 +489,31 @@ def test_what_the_source_has_stored_and_told_an_error_of_is_acknowledged_when_it
     stage.edge.sent[0].answer()
     stage.produce(("t", 0, batch(sequence=3)))
     stage.produce(("t", 0, batch(sequence=5)))
+    stage.outside.asked[0][3](held(4))
     assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [4, 5]
     assert [answers[0][2] for _, answers in stage.told()] == [error, 0, 0]
 
 
-@pytest.mark.parametrize("held", [False, True])
+def test_what_the_source_has_stored_is_acknowledged_also_by_a_router_through_which_its_next_has_not_passed() -> None:
+    stage = _gated()
+    stage.produce(("t", 0, batch(sequence=3)))
+    stage.outside.stands_at = 77
+    stage.outside.asked[0][3](held(6))
+    for sequence in (6, 7):
+        stage.produce(("t", 0, batch(sequence=sequence)))
+    assert [_batch_of(sent).base_sequence for sent in stage.edge.sent] == [6, 7]
+    answers, _, _ = parse_answer(stage.edge.replies[0], 9)
+    assert [(answer.error, answer.base_offset) for answer in answers] == [(0, 77)]
+
+
+@pytest.mark.parametrize("waited", [False, True])
 def test_who_was_refused_before_the_flip_and_is_new_to_the_target_begins_there_with_what_was_refused(
-    held: bool,
+    waited: bool,
 ) -> None:
     """The target would take the batch behind it, which its client had sent before it was told, for the first one."""
-    stage = Stage(route("t", Serve.HOLD if held else Serve.FORWARD, fence_epoch=9))
+    stage = Stage(route("t", Serve.HOLD if waited else Serve.FORWARD, fence_epoch=9))
     stage.produce(("t", 0, batch(sequence=0)))
-    if held:
+    if waited:
         stage.edge.clock = 5.0
         stage.session.advance()
     else:

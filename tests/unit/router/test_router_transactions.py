@@ -25,7 +25,7 @@ from kmigrate.router.begun import AtTarget, Entry
 from kmigrate.router.core import Outcome, StoredBatch
 from kmigrate.router.forgotten import end_forgotten
 from kmigrate.router.session import Session
-from tests.unit.router.router_fakes import Sent, Stage, route
+from tests.unit.router.router_fakes import Sent, Stage, held, route
 
 FIND, INIT, ADD, OFFSETS, END, COMMIT, DESCRIBE = 10, 22, 24, 25, 26, 28, 65
 T, S = (50, 3), (9, 8)
@@ -75,7 +75,8 @@ class Desk:
         edge, outside = self.stage.edge, self.stage.outside
         while outside.asked or (asked := [sent for sent in edge.sent if peek_request(sent.frame).api_key]):
             if outside.asked:
-                outside.asked.pop(0)[3](self.target_knows)
+                knows = self.target_knows
+                outside.asked.pop(0)[3](None if knows is None else held(0 if knows else -1))
             else:
                 edge.sent.remove(asked[0])
                 self._answer(asked[0])

@@ -314,11 +314,25 @@ def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients
     promoted(stage)
     (barrier,) = [r for r in stage.log.history if isinstance(r, BarrierRecord)]
     assert barrier.producers == {
-        0: (ProducerMark(7, 0, 44), ProducerMark(8, 2, 5), ProducerMark(9, 0, 1)),
+        0: (ProducerMark(7, 0, 41), ProducerMark(8, 2, 5), ProducerMark(9, 0, 1)),
         1: (ProducerMark(7, 0, 41), ProducerMark(8, 2, 5)),
     }
     flip = next(i for i, r in enumerate(stage.log.history) if isinstance(r, TopicRecord) and r.promoted_ms)
     assert stage.log.history.index(barrier) < flip, "routers read the table before the flip"
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_a_router_saw_long_ago_is_not_taken_for_newer_than_what_the_source_holds(forgotten: bool) -> None:
+    """Of one that has written 1.5 billion records through another router since, in a ring of two billion sequences."""
+    held = 44 + 3 * (1 << 29)
+    stage = Stage(
+        source=FakeCluster(producers=() if forgotten else (ProducerState(SHIFT + 7, 0, held, 1, -1),)),
+        marks={0: (ProducerMark(7, 0, 44),)},
+        recent=FakeRecent((ProducerMark(SHIFT + 7, 0, held),)),
+    )
+    promoted(stage)
+    (barrier,) = [r for r in stage.log.history if isinstance(r, BarrierRecord)]
+    assert barrier.producers == dict.fromkeys((0, 1), (ProducerMark(7, 0, held),))
 
 
 def test_what_only_the_end_of_the_sources_log_remembers_is_in_the_barrier_table() -> None:
