@@ -276,6 +276,7 @@ class Copier:
         """Copy until cancelled; raises only what no retry can mend."""
         self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
+        self._tasks.start(self._reader.look_for_batches(), "batches")
         try:
             await together(*(self._watch(side) for side in self._sides))
         finally:

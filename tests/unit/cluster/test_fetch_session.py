@@ -51,7 +51,9 @@ class Broker:
         assert type(request) is entity(18, 0, "request")
         return SimpleNamespace(api_keys=(SimpleNamespace(api_key=FETCH, min_version=4, max_version=self.newest),))
 
-    async def call_raw(self, api: int, version: int, body: list[bytes], *, flexible: bool, timeout: float = 0) -> bytearray:
+    async def call_raw(
+        self, api: int, version: int, body: list[bytes], *, flexible: bool, timeout: float = 0
+    ) -> bytearray:
         assert (api, flexible) == (FETCH, True)
         assert version <= self.newest
         request, size = entity_reader(entity(FETCH, version, "request"))(b"".join(body), 0)
