@@ -31,9 +31,12 @@ from kmigrate.protocol.hot import (
     encode_fetch,
 )
 
-__all__ = ["FetchSession", "fetch_full", "fetch_one"]
+__all__ = ["SESSION_ERRORS", "FetchSession", "fetch_full", "fetch_one"]
 
-_SESSION_ERRORS = frozenset({Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH})
+SESSION_ERRORS = frozenset(
+    {Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH, Code.FETCH_SESSION_TOPIC_ID_ERROR}
+)
+"""What a broker answers who goes on with a session that it has dropped: the next fetch begins another one."""
 _MAX_EPOCH = (1 << 31) - 1
 _API_VERSIONS = 18
 _LEAST_REST_S = 0.05
@@ -109,7 +112,7 @@ class FetchSession:
             self._forget()
             raise
         answer = decode_fetch(frame, None if named is None else {of: topic for topic, of in named.items()})
-        if answer.error in _SESSION_ERRORS or not answer.session_id:
+        if answer.error or not answer.session_id:
             self._forget()
         elif not full:
             self._session = answer.session_id

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
-from kmigrate.cluster.fetcher import FetchSession, fetch_one
+from kmigrate.cluster.fetcher import SESSION_ERRORS, FetchSession, fetch_one
 from kmigrate.errors import Failed
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
@@ -31,6 +31,7 @@ from kmigrate.mirror.steps import Reading
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner, together
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import FetchAnswer, FetchedPartition, FetchPartition
 
 __all__ = ["SourceReader"]
@@ -208,6 +209,8 @@ class SourceReader:
         size = self.take(asked, answer.partitions)
         portion.answered(size, took)
         talk.heard(lanes, answer)
+        if answer.error and answer.error not in SESSION_ERRORS:
+            self._refused_whole(lanes, answer.error)
         self._throttle.charge(size, monotonic(), exempt=exempt)
         if answer.throttle_ms or talk.slowed:
             talk.slowed = answer.throttle_ms > 0
@@ -358,6 +361,14 @@ class SourceReader:
             self._tasks.start(self._look_at(lane, asked), f"look-{lane.key}")
         elif reaction.action is Action.REFRESH:
             self._signals.call_for_look()
+
+    def _refused_whole(self, lanes: Iterable[Lane], error: int) -> None:
+        """A broker that fails at a request whose topics are named by id says so once, and of no partition."""
+        reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
+        trouble = told(reaction, error, "a whole fetch was refused")
+        for lane in lanes:
+            lane.tally.retried(Asked.FETCH, cause(reaction, error))
+            lane.read_failed(trouble, monotonic(), named=True)
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
         """The source does not know the offset to be read, or the topic: name what is lost, never jump (W7, W8)."""

@@ -479,6 +479,32 @@ def test_a_partition_that_waits_does_not_keep_the_answers_of_others_in_memory() 
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("error", "told"), [(-1, "source-error: "), (35, "source-error: "), (70, ""), (71, ""), (106, "")]
+)
+def test_what_a_whole_request_is_refused_with_is_told_of_all_its_partitions(
+    monkeypatch: pytest.MonkeyPatch, error: int, told: str
+) -> None:
+    """Where topics are named by id a broker names no partition with it. Of its own session it is asked anew at once."""
+    lanes = _lanes(t=2)
+    leader = Leader(lanes, lambda: None, 1)
+
+    async def fetch(asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        assert len(asked) == 2
+        if not leader.left:
+            raise EnoughError
+        leader.left -= 1
+        return FetchAnswer(error, 0, 0, [])
+
+    monkeypatch.setattr(leader, "fetch", fetch)
+    _read(monkeypatch, leader)
+    for lane in lanes.values():
+        assert lane.progress().trouble.startswith(told)
+        assert not lane.stopped
+        assert bool(lane.progress().trouble) == bool(told)
+        assert bool(lane.read_after) == bool(told)
+
+
 class Bare(Leader):
     """Leaves out of its answers what it has nothing new of; asked for one partition alone it gives a batch, if any."""
 
