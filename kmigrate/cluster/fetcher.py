@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Unreachable
 from kmigrate.net.broker import BrokerConnection
+from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.hot import (
@@ -29,11 +31,15 @@ from kmigrate.protocol.hot import (
     encode_fetch,
 )
 
-__all__ = ["FetchSession", "fetch_full", "fetch_one"]
+__all__ = ["SESSION_ERRORS", "FetchSession", "fetch_full", "fetch_one"]
 
-_SESSION_ERRORS = frozenset({Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH})
+SESSION_ERRORS = frozenset(
+    {Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH, Code.FETCH_SESSION_TOPIC_ID_ERROR}
+)
+"""What a broker answers who goes on with a session that it has dropped: the next fetch begins another one."""
 _MAX_EPOCH = (1 << 31) - 1
 _API_VERSIONS = 18
+_LEAST_REST_S = 0.05
 
 Key = tuple[str, int]
 
@@ -106,7 +112,7 @@ class FetchSession:
             self._forget()
             raise
         answer = decode_fetch(frame, None if named is None else {of: topic for topic, of in named.items()})
-        if answer.error in _SESSION_ERRORS or not answer.session_id:
+        if answer.error or not answer.session_id:
             self._forget()
         elif not full:
             self._session = answer.session_id
@@ -180,8 +186,18 @@ async def fetch_one(
     read_committed: bool = False,
     max_wait_ms: int = 100,
 ) -> FetchedPartition:
-    """One partition's answer to one full fetch."""
-    answer = await fetch_full(
-        client, node, [part], purpose=purpose, read_committed=read_committed, max_wait_ms=max_wait_ms
-    )
-    return answer.partitions[0]
+    """One partition's answer to one full fetch; raises Unreachable.
+
+    To who has used up a quota a broker answers with no partition: it is asked again after the rest that it asks for.
+    """
+    deadline = monotonic() + client.settings.request_timeout_s
+    while True:
+        answer = await fetch_full(
+            client, node, [part], purpose=purpose, read_committed=read_committed, max_wait_ms=max_wait_ms
+        )
+        if answer.partitions:
+            return answer.partitions[0]
+        if monotonic() > deadline:
+            what = f"the quota at broker {node} of cluster {client.settings.name} is used up"
+            raise Unreachable("throttled", f"{part.topic}-{part.partition} cannot be read: {what}")
+        await sleep(max(answer.throttle_ms / 1000, _LEAST_REST_S))

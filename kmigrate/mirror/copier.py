@@ -123,12 +123,12 @@ class Copier:
         on_move: Callable[[Lane], None] = lambda lane: None,
         meter: LinkMeter | None = None,
     ) -> None:
-        """`torn`: partitions of which something may be on its way that a copier before us has sent (`Lane.torn`)."""
+        """`torn`: that of the copier before us."""
         self._source = source
         self._target = target
         self._identity = identity
         self._settings = settings
-        self._torn = torn
+        self._before = torn
         self._on_move = on_move
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes = Lanes(self._shown)
@@ -200,6 +200,11 @@ class Copier:
         """Topics that are copied no longer, and of which something is still on its way."""
         return frozenset(lane.topic for lane in self._leaving if not lane.at_rest)
 
+    @property
+    def torn(self) -> frozenset[Key]:
+        """Partitions of which something is on its way that may not come behind another's (`Lane.torn`)."""
+        return frozenset(lane.key for lane in (*self.lanes.values(), *self._leaving) if lane.torn)
+
     def _drop_released(self, lane: Lane) -> None:
         if lane.released and self.lanes.get(lane.key) is lane:
             self._drop(lane)
@@ -219,7 +224,7 @@ class Copier:
                 if any(not each.at_rest for each in before):
                     continue  # what it has sent might be taken for ours
                 lane = self._lane(topic, partition, start)
-                if before or key in self._torn:
+                if before or key in self._before:
                     lane.unsettle()
                 self.lanes[key] = lane
                 self._signals.call_for_look()
@@ -271,6 +276,7 @@ class Copier:
         """Copy until cancelled; raises only what no retry can mend."""
         self._tasks.start(self._signals.pulse(), "pulse")
         self._tasks.start(self._reader.ask_ends(), "ends")
+        self._tasks.start(self._reader.look_for_batches(), "batches")
         try:
             await together(*(self._watch(side) for side in self._sides))
         finally:

@@ -179,7 +179,7 @@ class MirrorEngine:
             )
         finally:
             if self._applied >= 0:  # else it was given nothing yet
-                self._torn = {key for key, lane in copier.lanes.items() if lane.torn}
+                self._torn = copier.torn
             self._copier = None
             self.meter.lanes = {}
 

@@ -103,6 +103,10 @@ class Lane:
         """The same for reading."""
         self.paused = False
         self.losses: tuple[AcceptedLoss, ...] = ()
+        self.unfilled_at = -1
+        """Where an answer brought nothing although the source's stable end is beyond; others may have filled it."""
+        self._bare_at = -1
+        """Where one did that was asked for this partition alone."""
         self.looking = False
         """A task looks what became of the topic or of the offset to be read: nothing is read meanwhile."""
         self.rest: Callable[[], Reading] | None = None
@@ -299,6 +303,18 @@ class Lane:
         self._read_failures += 1
         self.reading_trouble = trouble
         self.read_after = now + pause_s(self._read_failures, named=named)
+
+    @property
+    def may_be_bare(self) -> bool:
+        """Whether only an answer to this partition alone can tell if the source has anything from its place on."""
+        return self.reads and self.unfilled_at == self.read_at != self._bare_at
+
+    def bare(self, asked: int) -> None:
+        """Asked for this partition alone the source has no batch from `asked` on, and its stable end is beyond.
+
+        It is not passed: an answer of nothing that is wrong would lead past records. What is written next ends it.
+        """
+        self._bare_at = asked
 
     def deleted(self, asked: int, start: int) -> None:
         """The source's log begins at `start`, beyond the offset to be read: a hole if that loss is accepted (H)."""
@@ -642,7 +658,13 @@ class Lane:
         return PartitionStop(ref, what, remedy_of(self.problem), *self.lost_range, at_ms=now_ms)
 
     def _troubles(self) -> str:
-        known = (*self.layout_trouble.values(), self.trouble, self.reading_trouble, *self._slowed.values())
+        bare = ""
+        if self._bare_at == self.read_at < self.stable_end:
+            bare = (
+                f"{_why(Found.NO_BATCH)}: the source has no batch from offset {self.read_at} to its end "
+                f"{self.stable_end}; a record that is written there lets the copy go on (KAFKA-17076)"
+            )
+        known = (*self.layout_trouble.values(), self.trouble, self.reading_trouble, bare, *self._slowed.values())
         return "; ".join(dict.fromkeys(trouble for trouble in known if trouble))
 
     @property

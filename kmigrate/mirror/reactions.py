@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from kmigrate.model.stops import Remedy
+from kmigrate.model.stops import WITHOUT_BATCH, Remedy
 from kmigrate.protocol.codes import Code, row
 
 __all__ = ["REACTIONS", "Action", "Asked", "Found", "Reaction", "cause", "pause_s", "reaction_to", "remedy_of", "told"]
@@ -40,6 +40,7 @@ class Found(StrEnum):
     NO_ANSWER = "no answer"
     RANGE_DELETED = "log start beyond our position"
     CUT = "log end or epoch before our position"
+    NO_BATCH = "no batch up to the log's end"
     RECREATED = "another topic id"
     GONE = "no such topic"
     LEADERLESS = "no leader"
@@ -100,6 +101,7 @@ REACTIONS: Mapping[Key, Reaction] = {
     (_F, Found.GONE): Reaction(Action.BACK_OFF, "source-topic-gone"),
     (_F, Found.LEADERLESS): Reaction(Action.BACK_OFF, "source-leaderless"),
     (_F, Found.THROTTLED): Reaction(Action.BACK_OFF, "source-throttled"),
+    (_F, Found.NO_BATCH): Reaction(Action.BACK_OFF, WITHOUT_BATCH),
     (_F, Found.RANGE_DELETED): Reaction(Action.STOP, "source-range-lost", Remedy.ACCEPT_LOSS),
     (_F, Found.CUT): Reaction(Action.STOP, "source-truncated", Remedy.ACCEPT_LOSS),
     (_F, Found.RECREATED): Reaction(Action.STOP, "topic-recreated", Remedy.ANEW),

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kmigrate.cluster.client import EARLIEST, LATEST, LOG_END, ClusterClient
-from kmigrate.cluster.fetcher import FetchSession
+from kmigrate.cluster.fetcher import SESSION_ERRORS, FetchSession, fetch_one
 from kmigrate.errors import Failed
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals
@@ -31,7 +31,8 @@ from kmigrate.mirror.steps import Reading
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.net.clock import monotonic, now_ms, sleep, steady_ms
 from kmigrate.net.tasks import TaskOwner, together
-from kmigrate.protocol.hot import FetchedPartition, FetchPartition
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.hot import FetchAnswer, FetchedPartition, FetchPartition
 
 __all__ = ["SourceReader"]
 
@@ -66,14 +67,17 @@ class _Talk:
         with suppress(Failed):  # who fetches says so
             await self.session.open()
 
-    def heard(self, asked: Iterable[Lane], error: int) -> None:
+    def heard(self, asked: Iterable[Lane], answer: FetchAnswer) -> None:
         """Partitions that an answer leaves out end where they did: said of all of them, but not every time."""
         now = now_ms()
-        if not error and not 0 <= now - self.heard_ms < _HEARD_MS:
+        if not answer.error and not 0 <= now - self.heard_ms < _HEARD_MS:
             self.heard_ms = now
             for lane in asked:
                 if not lane.reading_trouble:
                     lane.tally.heard_ms = now
+                at = lane.read_at
+                if at < lane.stable_end and at == self.asked[lane.key].offset and not answer.throttle_ms:
+                    lane.unfilled_at = at
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +208,9 @@ class SourceReader:
         took = monotonic() - began
         size = self.take(asked, answer.partitions)
         portion.answered(size, took)
-        talk.heard(lanes, answer.error)
+        talk.heard(lanes, answer)
+        if answer.error and answer.error not in SESSION_ERRORS:
+            self._refused_whole(lanes, answer.error)
         self._throttle.charge(size, monotonic(), exempt=exempt)
         if answer.throttle_ms or talk.slowed:
             talk.slowed = answer.throttle_ms > 0
@@ -320,6 +326,28 @@ class SourceReader:
                 if not end.error and lane.tally.heard_ms == heard_ms:
                     lane.ends_at(end.offset, asked_ms)
 
+    async def look_for_batches(self) -> None:
+        """Learn for ever of partitions that answers bring nothing of whether the source has nothing, or had no room.
+
+        A log cleaner before Kafka 4.0 may take away all batches up to the log's end (KAFKA-17076).
+        """
+        before: dict[Lane, int] = {}
+        while True:
+            await sleep(_ASK_ENDS_S)
+            unfilled = {lane: lane.read_at for lane in self._lanes.values() if lane.may_be_bare}
+            for lane in [lane for lane, at in unfilled.items() if before.get(lane) == at]:
+                asked = FetchPartition(*lane.key, lane.read_at, 1)
+                try:
+                    node = self._source.leader(*lane.key)
+                    answer = await fetch_one(
+                        self._source, node, asked, purpose="look-for-batches", read_committed=True
+                    )
+                except Failed:
+                    continue  # who reads says so
+                if not (answer.error or len(answer.records)) and answer.last_stable_offset > asked.offset:
+                    lane.bare(asked.offset)
+            before = unfilled
+
     def _refused(self, lane: Lane, asked: int, error: int) -> None:
         reaction = reaction_to(Asked.FETCH, error)
         trouble = told(reaction, error, f"reading offset {asked} was refused")
@@ -333,6 +361,14 @@ class SourceReader:
             self._tasks.start(self._look_at(lane, asked), f"look-{lane.key}")
         elif reaction.action is Action.REFRESH:
             self._signals.call_for_look()
+
+    def _refused_whole(self, lanes: Iterable[Lane], error: int) -> None:
+        """A broker that fails at a request whose topics are named by id says so once, and of no partition."""
+        reaction = reaction_to(Asked.FETCH, Code.UNKNOWN_SERVER_ERROR)
+        trouble = told(reaction, error, "a whole fetch was refused")
+        for lane in lanes:
+            lane.tally.retried(Asked.FETCH, cause(reaction, error))
+            lane.read_failed(trouble, monotonic(), named=True)
 
     async def _look_at(self, lane: Lane, asked: int) -> None:
         """The source does not know the offset to be read, or the topic: name what is lost, never jump (W7, W8)."""

@@ -12,10 +12,12 @@ from enum import StrEnum
 
 from kmigrate.model.words import advised
 
-__all__ = ["RANGE_LOST", "AcceptedLoss", "PartitionStop", "Remedy"]
+__all__ = ["RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "PartitionStop", "Remedy"]
 
 RANGE_LOST = "source-range-lost"
 """Deleted on the source before it was copied; once that is accepted, a hole on the target."""
+WITHOUT_BATCH = "source-without-batch"
+"""No stop: the source's log has no batch up to its end, and only what is written next shows that there is none."""
 
 
 class Remedy(StrEnum):

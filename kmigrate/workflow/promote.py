@@ -40,6 +40,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import PartitionBarrier, PromoteTerms, ProvenTopic, TopicRecord, topic_key
 from kmigrate.model.sharing import progress_of
 from kmigrate.model.state import State
+from kmigrate.model.stops import WITHOUT_BATCH
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
@@ -240,6 +241,8 @@ class TopicPromotion:
                 return f"partition {partition} has stopped: {seen.problem}"
             if seen.source_end < 0 or seen.source_end - seen.position > terms.lag_threshold:
                 return f"partition {partition} is {max(0, seen.source_end - seen.position)} records behind"
+            if WITHOUT_BATCH in seen.trouble:
+                return f"partition {partition} does not come to the source's end: {seen.trouble}"
         return self._not_upkept(record) or not_asked_for(self.log.state, record) or self._silent_router(record)
 
     def _not_upkept(self, record: TopicRecord) -> str | None:

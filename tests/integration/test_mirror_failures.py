@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.fetcher import fetch_full, fetch_one
 from kmigrate.errors import Refused
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.lifecycle import TopicPhase
@@ -28,6 +30,8 @@ from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
 from kmigrate.protocol.api import element_type, entity
+from kmigrate.protocol.hot import FetchAnswer, FetchPartition
+from kmigrate.records.batch import walk
 from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
@@ -527,6 +531,42 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
     asyncio.run(scene())
 
 
+async def set_quota(client: ClusterClient, key: str, rate: float | None, whose: str | None = None) -> None:
+    """Of one client id, or the default of all of them (AlterClientQuotas)."""
+    request = entity(49, 1, "request")
+    entry = element_type(request, "entries")
+    whom, what = element_type(entry, "entity"), element_type(entry, "ops")
+    op = what(key=key, value=rate or 0.0, remove=rate is None)
+    clients = whom(entity_type="client-id", entity_name=whose)
+    await client.call(request(entries=(entry(entity=(clients,), ops=(op,)),), validate_only=False))
+
+
+@pytest.mark.soak
+def test_a_look_at_one_batch_waits_while_a_quota_for_reading_is_used_up(
+    source: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """A broker's answer then names no partition: who reads a tail, or compares a batch, took that for one."""
+    topic, whose = unique_name("quota"), unique_name("reader")
+    make_topic(source, topic)
+    produce(source.bootstrap, topic, 60_000, config={"batch.size": 16_000})  # some 2.5 MB
+    wanted = FetchPartition(topic, 0, 0, 64 << 10)
+
+    async def scene() -> int:
+        conf = replace(settings_of("source", source.bootstrap), client_id=whose)
+        answers: list[FetchAnswer] = []
+        async with ClusterClient(conf) as client:
+            await set_quota(client, "consumer_byte_rate", 50_000.0, whose)
+            await client.refresh([topic])
+            for _ in range(9):
+                answer = await fetch_one(client, client.leader(topic, 0), wanted, purpose="test")
+                assert next(walk(answer.records)).base_offset == 0
+            while all(answer.partitions for answer in answers):
+                answers.append(await fetch_full(client, client.leader(topic, 0), [wanted], purpose="test"))
+        return answers[-1].throttle_ms
+
+    assert asyncio.run(scene()) > 0
+
+
 @pytest.mark.soak
 def test_a_used_up_quota_of_the_target_is_respected_and_shown(
     source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names
@@ -537,14 +577,8 @@ def test_a_used_up_quota_of_the_target_is_respected_and_shown(
     produce(source.bootstrap, topic, 60_000, config={"batch.size": 16_000})  # some 2.5 MB
 
     async def quota(world: World, rate: float | None) -> None:
-        """The default of all client ids (AlterClientQuotas)."""
-        request = entity(49, 1, "request")
-        entry = element_type(request, "entries")
-        whom, what = element_type(entry, "entity"), element_type(entry, "ops")
-        op = what(key="producer_byte_rate", value=rate or 0.0, remove=rate is None)
-        clients = whom(entity_type="client-id", entity_name=None)
         async with ClusterClient(settings_of("target", world.target.bootstrap)) as client:
-            await client.call(request(entries=(entry(entity=(clients,), ops=(op,)),), validate_only=False))
+            await set_quota(client, "producer_byte_rate", rate)
 
     async def scene() -> None:
         async with link_between(source, target, unique_name("link")) as world:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from crc32c import crc32c
@@ -15,9 +16,11 @@ from rich.console import Console
 
 from kmigrate.cli.views.snapshots import snapshot_view
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.fetcher import fetch_one
 from kmigrate.cluster.producer import append_alone
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, decode_produce, encode_produce
+from kmigrate.protocol.hot import PRODUCE, PRODUCE_VERSION, FetchPartition, decode_produce, encode_produce
+from kmigrate.records.batch import walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.sandbox.jars import ensure_jars
 from kmigrate.sandbox.java import find_java
@@ -35,6 +38,7 @@ from tests.integration.mirror_world import (
     read_all,
     settings_of,
 )
+from tests.integration.test_mirror_batches import BUSY_CLEANER, COMPACTED
 
 MakeTopic = Callable[..., None]
 Names = Callable[[str], str]
@@ -250,6 +254,63 @@ def test_a_hanging_transaction_is_named_and_the_copy_goes_on_once_an_operator_ha
             await asyncio.to_thread(_end_hanging, source, topic, 20)
             await world.caught_up(topic)
             assert_identical(world, topic, at_least=40)
+
+    asyncio.run(scene())
+
+
+def _cleaned_to_its_end(source: KafkaCluster, topic: str) -> None:
+    """Two records of three go, and their batches: an empty segment is put behind theirs, for the newest is left alone.
+
+    A leader has such a one that was sent a record which was never replicated.
+    """
+    producer = Producer({"bootstrap.servers": source.bootstrap})
+    for key, value in ((b"kept", b"for good"), (b"gone", b"soon"), (b"gone", None)):
+        producer.produce(topic, value, key, 0)
+        assert producer.flush(30) == 0
+
+    async def left() -> list[int]:
+        async with ClusterClient(settings_of("source", source.bootstrap)) as client:
+            await client.refresh([topic])
+            wanted = FetchPartition(topic, 0, 0, 1 << 20)
+            answer = await fetch_one(client, client.leader(topic, 0), wanted, purpose="test")
+            assert answer.last_stable_offset == 3
+            return [batch.base_offset for batch in walk(answer.records)]
+
+    data = source.brokers[1].folder / "data"
+    for _ in range(10):  # the cleaner takes a tombstone away at its second look at it
+        source.terminate(1)
+        (data / f"{topic}-0" / f"{3:020d}.log").touch()
+        (data / "cleaner-offset-checkpoint").unlink(missing_ok=True)
+        source.restart(1)
+        source.wait_ready()
+        time.sleep(2)
+        if asyncio.run(left()) == [0]:
+            return
+    pytest.fail("the log cleaner has left the batches")
+
+
+@pytest.mark.soak
+def test_a_log_without_a_batch_up_to_its_end_is_named_and_copied_on_with_the_next_record(
+    own_cluster: OwnCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """Log cleaners before Kafka 4.0 (KAFKA-17076)."""
+    source = own_cluster(version=SOURCE_VERSION, config=BUSY_CLEANER)
+    topic = unique_name("bare")
+    make_topic(source, topic, config={**COMPACTED, "min.cleanable.dirty.ratio": "0.0", "delete.retention.ms": "0"})
+    _cleaned_to_its_end(source, topic)
+
+    async def scene() -> None:
+        async with link_between(source, target, unique_name("link")) as world, engine_running(world):
+            await world.mirror(topic)
+            await world.until(topic, lambda told: "source-without-batch" in told[0].trouble, "its name", 20)
+            _, status = await look(world, topic)
+            assert "no batch from offset 1 to its end 3; a record that is" in status.partitions[0].trouble
+            assert world.progress(topic)[0].position == 1
+            producer = Producer({"bootstrap.servers": source.bootstrap})
+            producer.produce(topic, b"new", b"key", 0)
+            assert await asyncio.to_thread(producer.flush, 30) == 0
+            await world.until(topic, lambda told: told[0].position == 4 and not told[0].trouble, "the rest", 20)
+            assert_identical(world, topic, at_least=2)
 
     asyncio.run(scene())
 

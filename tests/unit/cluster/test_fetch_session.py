@@ -1,4 +1,4 @@
-"""A reader's fetch session: topics by id where the broker takes that and the ids are known, else by name.
+"""A reader's fetches: topics by id where the broker takes that and the ids are known, else by name; and quotas.
 
 Requests are read and answers written by kio, whose classes are made from Kafka's own schemas.
 """
@@ -20,12 +20,14 @@ from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from kmigrate.cluster.fetcher import FetchSession
-from kmigrate.errors import ProtocolViolation
+from kmigrate.cluster import fetcher
+from kmigrate.cluster.fetcher import FetchSession, fetch_one
+from kmigrate.errors import ProtocolViolation, Unreachable
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.protocol.hot import FETCH, FetchAnswer, FetchPartition
 
 SESSION = 77
+REST_MS = 12_000
 T, U, NEW_T = UUID(int=1), UUID(int=2), UUID(int=3)
 Wanted = dict[tuple[str, int], FetchPartition]
 
@@ -42,12 +44,16 @@ class Broker:
         self.asked: list[Any] = []
         self.strange = False
         """It answers for a topic that nobody has asked for."""
+        self.rests = 0
+        """So many answers name no partition and ask for a rest: the quota of who asks is used up."""
 
     async def call(self, request: Any) -> Any:
         assert type(request) is entity(18, 0, "request")
         return SimpleNamespace(api_keys=(SimpleNamespace(api_key=FETCH, min_version=4, max_version=self.newest),))
 
-    async def call_raw(self, api: int, version: int, body: list[bytes], *, flexible: bool, timeout: float) -> bytearray:
+    async def call_raw(
+        self, api: int, version: int, body: list[bytes], *, flexible: bool, timeout: float = 0
+    ) -> bytearray:
         assert (api, flexible) == (FETCH, True)
         assert version <= self.newest
         request, size = entity_reader(entity(FETCH, version, "request"))(b"".join(body), 0)
@@ -71,11 +77,12 @@ class Broker:
         named = [{"topic": t.topic} if version < 13 else {"topic_id": t.topic_id} for t in request.topics]
         if self.strange:
             named = [{"topic": TopicName("x")} if version < 13 else {"topic_id": UUID(int=9)}]
+        rests, self.rests = bool(self.rests), max(0, self.rests - 1)
         answer = kind(
-            throttle_time=i32Timedelta.parse(dt.timedelta(0)),
+            throttle_time=i32Timedelta.parse(dt.timedelta(milliseconds=REST_MS if rests else 0)),
             error_code=ErrorCode(0),
             session_id=i32(SESSION if request.session_epoch >= 0 else 0),
-            responses=tuple(topic_kind(**name, partitions=(part,)) for name in named),
+            responses=tuple(topic_kind(**name, partitions=(part,)) for name in named if not rests),
         )
         out = io.BytesIO()
         entity_writer(kind)(out, answer)
@@ -88,15 +95,15 @@ class Scene:
     def __init__(self, broker: Broker, meant: Callable[[str], UUID | None] | None = None, **ids: UUID | None) -> None:
         self.broker = broker
         self.know(**ids)
-        client = SimpleNamespace(connection=self._connection, settings=SimpleNamespace(request_timeout_s=1.0))
-        self._client = client
-        self._session = FetchSession(cast("Any", client), 1, "test", max_bytes=1 << 20, meant=meant)
+        settings = SimpleNamespace(name="c", request_timeout_s=30.0)
+        self.client = client = cast("Any", SimpleNamespace(connection=self._connection, settings=settings))
+        self._session = FetchSession(client, 1, "test", max_bytes=1 << 20, meant=meant)
         client.metadata = self._metadata
 
     def know(self, **ids: UUID | None) -> None:
         self._metadata = SimpleNamespace(topics={name: SimpleNamespace(topic_id=of) for name, of in ids.items()})
-        if hasattr(self, "_client"):
-            self._client.metadata = self._metadata
+        if hasattr(self, "client"):
+            self.client.metadata = self._metadata
 
     async def _connection(self, node: int, purpose: str) -> Broker:
         return self.broker
@@ -187,3 +194,29 @@ def test_an_answer_about_an_id_that_nobody_asked_for_is_a_violation() -> None:
     scene.broker.strange = True
     with pytest.raises(ProtocolViolation, match="unasked"):
         scene.fetch(at(0, "t"))
+
+
+class Clock:
+    """Time that passes while somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(fetcher, "monotonic", lambda: self.now)
+        monkeypatch.setattr(fetcher, "sleep", self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_who_looks_at_one_batch_rests_for_as_long_as_a_quota_asks_for_and_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker names no partition then, and the mirror that began anew on a busy source ended with an IndexError."""
+    clock, scene = Clock(monkeypatch), Scene(Broker(17))
+    scene.broker.rests = 2
+    assert asyncio.run(fetch_one(scene.client, 1, at(0, "t")["t", 0], purpose="test")).high_watermark == 5
+    assert clock.now == 124.0
+    scene.broker.rests = 9
+    with pytest.raises(Unreachable, match="t-0 cannot be read: the quota at broker 1 of cluster c is used up"):
+        asyncio.run(fetch_one(scene.client, 1, at(0, "t")["t", 0], purpose="test"))
+    assert scene.broker.rests, "it is given up after a while"

@@ -103,6 +103,19 @@ def test_a_copier_tells_of_a_topic_that_is_forgotten_until_its_last_answer() -> 
     assert made.leaving == frozenset()
 
 
+def test_a_copier_tells_of_markers_that_may_still_come_also_where_their_topic_was_forgotten_meanwhile() -> None:
+    """Its process said then that nothing was under way, and began on the topic anew without letting its tail rest."""
+    made = copier(topic(0, 1))
+    filling, idle = made.lanes.values()
+    filling.take(0, fetched(batch(0, 1, attributes=CONTROL | TRANSACTIONAL)), 5)
+    filling.busy = True
+    filling.fill()
+    assert made.torn == {("t", 0)}
+    made.assign([])
+    assert not made.lanes
+    assert made.torn == {filling.key} != {idle.key}
+
+
 def test_a_lane_with_nothing_under_way_goes_at_once_and_one_that_is_given_back_goes_on() -> None:
     made = copier(topic(0, 1))
     made.assign([topic()])

@@ -39,6 +39,7 @@ EXPECTED: dict[tuple[Asked, int | Found], tuple[Action, str, Remedy]] = {
     (FETCH, Found.GONE): (Action.BACK_OFF, "source-topic-gone", AGAIN),
     (FETCH, Found.LEADERLESS): (Action.BACK_OFF, "source-leaderless", AGAIN),
     (FETCH, Found.THROTTLED): (Action.BACK_OFF, "source-throttled", AGAIN),
+    (FETCH, Found.NO_BATCH): (Action.BACK_OFF, "source-without-batch", AGAIN),
     (FETCH, Found.RANGE_DELETED): (Action.STOP, "source-range-lost", ACCEPT),
     (FETCH, Found.CUT): (Action.STOP, "source-truncated", ACCEPT),
     (FETCH, Found.RECREATED): (Action.STOP, "topic-recreated", ANEW),
@@ -194,6 +195,11 @@ def _deleted(world: World) -> None:
     assert world.lane.lost_range == (0, 6)
 
 
+def _bare(world: World) -> None:
+    world.lane.take(0, fetched(b"", high_watermark=3), 5)
+    world.lane.bare(0)
+
+
 def _cut(world: World) -> None:
     world.lane.cut(3)
     world.lane.recovered(8, 1, 8)
@@ -266,6 +272,7 @@ SCENES: dict[tuple[Asked, Found], Callable[[World], None]] = {
     (FETCH, Found.LEADERLESS): lambda w: w.layout(w.here(0, led=False), w.here(1)),
     (FETCH, Found.RECREATED): lambda w: w.layout(w.here(1), w.here(1)),
     (FETCH, Found.THROTTLED): lambda w: w.lane.slow(FETCH, 1, 40),
+    (FETCH, Found.NO_BATCH): _bare,
     (FETCH, Found.RANGE_DELETED): _deleted,
     (FETCH, Found.CUT): _cut,
     (FETCH, Found.GAP): _gap,

@@ -477,3 +477,106 @@ def test_a_partition_that_waits_does_not_keep_the_answers_of_others_in_memory() 
         assert tracemalloc.get_traced_memory()[0] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(-1, "source-error: "), (35, "source-error: "), (70, ""), (71, ""), (106, "")]
+)
+def test_what_a_whole_request_is_refused_with_is_told_of_all_its_partitions(
+    monkeypatch: pytest.MonkeyPatch, error: int, told: str
+) -> None:
+    """Where topics are named by id a broker names no partition with it. Of its own session it is asked anew at once."""
+    lanes = _lanes(t=2)
+    leader = Leader(lanes, lambda: None, 1)
+
+    async def fetch(asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        assert len(asked) == 2
+        if not leader.left:
+            raise EnoughError
+        leader.left -= 1
+        return FetchAnswer(error, 0, 0, [])
+
+    monkeypatch.setattr(leader, "fetch", fetch)
+    _read(monkeypatch, leader)
+    for lane in lanes.values():
+        assert lane.progress().trouble.startswith(told)
+        assert not lane.stopped
+        assert bool(lane.progress().trouble) == bool(told)
+        assert bool(lane.read_after) == bool(told)
+
+
+class Bare(Leader):
+    """Leaves out of its answers what it has nothing new of; asked for one partition alone it gives a batch, if any."""
+
+    throttle_ms = 0
+
+    def __init__(self, lanes: Lanes) -> None:
+        super().__init__(lanes, lambda: None, 1)
+        self.alone: list[Key] = []
+        self.rounds = 0
+        for lane in lanes.values():
+            lane.take(0, self._nothing(lane.key), 5)
+
+    @staticmethod
+    def _nothing(key: Key) -> FetchedPartition:
+        return FetchedPartition(*key, 0, 10, 10, 0, (), -1, memoryview(b""))
+
+    async def fetch(self, asked: Mapping[Key, FetchPartition], *, max_wait_ms: int, full: bool) -> FetchAnswer:
+        if not self.left:
+            raise EnoughError
+        self.left -= 1
+        return FetchAnswer(0, 0, self.throttle_ms, [])
+
+    async def sleep(self, _: float) -> None:
+        self.rounds += 1
+        if self.rounds > 3:
+            raise EnoughError
+
+    async def fetch_one(self, _: Any, node: int, part: FetchPartition, **more: Any) -> FetchedPartition:
+        assert (node, part.offset, more["read_committed"]) == (1, 0, True)
+        key = (part.topic, part.partition)
+        self.alone.append(key)
+        if key == ("full", 1):
+            raise Unreachable("no-answer", "for a moment")
+        return fetched(batch(0, 1)) if part.topic == "full" else self._nothing(key)
+
+    def look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _read(monkeypatch, self)
+        monkeypatch.setattr(reading, "fetch_one", self.fetch_one)
+        monkeypatch.setattr(reading, "sleep", self.sleep)
+        with pytest.raises(EnoughError):
+            asyncio.run(_reader(monkeypatch, self, Still()).look_for_batches())
+
+
+def test_a_partition_whose_log_cleaner_left_no_batch_up_to_the_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source before Kafka 4.0 (KAFKA-17076): it stood behind, for ever, and nothing said why."""
+    lanes = _lanes(bare=1, full=2)
+    source = Bare(lanes)
+    source.look(monkeypatch)
+    assert source.alone == [("bare", 0), ("full", 0), ("full", 1), ("full", 0), ("full", 1)], "one is known"
+    assert [bool(lane.progress().trouble) for lane in lanes.values()] == [True, False, False]
+    lane = lanes[("bare", 0)]
+    assert "source-without-batch: the source has no batch from offset 0 to its end 10;" in lane.progress().trouble
+    lane.take(0, fetched(batch(1, 1)), 5)
+    told = lane.progress()
+    assert "source-without-batch" not in told.trouble + told.problem, "what is written next shows that there is a hole"
+
+
+def test_a_partition_whose_newest_offsets_the_source_has_lost_is_no_longer_called_bare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its next leader knows them no more: the log ends where its last batch does, and so does the copy."""
+    lanes = _lanes(bare=1)
+    Bare(lanes).look(monkeypatch)
+    lane = lanes[("bare", 0)]
+    assert lane.progress().trouble
+    lane.take(0, fetched(b"", high_watermark=0), 5)
+    assert not lane.progress().trouble
+
+
+def test_what_a_quota_holds_back_is_not_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer is empty then, and each question more would hold up the next."""
+    source = Bare(_lanes(bare=1))
+    source.throttle_ms = 1
+    source.look(monkeypatch)
+    assert source.alone == []

@@ -119,6 +119,7 @@ class Stage:
     silent_s: float = 60.0
     mirror_stops_at: int | None = None
     problem: str = ""
+    trouble: str = ""
     upkeep: str | None = ""
     speaks: str = "m1"
     """The mirror process that says all this; m1 is the partitions' owner."""
@@ -154,7 +155,7 @@ class Stage:
             barrier = record.barrier.get(partition)
             stop = -1 if barrier is None else barrier.offset if self.mirror_stops_at is None else self.mirror_stops_at
             progress[partition] = PartitionProgress(
-                100, 100, 100, self.problem, stop, target_position=self.mapped_to
+                100, 100, 100, self.problem, stop, trouble=self.trouble, target_position=self.mapped_to
             )
         upkeep = {"t": Upkept(record.since_ms, self.upkeep)} if self.upkeep is not None else {}
         applied = self.log.state.epoch if self.reads_fences else max(-1, record.fence_epoch - 1)
@@ -298,6 +299,16 @@ def test_the_word_of_a_mirror_that_does_not_own_the_partitions_is_not_believed()
     record = promoted(Stage(speaks="m2"))
     assert record.phase is TopicPhase.MIRRORING
     assert record.reason.startswith("not-ready: t was not ready to be fenced: no running mirror reports partition 0")
+
+
+def test_a_topic_whose_source_has_no_batch_up_to_its_end_is_not_fenced_for_nothing() -> None:
+    """Its writers would wait for a barrier that no copy comes to, until the fence is given up (KAFKA-17076)."""
+    stage = Stage(trouble="source-without-batch: the source has no batch from offset 98 to its end 100")
+    reason = promoted(stage).reason
+    assert "partition 0 does not come to the source's end: source-without-batch: the source has no batch" in reason
+    assert {r.phase for r in stage.log.history if isinstance(r, TopicRecord)} == {
+        TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING
+    }
 
 
 def test_the_barrier_table_joins_what_routers_and_the_broker_know_in_the_clients_ids() -> None:
