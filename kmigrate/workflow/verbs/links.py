@@ -240,6 +240,7 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
     def drop(now: State) -> tuple[str, None] | None:
         return (_link_keys(now, link.name)[0], None) if judged(now) is not None else None
 
+    whole = _told_by(estate.log.state, link.name)
     marked, done = await estate.log.append(mark), list[str]()
     state = marked
     try:
@@ -252,14 +253,22 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
                 done += [f"forget {key}" for key in _link_keys(before, link.name) if key not in state.records]
     except Refused:
         if not done:
-            await estate.log.append(partial(_unmark, marked.link(link.name), link))
+            await estate.log.append(partial(_unmark, marked.link(link.name), link, whole))
         raise
 
 
-def _unmark(marked: LinkRecord | None, before: LinkRecord, state: State) -> LinkRecord | None:
-    """The link without its mark, where a guard keeps it and nothing of it is forgotten; somebody may have changed the
-    rest of its record meanwhile."""
+def _told_by(state: State, link: str) -> set[str]:
+    """Keys of what says what a link has promoted."""
+    kinds = (TopicRecord, GroupRecord, BarrierRecord)
+    return {key for key, record in state.records.items() if isinstance(record, kinds) and record.link == link}
+
+
+def _unmark(marked: LinkRecord | None, before: LinkRecord, whole: set[str], state: State) -> LinkRecord | None:
+    """The link without its mark, where a guard keeps it and nothing of it is forgotten, also by somebody else who
+    deletes it; somebody may have changed the rest of its record meanwhile."""
     now = state.link(before.name)
+    if not whole <= state.records.keys():
+        return None
     if marked is None or now is None or (now.uuid, now.deleting_ms) != (marked.uuid, marked.deleting_ms):
         return None
     topics, groups = before.topic_patterns, before.group_patterns

@@ -393,3 +393,25 @@ def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_
     with pytest.raises(Refused):
         delete(estate)
     assert estate.log.state.link("l") == replace(link, throttle=7)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_of_two_who_delete_a_link_none_gives_it_back_when_the_other_has_forgotten_some_of_it(*, ours: bool) -> None:
+    """Whichever has marked it: nothing would say that it is not whole, and a playbook mirror its group anew."""
+    estate = Estate(LINK, TOPIC, GROUP, BARRIER)
+    append, log = estate.log.append, estate.log
+
+    async def beside(decide: Any) -> Any:
+        log.append = append  # type: ignore[method-assign]
+        await append(decide if ours else lambda _: replace(LINK, deleting_ms=5))
+        await append(lambda _: (GROUP.key, None))
+        marked = await append(decide)
+        log.meanwhile(lambda _: NEW)
+        return marked
+
+    log.append = beside  # type: ignore[method-assign,assignment]
+    with pytest.raises(Refused) as caught:
+        delete(estate)
+    left = log.state.link("l")
+    assert left is not None and left.deleting_ms
+    assert caught.value.ref == "topic-not-promoted"
