@@ -209,8 +209,9 @@ def target_configs(
 def as_found(own: Mapping[str, str], restore: Mapping[str, str], drop: Collection[str]) -> dict[str, str]:
     """What a target topic had set on it before the mirror relaxed it, where an earlier try may have done so already and
     its record says what it noted; what has another value than the mirror's was set by somebody else."""
-    found = {key: value for key, value in own.items() if key not in drop or value != _RELAXED.get(key)}
-    return {key: restore[key] if key in restore and value == _RELAXED.get(key) else value for key, value in found.items()}
+    relaxed = {key for key, value in own.items() if value == _RELAXED.get(key) and (key in restore or key in drop)}
+    kept = {key: value for key, value in own.items() if key not in relaxed}
+    return {**kept, **{key: restore[key] for key in relaxed if key in restore}}
 
 
 def replicated(exclude: Collection[str], known: Collection[str]) -> frozenset[str]:
