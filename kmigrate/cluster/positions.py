@@ -73,9 +73,10 @@ async def write_positions(
         await client.connection(node)
         asked = monotonic()
         await allowed()
-        if monotonic() - asked > _FRESH_S:
+        if monotonic() - asked > _FRESH_S or not client.is_open(node, "control"):
             if monotonic() > deadline:
-                raise Unreachable("word-too-old", f"whether group {group} may be written is not told in {_FRESH_S:g} s")
+                what = f"no connection to the coordinator of group {group} lasts until it is told, within {_FRESH_S:g} s, "
+                raise Unreachable("word-too-old", f"{what}whether the group may be written")
             continue
         answer = await client.call(request, node)
         codes = {
