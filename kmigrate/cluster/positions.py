@@ -75,8 +75,8 @@ async def write_positions(
         await allowed()
         if monotonic() - asked > _FRESH_S or not client.is_open(node, "control"):
             if monotonic() > deadline:
-                what = f"no connection to the coordinator of group {group} lasts until it is told, within {_FRESH_S:g} s, "
-                raise Unreachable("word-too-old", f"{what}whether the group may be written")
+                what = f"whether group {group} may be written is not told in {_FRESH_S:g} s, on a connection that lasts"
+                raise Unreachable("word-too-old", what)
             continue
         answer = await client.call(request, node)
         codes = {

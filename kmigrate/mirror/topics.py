@@ -23,8 +23,8 @@ from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.model.records import Seal, TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
+from kmigrate.state.create import ensure_map_topic
 from kmigrate.state.log import STATE_TOPIC
-from kmigrate.state.offset_maps import ensure_map_topic
 
 __all__ = ["Prepared", "TopicMaker", "is_compacted"]
 
