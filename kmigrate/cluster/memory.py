@@ -7,7 +7,14 @@ from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.errors import Failed
 from kmigrate.protocol.codes import row
 
-__all__ = ["ONE_AT_A_TIME", "RAISED_EXPIRATION", "lengthen_memory", "producer_memory", "short_memory"]
+__all__ = [
+    "ONE_AT_A_TIME",
+    "RAISED_EXPIRATION",
+    "lengthen_memory",
+    "producer_memory",
+    "restore_memory",
+    "short_memory",
+]
 
 RAISED_EXPIRATION = str((1 << 31) - 1)
 """24.8 days, the most that the setting takes."""
@@ -35,6 +42,16 @@ async def lengthen_memory(client: ClusterClient, now: ConfigValue | None, *, onl
     except Failed as error:
         return f"{PRODUCER_EXPIRATION} could not be raised: {error.what}"
     return f"it does not let {PRODUCER_EXPIRATION} be raised: {row(code).name} ({code})" if code else ""
+
+
+async def restore_memory(client: ClusterClient, admin: Admin, former: str) -> str:
+    """Put the default back to what it was before it was raised ('': it was not set); '', or why not. What somebody has
+    set since stays."""
+    now = await producer_memory(client, admin)
+    if now is None or (now.own and now.value != RAISED_EXPIRATION) or former == RAISED_EXPIRATION:
+        return ""
+    code = await client.set_broker_default(PRODUCER_EXPIRATION, former or None)
+    return f"{row(code).name} ({code})" if code and now.value == RAISED_EXPIRATION else ""
 
 
 async def short_memory(client: ClusterClient, admin: Admin) -> str:

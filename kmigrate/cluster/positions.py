@@ -73,9 +73,10 @@ async def write_positions(
         await client.connection(node)
         asked = monotonic()
         await allowed()
-        if monotonic() - asked > _FRESH_S:
+        if monotonic() - asked > _FRESH_S or not client.is_open(node, "control"):
             if monotonic() > deadline:
-                raise Unreachable("word-too-old", f"whether group {group} may be written is not told in {_FRESH_S:g} s")
+                what = f"whether group {group} may be written is not told in {_FRESH_S:g} s, on a connection that lasts"
+                raise Unreachable("word-too-old", what)
             continue
         answer = await client.call(request, node)
         codes = {

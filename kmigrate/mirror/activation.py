@@ -40,12 +40,11 @@ async def activate(
         data, marker = await target.init_producer_id(), await target.init_producer_id()
         identity = CopyIdentity(*data, *marker)
     now = await producer_memory(target, target_admin)
-    former = _to_restore(now)
-
     def decide(state: State) -> LinkRecord | None:
         current = state.link(link_name)
         if current is None:
             return None
+        former = _to_restore(now, state)
         completed = replace(
             current,
             source=source_ref,
@@ -59,11 +58,17 @@ async def activate(
     return await lengthen_memory(target, now)
 
 
-def _to_restore(now: ConfigValue | None) -> str | None:
-    """The default to be put back once the link ends, '' where none was set; None where there is nothing to raise."""
+def _to_restore(now: ConfigValue | None, state: State) -> str | None:
+    """The default to be put back once the last link ends, '' where none was set; None where there is nothing to raise.
+
+    Where another link has raised it, that one knows; else it is as somebody wants it.
+    """
     if now is None:
         return None
-    return now.value if now.own and now.value != RAISED_EXPIRATION else ""
+    if now.value == RAISED_EXPIRATION:
+        known = (link.restore_expiration for link in state.links())
+        return next((former for former in known if former is not None), now.value if now.own else "")
+    return now.value if now.own else ""
 
 
 async def _checked(client: ClusterClient, ref: ClusterRef) -> ClusterRef:

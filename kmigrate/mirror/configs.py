@@ -25,6 +25,7 @@ from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Seal
 
 __all__ = [
     "Configs",
+    "as_found",
     "broker_defaults",
     "carried_configs",
     "changes",
@@ -103,6 +104,7 @@ _WHILE_MIRRORING = {
     "retention.bytes": "-1",
     "retention.ms": "-1",
 }
+_RELAXED = {**_WHILE_MIRRORING, "segment.bytes": str(_ROOM)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,14 @@ def target_configs(
         restore={key: later[key] for key in sorted(relaxed) if key in later},
         drop=tuple(key for key in sorted(relaxed) if key not in later),
     )
+
+
+def as_found(own: Mapping[str, str], restore: Mapping[str, str], drop: Collection[str]) -> dict[str, str]:
+    """What a target topic had set on it before the mirror relaxed it, where an earlier try may have done so already and
+    its record says what it noted; what has another value than the mirror's was set by somebody else."""
+    relaxed = {key for key, value in own.items() if value == _RELAXED.get(key) and (key in restore or key in drop)}
+    kept = {key: value for key, value in own.items() if key not in relaxed}
+    return {**kept, **{key: restore[key] for key in relaxed if key in restore}}
 
 
 def replicated(exclude: Collection[str], known: Collection[str]) -> frozenset[str]:

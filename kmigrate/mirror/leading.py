@@ -9,13 +9,14 @@ stopped. Nothing here copies: this process's own share is copied like anybody's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.assignment import Releases, next_assignment
+from kmigrate.mirror.configs import Configs
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
@@ -246,7 +247,24 @@ class Leader:
         await sleep(_RETRY_S)
 
     async def _prepare(self, record: TopicRecord) -> None:
-        prepared = await self._maker.prepare(record)
+        async def note(configs: Configs) -> bool:
+            """Whoever goes on where this process dies finds the topic relaxed, and must not take that for its own."""
+
+            def decide(state: State) -> TopicRecord | None:
+                current = state.topic(self._link, record.topic, forgotten=True)
+                if current is None or current.phase is not TopicPhase.INITIALISING or _noted(current) != _noted(record):
+                    return None
+                noted = replace(current, restore_configs=configs.restore, drop_configs=configs.drop)
+                return None if noted == current else noted
+
+            known = (await self._log.append(decide)).topic(self._link, record.topic, forgotten=True)
+            if known is None or known.phase is not TopicPhase.INITIALISING:
+                return False
+            return _noted(known) == (configs.restore, configs.drop)  # else another process was faster: looked at anew
+
+        prepared = await self._maker.prepare(record, note)
+        if prepared is None:
+            return
         now = now_ms()
 
         def decide(state: State) -> TopicRecord | None:
@@ -285,6 +303,10 @@ class Leader:
 
 def _is_moving(assignment: AssignmentRecord | None) -> bool:
     return assignment is not None and any(min(owners, default=0) < 0 for owners in assignment.owners.values())
+
+
+def _noted(record: TopicRecord) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    return record.restore_configs, record.drop_configs
 
 
 def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
-from kmigrate.mirror.configs import Configs, broker_defaults, carried_configs, changes, own_configs, target_configs
+from kmigrate.mirror.configs import (
+    Configs,
+    as_found,
+    broker_defaults,
+    carried_configs,
+    changes,
+    own_configs,
+    target_configs,
+)
 from kmigrate.mirror.outlook import why_mapped
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.model.records import Seal, TopicRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
+from kmigrate.state.create import ensure_map_topic
 from kmigrate.state.log import STATE_TOPIC
-from kmigrate.state.offset_maps import ensure_map_topic
 
 __all__ = ["Prepared", "TopicMaker", "is_compacted"]
 
@@ -52,8 +60,12 @@ class TopicMaker:
         self._target_admin = target_admin
         self._settings = settings
 
-    async def prepare(self, record: TopicRecord) -> Prepared:
-        """The target topic, made or adopted; Refused where one is there that is not ours to fill."""
+    async def prepare(self, record: TopicRecord, note: Callable[[Configs], Awaitable[bool]]) -> Prepared | None:
+        """The target topic, made or adopted; Refused where one is there that is not ours to fill.
+
+        `note` writes down what the topic is given and what it has of its own before anything of it is changed. None
+        where it says that somebody else has made the topic meanwhile: then the target is left as it is.
+        """
         topic = record.topic
         info = await self._source.topic(topic)
         if info is None:
@@ -79,7 +91,8 @@ class TopicMaker:
         starts = await self._starts(record, info)
         ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
         standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
-        kept = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
+        own = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
+        kept = as_found(own, record.restore_configs, record.drop_configs)
         if any(ends.values()):
             self._refuse_data(record, ends)
             configs = self._relaxed(kept, replicas, standing, kept)  # who has data keeps its own configs
@@ -89,6 +102,8 @@ class TopicMaker:
         mapped = await self._is_mapped(record, starts, compacted)
         if mapped:
             await ensure_map_topic(self._target, self._target_admin)
+        if not await note(configs):
+            return None
         if existing is not None:
             await self._target_admin.alter_topic_configs(topic, configs.now)
         else:

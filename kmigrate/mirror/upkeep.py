@@ -365,8 +365,21 @@ class Upkeep:
         configs = self._maker.configs(ours, defaults, replicas, theirs, record.restore_configs, record.seal)
         changed = replace(record, restore_configs=configs.restore, drop_configs=configs.drop)
         record = await self._write(record, replace(changed, compacted=is_compacted(ours)))
-        await self._target_admin.alter_topic_configs(record.topic, *self._maker.changes(configs, theirs))
+        put, remove = self._maker.changes(configs, theirs)
+        await self._target_admin.alter_topic_configs(record.topic, put, remove)
+        if put or remove:
+            await self._put_back_late(record)
         return record
+
+    async def _put_back_late(self, record: TopicRecord) -> None:
+        """Take back what came to a topic that is mirrored no longer: the target's controller may have let us wait until
+        another process led the link, and nobody would look at it again."""
+        state = await self._log.read_to_end()
+        now = state.topic(self._link, record.topic)
+        if now is None or now.phase is TopicPhase.PROMOTED:
+            last = state.topic(self._link, record.topic, forgotten=True) or record
+            await self._target_admin.alter_topic_configs(record.topic, last.restore_configs, last.drop_configs)
+            raise _OvertakenError
 
 
 def _other_topic(info: TopicInfo, topic_id: str) -> bool:

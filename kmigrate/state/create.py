@@ -1,18 +1,23 @@
-"""Creates the state log's topics, puts those right that stand there, or refuses them."""
+"""Creates the topics of the state log and of offset maps, puts those right that stand there, or refuses them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import BrokerRefused, Failed, Refused
+from kmigrate.errors import BrokerRefused, Failed, Refused, Unreachable
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+from kmigrate.state.offset_maps import MAP_TOPIC
 
-__all__ = ["ConfigFault", "check_state_log", "ensure_state_log"]
+__all__ = ["ConfigFault", "check_state_log", "ensure_map_topic", "ensure_state_log"]
+
+_STATE_TOPICS = (STATE_TOPIC, PRESENCE_TOPIC)
 
 _HOUR_MS = 3600 * 1000
 _DAY_MS = 24 * _HOUR_MS
@@ -37,7 +42,7 @@ class ConfigFault:
 
     @property
     def text(self) -> str:
-        return f"topic {self.topic} has {self.key}={self.found}; the state log is safe with {self.wanted}"
+        return f"topic {self.topic} has {self.key}={self.found}; it is safe with {self.wanted}"
 
 
 def _configs(replicas: int) -> dict[str, dict[str, str]]:
@@ -57,6 +62,7 @@ def _configs(replicas: int) -> dict[str, dict[str, str]]:
             "delete.retention.ms": str(_DAY_MS),  # in which who begins to read comes to the tombstones
         },
         PRESENCE_TOPIC: {**small, "max.compaction.lag.ms": str(_HOUR_MS)},
+        MAP_TOPIC: {**durable, "segment.bytes": str(64 << 20)},
     }
 
 
@@ -65,12 +71,12 @@ async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[tuple[st
 
     Returns what a person should know, each with its reference.
     """
-    metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
+    metadata = await client.refresh(_STATE_TOPICS)
     brokers = len(metadata.brokers)
     made = False
-    for topic, configs in _configs(brokers).items():
+    for topic in _STATE_TOPICS:
         if topic not in metadata.topics:
-            made = await admin.create_topic(topic, 1, min(3, brokers), configs) or made
+            made = await _create(admin, topic, brokers) or made
     if made:
         await _wait_for_leaders(client)
     told = [("state-log-weak", each) for each in await _put_right(admin, await check_state_log(client, admin))]
@@ -83,11 +89,28 @@ async def ensure_state_log(client: ClusterClient, admin: Admin) -> list[tuple[st
     return told
 
 
+async def ensure_map_topic(client: ClusterClient, admin: Admin, patience_s: float = 30.0) -> None:
+    """Make the topic of offset maps where it is missing."""
+    metadata = await client.refresh([MAP_TOPIC])
+    if MAP_TOPIC not in metadata.topics:
+        await _create(admin, MAP_TOPIC, len(metadata.brokers))
+    deadline = monotonic() + patience_s
+    while client.leader(MAP_TOPIC, 0) < 0:
+        if monotonic() > deadline:
+            raise Unreachable("no-leader", f"{MAP_TOPIC} gets no leader")
+        await sleep(0.05)
+        await client.refresh([MAP_TOPIC])
+
+
+async def _create(admin: Admin, topic: str, brokers: int) -> bool:
+    return await admin.create_topic(topic, 1, min(3, brokers), _configs(brokers)[topic])
+
+
 async def _wait_for_leaders(client: ClusterClient, timeout: float = 20.0) -> None:
     deadline = monotonic() + timeout
     while monotonic() < deadline:
-        metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
-        if all(topic in metadata.topics and client.leader(topic, 0) >= 0 for topic in (STATE_TOPIC, PRESENCE_TOPIC)):
+        metadata = await client.refresh(_STATE_TOPICS)
+        if all(topic in metadata.topics and client.leader(topic, 0) >= 0 for topic in _STATE_TOPICS):
             return
         await sleep(0.05)
 
@@ -114,26 +137,38 @@ async def _put_right(admin: Admin, faults: list[ConfigFault]) -> list[str]:
 async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFault]:
     """Refuse a state topic that cannot hold state: several partitions, or a policy that deletes (AL-14, EO-95).
 
-    Returns which of its configs are not as they have to be: the topic is older, or somebody has altered it.
+    Returns which configs, also of the topic of offset maps, are not as they have to be: the topic is older, was made by
+    somebody else, or altered.
     """
-    metadata = await client.refresh([STATE_TOPIC, PRESENCE_TOPIC])
-    present = [t for t in (STATE_TOPIC, PRESENCE_TOPIC) if t in metadata.topics]
+    metadata = await client.refresh([*_STATE_TOPICS, MAP_TOPIC])
+    present = [topic for topic in _STATE_TOPICS if topic in metadata.topics]
     for topic in present:
         count = len(metadata.topics[topic].partitions)
         if count != 1:
             raise _bad(client, topic, f"has {count} partitions; the state log needs exactly one")
     faults: list[ConfigFault] = []
-    for topic, configs in (await _configs_of(admin, present)).items():
-        if "cleanup.policy" not in configs:
-            raise _bad(client, topic, "does not tell its cleanup.policy; the state log needs 'compact' alone")
-        policy = configs["cleanup.policy"].value
-        if policy != "compact":
-            raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
+    told = await _configs_of(admin, present)
+    maps = metadata.topics.get(MAP_TOPIC)
+    if maps is not None and 0 in maps.partitions:
+        with suppress(BrokerRefused):  # who may not ask has no mapped topic, or had it made by somebody else
+            told |= await admin.topic_configs([MAP_TOPIC])
+    for topic, configs in told.items():
         wanted = _configs(len(metadata.topics[topic].partitions[0].replicas))[topic]
-        for key, value in {**wanted, SIZE_LIMIT: str(_RECORD_BYTES)}.items():
+        if topic in _STATE_TOPICS:
+            _refuse_policy(client, topic, configs)
+            wanted[SIZE_LIMIT] = str(_RECORD_BYTES)
+        for key, value in wanted.items():
             if key in configs and _falls_short(key, configs[key], value):
                 faults.append(ConfigFault(topic, key, configs[key].value, value))
     return faults
+
+
+def _refuse_policy(client: ClusterClient, topic: str, configs: Mapping[str, ConfigValue]) -> None:
+    if "cleanup.policy" not in configs:
+        raise _bad(client, topic, "does not tell its cleanup.policy; the state log needs 'compact' alone")
+    policy = configs["cleanup.policy"].value
+    if policy != "compact":
+        raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
 
 
 def _falls_short(key: str, found: ConfigValue, wanted: str) -> bool:

@@ -9,44 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.producer import append_alone
 from kmigrate.cluster.tail import PlaceLostError, Tail
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.mapledger import ChunkKey, MapChunk, decode_chunk, encode_chunk, fold_chunks, parse_key
 from kmigrate.model.offsetmap import OffsetMap
-from kmigrate.net.clock import monotonic, now_ms, sleep
+from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import row
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
 
-__all__ = ["MAP_TOPIC", "OffsetMaps", "ensure_map_topic"]
+__all__ = ["MAP_TOPIC", "OffsetMaps"]
 
 MAP_TOPIC = "__kmigrate_offset_maps"
-_PATIENCE_S = 30.0
-
-
-async def ensure_map_topic(client: ClusterClient, admin: Admin) -> None:
-    """Make the topic where it is missing: compacted for ever, as durable as the state log."""
-    metadata = await client.refresh([MAP_TOPIC])
-    if MAP_TOPIC not in metadata.topics:
-        brokers = len(metadata.brokers)
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "message.timestamp.type": "LogAppendTime",
-            "unclean.leader.election.enable": "false",
-            "min.insync.replicas": "2" if brokers >= 3 else "1",
-            "segment.bytes": str(64 << 20),
-        }
-        await admin.create_topic(MAP_TOPIC, 1, min(3, brokers), configs)
-    deadline = monotonic() + _PATIENCE_S
-    while client.leader(MAP_TOPIC, 0) < 0:
-        if monotonic() > deadline:
-            raise Unreachable("no-leader", f"{MAP_TOPIC} gets no leader")
-        await sleep(0.05)
-        await client.refresh([MAP_TOPIC])
 
 
 class OffsetMaps:

@@ -155,7 +155,7 @@ async def _end(
 
 async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, delivery_timeout_s: float) -> _Standing:
     info = await estate.target.find_topic(record.topic)
-    same = info is not None and str(info.topic_id or "") in (record.target_topic_id, "")
+    same = info is not None and (str(info.topic_id or "") in (record.target_topic_id, "") or _begun(record))
     others = info is not None and _never_copied(record) and await _has_data(estate, info)
     standing = _Standing(info is not None, same, others)
     if record.phase not in FORGETTABLE or _against_topic(record, estate.log.state, standing) is None:
@@ -164,6 +164,11 @@ async def _standing(estate: Estate, link: LinkRecord, record: TopicRecord, deliv
     if await source.find_topic(record.topic) is not None:
         return standing
     return replace(standing, on_source=False, repeatable_s=_repeatable_s(estate, record, delivery_timeout_s))
+
+
+def _begun(record: TopicRecord) -> bool:
+    """Whether the mirror may have changed a topic of which it has not written yet which one it is."""
+    return _never_copied(record) and bool(record.restore_configs or record.drop_configs)
 
 
 def _never_copied(record: TopicRecord) -> bool:

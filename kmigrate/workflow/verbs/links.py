@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
-from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
-from kmigrate.errors import AuthenticationFailed, Refused, Unreachable, UsageError
+from kmigrate.cluster.memory import ONE_AT_A_TIME, restore_memory, short_memory
+from kmigrate.errors import AuthenticationFailed, Failed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import MirrorPresence, RouterPresence
 from kmigrate.model.records import (
@@ -188,21 +188,37 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
             )
         )
     keys = _link_keys(estate.log.state, link.name)
-    restore = link.restore_expiration is not None and not any(
-        other.name != link.name and other.restore_expiration is not None for other in estate.log.state.links()
-    )
     changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
     changes += [f"forget {key}" for key in keys]
-    if restore:
+    if _raised_alone(estate.log.state, link):
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link delete", changes, found)
     made.refuse()
     if not plan:
-        await _forget_link(estate, link, delivery_timeout_s, restore=restore)
+        await _forget_link(estate, link, delivery_timeout_s)
     return made if plan else made.done()
 
 
-async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float, *, restore: bool) -> None:
+def _raised_alone(state: State, link: LinkRecord) -> bool:
+    """Whether no other link needs what was raised on the target."""
+    others = (other.restore_expiration for other in state.links() if other.name != link.name)
+    return link.restore_expiration is not None and all(former is None for former in others)
+
+
+async def _put_back(estate: Estate, link: LinkRecord) -> None:
+    former = link.restore_expiration or ""
+    against = await restore_memory(estate.target, estate.target_admin, former)
+    if against:
+        raise Failed(
+            "not-put-back",
+            f"the target does not let {PRODUCER_EXPIRATION} be put back: {against}",
+            next_step=f"set {PRODUCER_EXPIRATION}={former} as the brokers' default by hand, then repeat"
+            if former
+            else f"remove {PRODUCER_EXPIRATION} from the brokers' defaults by hand, then repeat",
+        )
+
+
+async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: float) -> None:
     """Record after record, each judged on the state that it goes from; the link says first that it is being deleted."""
 
     def judged(now: State) -> LinkRecord | None:
@@ -224,27 +240,35 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
     def drop(now: State) -> tuple[str, None] | None:
         return (_link_keys(now, link.name)[0], None) if judged(now) is not None else None
 
+    whole = _told_by(estate.log.state, link.name)
     marked, done = await estate.log.append(mark), list[str]()
     state = marked
     try:
         with telling(done):
             while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
-                if restore and _link_keys(state, link.name) == [left.key]:
+                if _raised_alone(state, left) and _link_keys(state, link.name) == [left.key]:
                     # Late, since a link that stays needs it; before its record goes, which alone knows what it was.
-                    await estate.target.set_broker_default(PRODUCER_EXPIRATION, link.restore_expiration or None)
-                    restore = False
+                    await _put_back(estate, left)
                 before, state = state, await estate.log.append(drop)
                 done += [f"forget {key}" for key in _link_keys(before, link.name) if key not in state.records]
     except Refused:
         if not done:
-            await estate.log.append(partial(_unmark, marked.link(link.name), link))
+            await estate.log.append(partial(_unmark, marked.link(link.name), link, whole))
         raise
 
 
-def _unmark(marked: LinkRecord | None, before: LinkRecord, state: State) -> LinkRecord | None:
-    """The link without its mark, where a guard keeps it and nothing of it is forgotten; somebody may have changed the
-    rest of its record meanwhile."""
+def _told_by(state: State, link: str) -> set[str]:
+    """Keys of what says what a link has promoted."""
+    kinds = (TopicRecord, GroupRecord, BarrierRecord)
+    return {key for key, record in state.records.items() if isinstance(record, kinds) and record.link == link}
+
+
+def _unmark(marked: LinkRecord | None, before: LinkRecord, whole: set[str], state: State) -> LinkRecord | None:
+    """The link without its mark, where a guard keeps it and nothing of it is forgotten, also by somebody else who
+    deletes it; somebody may have changed the rest of its record meanwhile."""
     now = state.link(before.name)
+    if not whole <= state.records.keys():
+        return None
     if marked is None or now is None or (now.uuid, now.deleting_ms) != (marked.uuid, marked.deleting_ms):
         return None
     topics, groups = before.topic_patterns, before.group_patterns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from kmigrate.errors import Refused
@@ -15,7 +16,7 @@ from kmigrate.model.state import State
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.groups import mirror_groups
-from kmigrate.workflow.verbs.links import resolve_link
+from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.topics import mirror_topics
 from kmigrate.workflow.writes import telling
 
@@ -48,6 +49,7 @@ async def mirror_matching_topics(
     link = resolve_link(estate.log.state, link_name)
     patterns = [replace(pattern, offsets=offsets) for pattern in _patterns(expressions, exclude)]
     source, _ = await estate.source(link)
+    _refuse_for_later(link, "topic", patterns)
     names = chosen_topics(patterns, (await source.refresh()).topics)
     looked = await mirror_topics(estate, link.name, names, start, offsets, plan=True)
     made = _joined(looked, link.topic_patterns, patterns, names, "topic")
@@ -72,6 +74,7 @@ async def mirror_matching_groups(
     link = resolve_link(estate.log.state, link_name)
     patterns = _patterns(expressions, exclude)
     _, source_admin = await estate.source(link)
+    _refuse_for_later(link, "group", patterns)
     names = chosen_groups(patterns, await source_admin.groups())
     looked = await mirror_groups(estate, link.name, names, mode=mode, plan=True)
     made = _joined(looked, link.group_patterns, patterns, names, "group")
@@ -101,7 +104,7 @@ async def forget_patterns(
     made = Plan.of(f"{noun} patterns", [f"forget {noun}s that match {text}" for text in expressions])
     if plan:
         return made
-    await _replace(estate, link.name, noun, lambda old: tuple(p for p in old if p.include not in expressions))
+    await _replace(estate, link.name, noun, lambda _, old: tuple(p for p in old if p.include not in expressions))
     return made.done()
 
 
@@ -123,15 +126,29 @@ def _joined(
 async def _keep(estate: Estate, link: str, noun: Noun, patterns: Sequence[NamePattern]) -> None:
     """The newest word on an expression counts, also on what it leaves out."""
     texts = {pattern.include for pattern in patterns}
-    await _replace(estate, link, noun, lambda old: (*(p for p in old if p.include not in texts), *patterns))
+
+    def edit(link: LinkRecord, old: tuple[NamePattern, ...]) -> tuple[NamePattern, ...]:
+        _refuse_for_later(link, noun, patterns)
+        return (*(p for p in old if p.include not in texts), *patterns)
+
+    await _replace(estate, link, noun, edit)
+
+
+def _refuse_for_later(link: LinkRecord, noun: Noun, patterns: Sequence[NamePattern]) -> None:
+    """What no name matches yet asks nothing of the link but to keep the expression."""
+    if not all(pattern in patterns_of(link, noun) for pattern in patterns):
+        refuse_finished(link)
 
 
 async def _replace(
-    estate: Estate, name: str, noun: Noun, edit: Callable[[tuple[NamePattern, ...]], tuple[NamePattern, ...]]
+    estate: Estate,
+    name: str,
+    noun: Noun,
+    edit: Callable[[LinkRecord, tuple[NamePattern, ...]], tuple[NamePattern, ...]],
 ) -> None:
     def decide(state: State) -> Record | None:
         link = resolve_link(state, name)
-        changed = edit_patterns(link, noun, edit)
+        changed = edit_patterns(link, noun, partial(edit, link))
         return None if changed == link else changed
 
     await estate.log.append(decide)

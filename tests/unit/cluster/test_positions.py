@@ -12,7 +12,7 @@ import pytest
 from kmigrate.cluster import positions
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.positions import CommittedOffset, read_positions, write_positions
-from kmigrate.errors import BrokerRefused, Refused
+from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.protocol.codes import Code
@@ -25,6 +25,8 @@ class Coordinator(ClusterClient):
 
     codes: list[int]
     asked: list[Any] = field(default_factory=list)
+    opened: int = 0
+    lost: bool = True
 
     def __post_init__(self) -> None:
         super().__init__(ClusterSettings("target", ()))
@@ -33,7 +35,12 @@ class Coordinator(ClusterClient):
         return 1
 
     async def connection(self, node: int, purpose: str = "control") -> Any:
+        self.opened += self.lost
+        self.lost = False
         return None
+
+    def is_open(self, node: int, purpose: str) -> bool:
+        return not self.lost
 
     async def call(self, request: Any, node: int | None = None, *, purpose: str = "control") -> Any:
         self.asked.append(request)
@@ -87,6 +94,32 @@ def test_a_word_that_has_grown_old_while_this_process_stood_still_is_asked_for_a
 
     assert write(client, stands_still_behind_it_once) == {}
     assert (asked, len(client.asked)) == ([100.0, 120.0], 1)
+
+
+def test_a_connection_that_is_lost_behind_the_word_is_opened_before_it_is_asked_for_again() -> None:
+    """To open it may take long, with TLS and a login, or brokers that are away; and the word is as old then."""
+    client, asked = Coordinator([0]), list[int]()
+
+    async def lost_meanwhile() -> None:
+        asked.append(client.opened)
+        client.lost = len(asked) == 1
+
+    assert write(client, lost_meanwhile) == {}
+    assert (asked, client.opened, len(client.asked)) == ([1, 2], 2, 1)
+
+
+def test_a_connection_that_is_lost_again_and_again_is_an_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(positions, "monotonic", lambda: now[0])
+    client = Coordinator([0])
+
+    async def lost_each_time() -> None:
+        client.lost = True
+        now[0] += 1
+
+    with pytest.raises(Unreachable, match="group g"):
+        write(client, lost_each_time)
+    assert not client.asked
 
 
 def test_any_other_refusal_is_told_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,22 @@ def test_the_targets_own_memory_is_written_down_before_it_is_raised(shown: Confi
         assert link is not None and link.copy is not None
         assert (link.restore_expiration, link.copy.data_id, link.copy.marker_id) == (former, 71, 72)
         assert activated(log, target) == "", "a later start finds it raised"
+
+
+def test_of_two_links_to_a_target_each_knows_what_it_was_before_the_first_raised_it() -> None:
+    """Whichever is deleted last puts it back."""
+    first = replace(LINK, name="first", restore_expiration="3600000")
+    log, target = MemoryLog(first, LINK), Cluster("target", ConfigValue(RAISED_EXPIRATION, True))
+    assert activated(log, target) == ""
+    link = log.state.link("l")
+    assert link is not None and link.restore_expiration == "3600000"
+
+
+def test_what_a_person_has_raised_stays_so_in_the_end() -> None:
+    log = MemoryLog(LINK)
+    assert activated(log, Cluster("target", ConfigValue(RAISED_EXPIRATION, True))) == ""
+    link = log.state.link("l")
+    assert link is not None and link.restore_expiration == RAISED_EXPIRATION
 
 
 def test_a_target_before_3_4_is_not_taken_to_remember_neither_at_first_nor_on_a_later_start() -> None:

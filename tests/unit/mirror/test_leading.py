@@ -103,7 +103,7 @@ def test_a_process_gets_its_share_when_it_asks_and_gives_it_back_when_it_leaves(
 
 def test_topics_that_come_up_one_after_another_are_shared_out_together() -> None:
     class NeverReady:
-        async def prepare(self, record: TopicRecord) -> None:
+        async def prepare(self, record: TopicRecord, note: object) -> None:
             await asyncio.Event().wait()
 
     async def scene(stage: Stage) -> None:
@@ -170,7 +170,7 @@ def test_a_topic_that_is_forgotten_while_it_is_made_is_not_made_on_and_may_be_mi
     tries: list[str] = []
 
     class Making:
-        async def prepare(self, record: TopicRecord) -> None:
+        async def prepare(self, record: TopicRecord, note: object) -> None:
             tries.append("begun")
             try:
                 await asyncio.sleep(60)
@@ -194,7 +194,7 @@ def test_what_is_being_made_when_it_is_forgotten_is_made_to_its_end_so_that_its_
     gate = asyncio.Event()
 
     class Making:
-        async def prepare(self, record: TopicRecord) -> Prepared:
+        async def prepare(self, record: TopicRecord, note: object) -> Prepared:
             await gate.wait()
             configs = Configs(now={}, restore={"retention.ms": "5"}, drop=())
             return Prepared(1, "", "id", {0: 0}, configs, compacted=False, target_starts=None)

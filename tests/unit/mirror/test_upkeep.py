@@ -224,6 +224,39 @@ def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
     assert admin.put == put
 
 
+@pytest.mark.parametrize(
+    ("meanwhile", "put"),
+    [
+        ({"phase": TopicPhase.PROMOTED}, [{"retention.ms": "-1"}, {"retention.ms": "9"}]),
+        ({"forgotten_ms": 7}, [{"retention.ms": "-1"}, {"retention.ms": "9"}]),
+        ({"phase": TopicPhase.FENCED}, [{"retention.ms": "-1"}]),
+    ],
+    ids=["promoted", "forgotten", "its promote will put them back"],
+)
+def test_what_came_late_to_a_topic_that_is_mirrored_no_longer_is_put_back(
+    meanwhile: dict[str, Any], put: list[dict[str, str]]
+) -> None:
+    """The target's controller took its time, or this process stood still, and another one led the link meanwhile."""
+    source = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
+    target = {"retention.ms": ConfigValue("5", own=True)}
+    looked_at = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, restore_configs={"retention.ms": "7"})
+    log = MemoryLog(LINK, looked_at)
+
+    class Slow(Admin):
+        async def alter_topic_configs(self, topic: str, put: dict[str, str], remove: Sequence[str]) -> None:
+            now = log.state.topic("l", "t")
+            if now is not None:
+                log._put(now.key, replace(now, **meanwhile, restore_configs={"retention.ms": "9"}))
+            await super().alter_topic_configs(topic, put, remove)
+
+    admin = Slow()
+    kept = upkeep(log, admin, Cluster())
+    seen = _Seen(None, None, source, target, {"cleanup.policy": "delete"})
+    with suppress(_OvertakenError):
+        asyncio.run(kept._follow_configs(looked_at, seen, 1))
+    assert admin.put == put
+
+
 def test_a_default_that_changes_on_the_sources_brokers_is_followed() -> None:
     """Set on the target at once where it is not relaxed, else kept for the promote; a person may want neither."""
     source = {key: ConfigValue("7", own=False) for key in ("retention.ms", "delete.retention.ms")}

@@ -12,8 +12,9 @@ import pytest
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.errors import BrokerRefused, Refused
 from kmigrate.protocol.codes import Code
-from kmigrate.state.create import check_state_log, ensure_state_log
+from kmigrate.state.create import check_state_log, ensure_map_topic, ensure_state_log
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
+from kmigrate.state.offset_maps import MAP_TOPIC
 
 
 class LateBrokers:
@@ -199,3 +200,44 @@ def test_a_state_topic_whose_policy_a_cluster_hides_is_refused_by_name() -> None
 
     with pytest.raises(Refused, match=r"cleanup\.policy"):
         ensure(Silent({}))
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_topic_of_offset_maps_that_would_age_out_is_put_right(policy: str) -> None:
+    """A map is written once and needed for good; the topic may have been made beforehand, with a cluster's defaults."""
+    topics = Altered({})
+    topics.limits[MAP_TOPIC] = 1 << 20
+    topics.configs[MAP_TOPIC] = {"cleanup.policy": policy, **WEAK}
+    assert ensure(topics) == []
+    assert topics.configs[MAP_TOPIC] == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "message.timestamp.type": "LogAppendTime",
+        "unclean.leader.election.enable": "false",
+        "min.compaction.lag.ms": "0",
+        "delete.retention.ms": "1000",
+    }
+    topics = Altered({}, alters=False)
+    topics.limits[MAP_TOPIC], topics.configs[MAP_TOPIC] = 1 << 20, {"cleanup.policy": policy}
+    assert [what.partition(";")[0] for _, what in ensure(topics)] == [f"topic {MAP_TOPIC} has cleanup.policy={policy}"]
+
+
+def test_who_may_not_ask_for_the_configs_of_offset_maps_uses_the_state_log_all_the_same() -> None:
+    class Guarded(Altered):
+        async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
+            if MAP_TOPIC in names:
+                raise BrokerRefused("broker-refused", "not allowed", code=Code.TOPIC_AUTHORIZATION_FAILED)
+            return await super().topic_configs(names)
+
+    topics = Guarded(WEAK)
+    topics.limits[MAP_TOPIC] = 1 << 20
+    assert ensure(topics) == []
+    assert topics.configs[STATE_TOPIC]["compression.type"] == "producer"
+
+
+def test_who_has_no_mapped_topic_is_made_no_topic_of_offset_maps() -> None:
+    topics = Topics({})
+    ensure(topics)
+    assert MAP_TOPIC not in topics.limits
+    asyncio.run(ensure_map_topic(topics, topics))  # type: ignore[arg-type]
+    assert MAP_TOPIC in topics.limits

@@ -196,6 +196,15 @@ def test_a_topic_that_was_never_copied_is_forgotten_though_the_target_has_somebo
     assert refusal(Estate(anew, ROUTER)) == "copy-would-serve", "its producers were forwarded before"
 
 
+def test_a_topic_whose_adoption_was_broken_off_gets_its_own_configs_back() -> None:
+    """The mirror has noted them, relaxed the topic, and died before it wrote which topic that was."""
+    begun = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="")
+    estate = Estate(begun, ROUTER)
+    made = forget(estate)
+    assert "give t its own configs on east: retention.ms=5" in made.changes
+    assert estate.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
+
+
 def test_what_somebody_else_put_on_the_target_while_a_topic_was_forgotten_is_named() -> None:
     never = replace(TOPIC, phase=TopicPhase.INITIALISING, target_topic_id="", restore_configs={}, drop_configs=())
     estate = Estate(never, ROUTER, on_target=False)

@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.client import PRODUCER_EXPIRATION
-from kmigrate.errors import Interrupted, Refused, Unreachable, UsageError
+from kmigrate.cluster.memory import RAISED_EXPIRATION
+from kmigrate.errors import Failed, Interrupted, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.record_json import Record
@@ -28,6 +30,27 @@ NEW = TopicRecord("l", "n", TopicPhase.INITIALISING, 1)
 
 def delete(estate: Estate, delivery_s: float = 120.0) -> Plan:
     return run(verbs.delete_link(estate, "l", delivery_s))  # type: ignore[arg-type]
+
+
+class Remembering(Estate):
+    """A target whose brokers remember producers for `stands`, and answer with `code` who sets that."""
+
+    def __init__(self, *records: Record, stands: str = RAISED_EXPIRATION, code: int = 0) -> None:
+        super().__init__(*records)
+        self.stands, self.code = stands, code
+        self.put_back: list[tuple[str | None, list[str]]] = []
+        """Each value, with the records that there were."""
+        self.target_admin = self
+        self.target.set_broker_default = self._set
+
+    async def broker_config(self, _: int, key: str) -> ConfigValue:
+        assert key == PRODUCER_EXPIRATION
+        return ConfigValue(self.stands, own=True)
+
+    async def _set(self, key: str, value: str | None) -> int:
+        assert key == PRODUCER_EXPIRATION
+        self.put_back.append((value, [*self.log.state.records]))
+        return self.code
 
 
 def just_promoted() -> TopicRecord:
@@ -148,15 +171,7 @@ def test_the_targets_setting_is_put_back_when_nothing_else_of_the_link_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A link that stays goes on mirroring, and needs it."""
-    estate = Estate(replace(LINK, restore_expiration="86400000"), TOPIC)
-    put_back: list[tuple[str, str | None]] = []
-
-    async def set_broker_default(key: str, value: str | None) -> int:
-        assert list(estate.log.state.records) == [LINK.key]
-        put_back.append((key, value))
-        return 0
-
-    estate.target.set_broker_default = set_broker_default
+    estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC)
     append = estate.log.append
 
     async def late(decide: Any) -> Any:
@@ -166,11 +181,43 @@ def test_the_targets_setting_is_put_back_when_nothing_else_of_the_link_is_left(
     monkeypatch.setattr(estate.log, "append", late)
     with pytest.raises(Refused):
         delete(estate)
-    assert put_back == []
+    assert estate.put_back == []
     monkeypatch.setattr(estate.log, "append", append)
     run(append(lambda _: (NEW.key, None)))
     assert delete(estate).applied
-    assert put_back == [(PRODUCER_EXPIRATION, "86400000")]
+    assert estate.put_back == [("86400000", [LINK.key])]
+
+
+def test_a_link_that_came_to_mirror_while_another_one_is_deleted_keeps_the_targets_setting() -> None:
+    estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC)
+    other = replace(LINK, name="other", restore_expiration="86400000")
+
+    def somebody(gone: Record | None) -> None:
+        if gone is None and other.key not in estate.log.state.records:
+            estate.log.state = estate.log.state.with_record(other.key, other, estate.log.state.epoch + 1)
+
+    estate.log.on_append = somebody
+    assert delete(estate).applied
+    assert (estate.put_back, [*estate.log.state.records]) == ([], [other.key])
+
+
+def test_what_somebody_has_set_since_the_mirror_raised_it_stays() -> None:
+    estate = Remembering(replace(LINK, restore_expiration=""), TOPIC, stands="7000")
+    assert delete(estate).applied
+    assert estate.put_back == []
+
+
+def test_a_link_stays_that_alone_knows_what_the_target_does_not_let_be_put_back() -> None:
+    """Whoever deletes it may have fewer rights than its mirror; when somebody has set it by hand, it goes."""
+    estate = Remembering(replace(LINK, restore_expiration="86400000"), TOPIC, code=31)
+    with pytest.raises(Failed) as caught:
+        delete(estate)
+    assert (caught.value.ref, [*estate.log.state.records]) == ("not-put-back", [LINK.key])
+    assert "CLUSTER_AUTHORIZATION_FAILED" in caught.value.what
+    assert f"{PRODUCER_EXPIRATION}=86400000" in caught.value.next_step
+    estate.stands = "86400000"
+    assert delete(estate).applied
+    assert [*estate.log.state.records] == []
 
 
 @pytest.mark.parametrize("why", ["", "it does not let producer.id.expiration.ms be raised"])
@@ -346,3 +393,25 @@ def test_a_delete_that_is_refused_gives_the_link_back_also_where_somebody_wrote_
     with pytest.raises(Refused):
         delete(estate)
     assert estate.log.state.link("l") == replace(link, throttle=7)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_of_two_who_delete_a_link_none_gives_it_back_when_the_other_has_forgotten_some_of_it(*, ours: bool) -> None:
+    """Whichever has marked it: nothing would say that it is not whole, and a playbook mirror its group anew."""
+    estate = Estate(LINK, TOPIC, GROUP, BARRIER)
+    append, log = estate.log.append, estate.log
+
+    async def beside(decide: Any) -> Any:
+        log.append = append  # type: ignore[method-assign]
+        await append(decide if ours else lambda _: replace(LINK, deleting_ms=5))
+        await append(lambda _: (GROUP.key, None))
+        marked = await append(decide)
+        log.meanwhile(lambda _: NEW)
+        return marked
+
+    log.append = beside  # type: ignore[method-assign,assignment]
+    with pytest.raises(Refused) as caught:
+        delete(estate)
+    left = log.state.link("l")
+    assert left is not None and left.deleting_ms
+    assert caught.value.ref == "topic-not-promoted"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from kmigrate.errors import Refused
 from kmigrate.model.patterns import NamePattern
 from kmigrate.model.records import ClusterRef, LinkRecord
-from kmigrate.workflow.verbs.matching import mirror_matching_topics
+from kmigrate.workflow.verbs.matching import mirror_matching_groups, mirror_matching_topics
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
@@ -17,11 +21,14 @@ LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
 class Estate:
     """A source that has no topic yet."""
 
-    def __init__(self) -> None:
-        self.log = MemoryLog(LINK)
+    def __init__(self, link: LinkRecord = LINK) -> None:
+        self.log = MemoryLog(link)
 
     async def source(self, _: LinkRecord) -> Any:
-        return self, None
+        return self, self
+
+    async def groups(self) -> Any:
+        return {}
 
     async def refresh(self) -> Any:
         return SimpleNamespace(topics={})
@@ -34,3 +41,40 @@ def test_an_expression_is_kept_with_the_offsets_that_it_was_given_with_and_the_n
         assert plan.changes == (f"keep for later topics: orders-.* with {offsets} offsets",)
         link = estate.log.state.link("l")
         assert link is not None and link.topic_patterns == (NamePattern("orders-.*", offsets=offsets),)
+
+
+VERBS = [
+    lambda estate, **flags: mirror_matching_topics(estate, "l", ["orders-.*"], [], "earliest", "auto", **flags),
+    lambda estate, **flags: mirror_matching_groups(estate, "l", ["orders-.*"], [], **flags),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("change", [{"finished_ms": 5}, {"deleting_ms": 5}])
+def test_a_link_that_is_finished_or_being_deleted_is_given_no_expressions(verb: Any, change: dict[str, int]) -> None:
+    """It was told that later names are picked up; of one that was being deleted they were, and kept it from its end."""
+    over = replace(LINK, **change)  # type: ignore[arg-type]
+    for plan in (True, False):
+        estate: Any = Estate(over)
+        with pytest.raises(Refused) as caught:
+            asyncio.run(verb(estate, plan=plan))
+        assert caught.value.ref == ("link-finished" if over.finished_ms else "being-deleted")
+        assert estate.log.state.link("l") == over
+    meanwhile: Any = Estate()
+    meanwhile.log.meanwhile(lambda _: over)
+    with pytest.raises(Refused):
+        asyncio.run(verb(meanwhile))
+    assert meanwhile.log.state.link("l") == over
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_expression_that_a_finished_link_has_already_is_no_error(verb: Any) -> None:
+    """So that a playbook can be run again."""
+    estate: Any = Estate()
+    asyncio.run(verb(estate))
+    link = estate.log.state.link("l")
+    assert link is not None
+    finished = replace(link, finished_ms=5)
+    estate.log._put(link.key, finished)
+    asyncio.run(verb(estate))
+    assert estate.log.state.link("l") == finished

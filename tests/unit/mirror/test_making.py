@@ -1,0 +1,188 @@
+"""A target topic that is made or adopted: what it had before is in its record before the target is touched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.client import LogOffset
+from kmigrate.errors import Failed
+from kmigrate.mirror.leading import Leader
+from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.topics import TopicMaker
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import TopicRecord
+from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.offset_maps import MAP_TOPIC
+from tests.fakes.state_log import MemoryLog
+from tests.unit.mirror.test_leading import LEASE, LINK
+
+KEYS = ("retention.ms", "retention.bytes", "cleanup.policy", "segment.bytes")
+"""All that these clusters know."""
+ASKED = TopicRecord("l", "t", TopicPhase.INITIALISING, 1)
+
+
+class Killed(BaseException):
+    """As kill -9."""
+
+
+@dataclass
+class Cluster:
+    """Topics with one partition each, by name: their own configs; `end` is where they all end."""
+
+    topics: dict[str, dict[str, str]]
+    end: int = 0
+    settings: Any = field(default_factory=lambda: SimpleNamespace(name="east"))
+
+    @property
+    def metadata(self) -> Any:
+        known = {name: self._info(name) for name in self.topics}
+        return SimpleNamespace(topics=known, brokers={1: ("h", 1)})
+
+    def _info(self, name: str) -> Any:
+        part = SimpleNamespace(leader=1, replicas=(1,))
+        return SimpleNamespace(name=name, topic_id=f"{name}-id", partitions={0: part}, error=0)
+
+    def leader(self, *_: object) -> int:
+        return 1
+
+    async def refresh(self, _: object) -> Any:
+        return self.metadata
+
+    async def topic(self, name: str) -> Any:
+        return self.metadata.topics.get(name)
+
+    async def list_offsets(self, wanted: Any) -> Any:
+        return dict.fromkeys(wanted, LogOffset(0, 0, 0))
+
+    async def log_ends(self, keys: Any) -> Any:
+        return dict.fromkeys(keys, LogOffset(0, self.end, 0))
+
+    async def broker_configs(self, _: int) -> dict[str, ConfigValue]:
+        return {}
+
+    async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
+        default = {key: ConfigValue("delete" if key == "cleanup.policy" else "1", False) for key in KEYS}
+        told = {name: {key: ConfigValue(value, True) for key, value in self.topics[name].items()} for name in names}
+        return {name: {**default, **own} for name, own in told.items()}
+
+    async def create_topic(self, name: str, _: int, __: int, configs: Mapping[str, str]) -> bool:
+        self.topics[name] = dict(configs)
+        return True
+
+    async def alter_topic_configs(self, name: str, put: Mapping[str, str]) -> None:
+        self.topics[name].update(put)
+
+
+class Stage:
+    """A leader that makes topic `t`, and dies where a test says so."""
+
+    def __init__(self, source: dict[str, str], target: dict[str, str] | None, *, exclude: tuple[str, ...], end: int):
+        standing = {"t": target} if target is not None else {}
+        self.source: Any = Cluster({"t": source})
+        self.target: Any = Cluster({STATE_TOPIC: {}, MAP_TOPIC: {}, **standing}, end)
+        self.log: Any = MemoryLog(LINK, LEASE, replace(ASKED, offsets="mapped" if end else "identical"))
+        self.settings = MirrorSettings(config_exclude=exclude)
+
+    @property
+    def record(self) -> TopicRecord:
+        return cast("TopicRecord", self.log.state.topic("l", "t", forgotten=True))
+
+    def make(self) -> None:
+        maker = TopicMaker(self.source, self.target, self.source, self.target, self.settings)
+        nobody: Any = None
+        leader = Leader(
+            "l", self.log, "me", nobody, nobody, maker, nobody, self.settings, on_word=lambda: None
+        )
+        asyncio.run(leader._prepare(self.record))
+
+    def as_it_will_be(self) -> dict[str, str]:
+        """The target topic's own configs after its promote."""
+        own = {**self.target.topics["t"], **self.record.restore_configs}
+        return {key: value for key, value in own.items() if key not in self.record.drop_configs}
+
+
+ADOPTED = {"retention.ms": "86400000", "cleanup.policy": "compact"}
+CASES = [
+    pytest.param({}, ADOPTED, (), 7, id="a topic that holds data"),
+    pytest.param({"retention.bytes": "9"}, ADOPTED, ("retention.ms",), 0, id="an empty one, with keys of its own"),
+    pytest.param({"retention.bytes": "9"}, None, ("retention.ms",), 0, id="a new one"),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "exclude", "end"), CASES)
+@pytest.mark.parametrize("ends_in", ["death", "an error"])
+def test_a_topic_is_given_its_own_configs_back_though_its_making_was_broken_off(
+    source: dict[str, str], target: dict[str, str] | None, exclude: tuple[str, ...], end: int, ends_in: str
+) -> None:
+    """Whoever goes on finds it relaxed already, and took that for what it was: nothing of it ever aged out again."""
+    through = Stage(source, dict(target) if target is not None else None, exclude=exclude, end=end)
+    through.make()
+    assert through.target.topics["t"]["retention.ms"] == "-1"
+    wanted = through.as_it_will_be()
+    assert wanted.get("retention.ms") == (target or {}).get("retention.ms")
+
+    stage = Stage(source, dict(target) if target is not None else None, exclude=exclude, end=end)
+    changed, topic = stage.target.topic, stage.target.topic
+
+    async def cut(name: str) -> Any:
+        if "-1" not in stage.target.topics.get(name, {}).values():
+            return await topic(name)
+        raise Killed if ends_in == "death" else Failed("no-leader", "not now")
+
+    stage.target.topic = cut
+    with pytest.raises((Killed, Failed)):
+        stage.make()
+    assert stage.record.target_topic_id == ""
+    stage.target.topic = changed
+    stage.make()
+    assert stage.record.phase is TopicPhase.ALIGNING
+    assert stage.as_it_will_be() == wanted
+
+
+def test_what_somebody_sets_on_a_topic_that_is_being_adopted_is_its_own_by_then() -> None:
+    stage = Stage({}, dict(ADOPTED), exclude=(), end=7)
+    stage.log._put(ASKED.key, replace(stage.record, restore_configs={"retention.ms": "5"}, drop_configs=()))
+    stage.make()
+    assert stage.record.restore_configs["retention.ms"] == "86400000", "it was not relaxed yet"
+
+
+def test_who_comes_late_to_a_topic_that_was_made_by_another_leaves_the_target_alone() -> None:
+    """A process that stood still while another took its place: the topic may be promoted by now."""
+    stage = Stage({}, dict(ADOPTED), exclude=(), end=7)
+    promoted = replace(stage.record, phase=TopicPhase.PROMOTED)
+    ends = stage.target.log_ends
+
+    async def meanwhile(keys: Any) -> Any:
+        stage.log._put(ASKED.key, promoted)
+        return await ends(keys)
+
+    stage.target.log_ends = meanwhile
+    stage.make()
+    assert (stage.target.topics["t"], stage.record) == (ADOPTED, promoted)
+
+
+def test_of_two_processes_that_make_a_topic_at_once_the_later_looks_at_it_anew() -> None:
+    """It may have found relaxed by the other what it would note as the topic's own."""
+    stage = Stage({}, dict(ADOPTED), exclude=(), end=7)
+    noted = replace(stage.record, restore_configs={"retention.ms": "86400000"}, drop_configs=("retention.bytes",))
+    configs = stage.target.topic_configs
+
+    async def meanwhile(names: Any) -> Any:
+        if names == ["t"]:
+            stage.log._put(ASKED.key, noted)
+            stage.target.topics["t"]["retention.ms"] = "-1"
+        return await configs(names)
+
+    stage.target.topic_configs = meanwhile
+    stage.make()
+    assert stage.record == noted
+    stage.target.topic_configs = configs
+    stage.make()
+    assert stage.as_it_will_be() == ADOPTED
