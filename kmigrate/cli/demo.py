@@ -123,6 +123,8 @@ class Demo:
                     end_engines()
                     self._say(f"kmigrate has ended; the clients go on without it for {_ALONE_S:.0f} s")
                     block(_ALONE_S)
+                if fallen := traffic.fallen():
+                    raise Failed("demo-clients", f"ended by themselves: {', '.join(fallen)}; see {traffic.folder}")
                 behind = traffic.stop(also_read=[folder / "preload.jsonl"])
                 if not left:
                     end_engines()
