@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,13 @@ from kmigrate.errors import Refused, UsageError
 from kmigrate.mirror.activation import remembers_long, request_limit
 from kmigrate.mirror.ranges import Choice, CopyRange, Key, cautions, choose
 from kmigrate.mirror.survey import left_to_copy
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.sandbox.java import find_java
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.positions import Positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,11 +121,12 @@ async def look_at_bulk(
     records = [record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None]
     aligned = {record.topic: record for record in records if record.starts}
     remembers = link.copy is None or await remembers_long(estate.target, estate.target_admin)
-    starts: dict[Key, int] = {
-        (record.topic, partition): first for record in aligned.values() for partition, first in record.starts.items()
-    }
+    starts = _starts(record for record in aligned.values() if not record.mapped)
     compacted = {record.topic for record in records if record.compacted}
     ranges = await left_to_copy(source, starts, estate.target, compacted=compacted, pipelining=remembers)
+    mapped = [record for record in aligned.values() if record.mapped]
+    positions = await _mapped_up_to(estate, mapped)
+    ranges += await left_to_copy(source, positions, compacted=compacted, pipelining=remembers)
     new = [topic for topic in topics if topic not in aligned]
     if new:
         seen = (await source.refresh(new)).topics
@@ -135,11 +137,26 @@ async def look_at_bulk(
         ranges += await left_to_copy(source, first, pipelining=remembers)
     if options.engine != "auto":
         return BulkPlan(Choice(CopyEngine(options.engine), "as asked for"), ranges)
-    mapped = offsets == "mapped" or any(record.mapped for record in records)
+    any_mapped = offsets == "mapped" or any(record.mapped for record in records)
     missing = _missing()
     return BulkPlan(
-        choose(ranges, mapped=mapped, missing=missing, remote=not options.master.startswith("local")), ranges
+        choose(ranges, mapped=any_mapped, missing=missing, remote=not options.master.startswith("local")), ranges
     )
+
+
+def _starts(records: Iterable[TopicRecord]) -> dict[Key, int]:
+    return {(record.topic, partition): first for record in records for partition, first in record.starts.items()}
+
+
+async def _mapped_up_to(estate: Estate, records: Sequence[TopicRecord]) -> dict[Key, int]:
+    """Source positions up to which topics with offsets of their own are copied: the target's log ends do not say so."""
+    found = _starts(records)
+    for record in records:
+        if record.phase not in NOT_COPIED_YET:
+            for partition, made in (await Positions(estate.target, estate.log).maps(record)).items():
+                key = record.topic, partition
+                found[key] = max(found.get(key, 0), made.covered)
+    return found
 
 
 def _missing() -> str:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from kmigrate.cli.output import Waiting
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
-from kmigrate.errors import Failed, WaitTimedOut
+from kmigrate.errors import Failed, ParityMismatch, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import TopicRecord, VerifiedRange
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.parity.plan import TopicRange
 from kmigrate.protocol.codes import row
@@ -40,18 +41,25 @@ async def ranges_of(
     A log that ends below what was verified was cut in the meantime: then all of it is new. So it is where the target
     has lost its beginning: while a topic is mirrored nothing is deleted there, and what is missing is compared, too.
     With `reached` nothing is waited for: the ranges end where the target is, and partitions without anything new are
-    left out.
+    left out. Else it raises for what ranges of source offsets cannot tell: a topic that is another one by now,
+    partitions that were not copied, and what the target holds behind the source's end.
     """
     names = [record.topic for record in records]
     await source.refresh(names)
     await estate.target.refresh(names)
     keys: list[Key] = [(record.topic, p) for record in records for p in range(record.partitions)]
+    copying = [r for r in records if r.phase is TopicPhase.MIRRORING and not reached]
+    for record in copying:
+        _refuse_another(record, source)
+    written = await _read(estate.target, _latest(copying), committed=True)  # before the source: it is never behind
     stable = await _read(source, dict.fromkeys(keys, LATEST), committed=True)
     barriers = {(r.topic, p): b.offset for r in records for p, b in r.barrier.items() if r.promoted_ms}
     ends = {key: barriers.get(key, stable[key].offset) for key in keys}
     patience = _Patience(timeout, waiting)
     mapped = [record for record in records if record.mapped]
     maps = await (_maps(estate, mapped) if reached else _maps_up_to(estate, mapped, ends, patience))
+    for record in copying:
+        _refuse_ahead(record, written, stable, maps)
     mine, theirs = [await _read(client, dict.fromkeys(keys, EARLIEST)) for client in (source, estate.target)]
     kept = {(r.topic, p) for r in records if r.phase is not TopicPhase.PROMOTED for p in range(r.partitions)}
     firsts = {
@@ -75,6 +83,54 @@ async def ranges_of(
     await _until_passed(source, {each.key: each.end for each in filled}, patience)
     await _until_passed(estate.target, {each.key: each.at_target.end for each in filled}, patience)
     return ranges
+
+
+def _latest(records: Sequence[TopicRecord]) -> dict[Key, int]:
+    return {(record.topic, p): LATEST for record in records for p in range(record.partitions)}
+
+
+def _refuse_another(record: TopicRecord, source: ClusterClient) -> None:
+    """Raises where the source's topic is another one than was copied, or has partitions that were not."""
+    info = source.metadata.topics.get(record.topic)
+    if info is None:
+        return
+    if info.is_other_than(record.source_topic_id):
+        raise Refused(
+            "topic-recreated",
+            f"{record.topic} on {source.settings.name} is another topic than the one mirrored",
+            still_true="nothing was compared or changed",
+            next_step="kmigrate status says how it is copied anew",
+        )
+    if len(info.partitions) > record.partitions:
+        raise Refused(
+            "partitions-not-mirrored",
+            f"{record.topic} has {len(info.partitions)} partitions on {source.settings.name}, and {record.partitions} "
+            "of it are mirrored",
+            still_true="nothing was compared or changed",
+            next_step="a running mirror creates and copies them: repeat it then",
+        )
+
+
+def _refuse_ahead(
+    record: TopicRecord, written: Mapping[Key, LogOffset], stable: Mapping[Key, LogOffset], maps: Maps
+) -> None:
+    """Raises where the target holds what the source does not reach to: no mirror has written that."""
+    for partition in range(record.partitions):
+        key = record.topic, partition
+        end = written[key].offset
+        if key in maps:
+            last = maps[key].to_source(end - 1)
+            end = last.offset + 1 if last is not None and last.is_record else 0
+        given_up = (loss.last + 1 for loss in record.losses.get(partition, ()))
+        most = max(stable[key].offset, record.starts.get(partition, 0), *given_up)
+        if end > most:
+            raise ParityMismatch(
+                "target-ahead",
+                f"{record.topic}-{partition} goes on to offset {end:,} on the target, and the source ends at {most:,}",
+                still_true="nothing was compared or changed",
+                next_step="find who else writes to the target, or what the source has lost; name the other topics to "
+                f"compare those: {advised('verify', record.link, 'TOPIC...')}",
+            )
 
 
 def _range(key: Key, start: int, end: int, made: OffsetMap | None, before: VerifiedRange | None) -> TopicRange:

@@ -123,12 +123,13 @@ class Demo:
                     end_engines()
                     self._say(f"kmigrate has ended; the clients go on without it for {_ALONE_S:.0f} s")
                     block(_ALONE_S)
+                fallen = traffic.fallen()
                 behind = traffic.stop(also_read=[folder / "preload.jsonl"])
                 if not left:
                     end_engines()
             if behind:
                 self._say(f"still unread when the consumers were stopped: {behind[:3]}")
-            shown = {**self._ask(environment, "status"), "held": held, "left_router": left}
+            shown = {**self._ask(environment, "status"), "held": held, "left_router": left, "fallen": fallen}
             records = self._ask(environment, "topic", "list"), self._ask(environment, "group", "list")
         finally:
             traffic.kill("all")
@@ -305,13 +306,19 @@ def _report(
         group: [gap / 1e6 for (of, _), gap in timeline.consumer_gaps(group, window).items() if of not in committed]
         for group, window in promotes.items()
     }
+    fallen = tuple(f"{name} ended by itself" for name in shown["fallen"])
+    anomalies = {name: verdict.count(name) for name in (*FAILING, "group_rereads")}
+    examples = {name: finding.examples for name, finding in verdict.named.items()}
+    if fallen:
+        anomalies["client_errors"] += len(fallen)
+        examples["client_errors"] = (*examples.get("client_errors", ()), *fallen)
     first = min((w.start for w in fences.values()), default=None)
     parity = next((r["result"] for r in reversed(results) if "mismatches" in (r.get("result") or {})), None)
     return MigrationReport(
         acked=verdict.acked,
         preloaded=verdict.preloaded,
-        anomalies={name: verdict.count(name) for name in (*FAILING, "group_rereads")},
-        examples={name: finding.examples for name, finding in verdict.named.items()},
+        anomalies=anomalies,
+        examples=examples,
         offsets_identical=verdict.offsets_identical and all(t["offsets"] == "identical" for t in shown["topics"]),
         producer_pause_ms=_millis(timeline.producer_pause_ms(fences)),
         router_hold_ms=_quantiles(shown["held"]),

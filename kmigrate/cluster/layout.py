@@ -51,6 +51,10 @@ class TopicInfo:
     error: int = 0
     """What the broker said instead of a layout: 29 where we may not even see the topic."""
 
+    def is_other_than(self, topic_id: str) -> bool:
+        """Whether it is surely not the topic with this id: old brokers have none."""
+        return bool(topic_id and self.topic_id and str(self.topic_id) != topic_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:

@@ -280,7 +280,7 @@ class Upkeep:
         source, target = seen.source, seen.target
         if source is None or target is None:
             raise self._gone(record, self._source if source is None else self._target)
-        if _other_topic(source, record.source_topic_id) or _other_topic(target, record.target_topic_id):
+        if source.is_other_than(record.source_topic_id) or target.is_other_than(record.target_topic_id):
             return  # the copier stops such partitions by name; nothing of another topic is followed
         if not source.partitions or not target.partitions:
             raise Unreachable("no-partitions", f"the partitions of {record.topic} cannot be read now")
@@ -380,10 +380,6 @@ class Upkeep:
             last = state.topic(self._link, record.topic, forgotten=True) or record
             await self._target_admin.alter_topic_configs(record.topic, last.restore_configs, last.drop_configs)
             raise _OvertakenError
-
-
-def _other_topic(info: TopicInfo, topic_id: str) -> bool:
-    return bool(topic_id and info.topic_id and str(info.topic_id) != topic_id)
 
 
 def _patterns(link: LinkRecord) -> object:

@@ -152,9 +152,11 @@ def report_of(
     )
     by_topic = Counter(each.topic for each in anomalies)
     by_topic.update(key.topic for key in nameless.elements())
-    names = dict.fromkeys(each.topic for each in ranges)
+    of_topic: dict[str, list[PartitionRow]] = defaultdict(list)
+    for row in rows:
+        of_topic[row.topic].append(row)
     return ParityReport(
-        tuple(_topic_row(name, [row for row in rows if row.topic == name], by_topic[name]) for name in names),
+        tuple(_topic_row(name, found, by_topic[name]) for name, found in of_topic.items()),
         rows,
         Counter(each.kind for each in anomalies),
         tuple(anomalies),

@@ -21,9 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from kmigrate.parity.plan import BucketDigest, BucketKey, PartitionKey, TopicRange, differing_buckets
 from kmigrate.parity.verdict import Drilled
 
-__all__ = ["DRILL_BUDGET", "Trail"]
+__all__ = ["DRILL_BUDGET", "WHOLE_BUDGET", "Trail"]
 
 DRILL_BUDGET = 200_000  # records read again per partition and side, held by the driver as hashes
+WHOLE_BUDGET = 1_000_000  # and of all partitions together: each takes some 2 kB of the driver's memory
 FIRST_STEP = 10_000
 LONGEST_TAIL = 1_000  # records behind the last pair that are worth reading twice
 
@@ -61,19 +62,26 @@ class Trail:
         """The buckets to be read now: the first ones of each partition that has budget left."""
         chosen: list[BucketKey] = []
         self._edges.clear()
-        for partition, left in self.left.items():
-            room = min(self._step.get(partition, FIRST_STEP), DRILL_BUDGET - self._spent[partition])
+        waiting = [each for each, left in self.left.items() if left and self._spent[each] < DRILL_BUDGET]
+        whole = WHOLE_BUDGET - self._spent.total()
+        share = whole // max(1, len(waiting))
+        for partition in waiting:
+            if whole <= 0:
+                break
+            left = self.left[partition]
+            room = min(self._step.get(partition, FIRST_STEP), DRILL_BUDGET - self._spent[partition], max(1, share))
             taken = 0
             while left and taken < room:
                 key = left[0]
                 records = max(self._records[key], 1)
-                # At least one bucket, whatever it holds: each differing partition gets a named anomaly.
+                # At least one bucket, whatever it holds: a differing partition gets a named anomaly.
                 if taken and taken + records > room:
                     break
                 taken += records
                 chosen.append(left.pop(0))
                 self._edges[partition] = key
             self._spent[partition] += taken
+            whole -= taken
             self._step[partition] = 2 * self._step.get(partition, FIRST_STEP)
         return chosen
 

@@ -6,7 +6,7 @@ The shape is the one that CI servers share: testsuites > testsuite > testcase > 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from kmigrate.parity.report import ParityReport, PartitionRow
@@ -29,13 +29,22 @@ def parity_junit(check: Check, report: ParityReport) -> str:
         errors="0",
         time=f"{report.seconds.get('total', 0.0):.3f}",
     )
+    rows: dict[str, list[PartitionRow]] = defaultdict(list)
+    for row in report.partitions:
+        rows[row.topic].append(row)
+    found: dict[tuple[str, int], list[Anomaly]] = defaultdict(list)
+    for each in report.findings:
+        for partition in {place.partition for place in each.places}:
+            found[each.topic, partition].append(each)
     for topic in report.topics:
-        _suite(root, check, report, [row for row in report.partitions if row.topic == topic.topic])
+        _suite(root, check, rows[topic.topic], found)
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(root: ET.Element, check: Check, report: ParityReport, rows: Sequence[PartitionRow]) -> None:
+def _suite(
+    root: ET.Element, check: Check, rows: Sequence[PartitionRow], found: Mapping[tuple[str, int], Sequence[Anomaly]]
+) -> None:
     topic = rows[0].topic
     suite = ET.SubElement(
         root,
@@ -47,11 +56,6 @@ def _suite(root: ET.Element, check: Check, report: ParityReport, rows: Sequence[
         skipped="0",
         timestamp=check.at,
     )
-    by_partition: dict[int, list[Anomaly]] = defaultdict(list)
-    for each in report.findings:
-        if each.topic == topic:
-            for partition in {place.partition for place in (each.source, each.target) if place is not None}:
-                by_partition[partition].append(each)
     for row in rows:
         group, name = printable(f"{check.link}.{topic}"), printable(f"{topic}-{row.partition}")
         case = ET.SubElement(suite, "testcase", classname=group, name=name, time="0")
@@ -59,7 +63,7 @@ def _suite(root: ET.Element, check: Check, report: ParityReport, rows: Sequence[
         if not row.equal:
             message = f"{row.mismatches:,} mismatches"
             failure = ET.SubElement(case, "failure", type="parity-mismatch", message=message)
-            failure.text = printable("\n".join([held, *map(_line, by_partition[row.partition][:_SHOWN])]))
+            failure.text = printable("\n".join([held, *map(_line, found.get((topic, row.partition), ())[:_SHOWN])]))
         else:
             ET.SubElement(case, "system-out").text = held
 

@@ -7,7 +7,8 @@ so none can be in the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from kmigrate.parity.report import EXAMPLES_OF_A_KIND, ParityReport, PartitionRow, TopicRow
 from kmigrate.parity.verdict import Anomaly, AnomalyKind
@@ -16,6 +17,8 @@ from kmigrate.report.parity_chart import CHART_STYLE, bytes_text, chart, drawn
 from kmigrate.report.parity_timeline import time_chart
 
 __all__ = ["parity_page"]
+
+_OfTopic = TypeVar("_OfTopic", PartitionRow, Anomaly)
 
 MEANING: dict[AnomalyKind, str] = {
     AnomalyKind.LOST: "the target does not hold the record",
@@ -56,6 +59,7 @@ details > div { padding: 4px 0 0 18px; }
 
 def parity_page(check: Check, report: ParityReport) -> str:
     """The page as a text."""
+    rows, found = _by_topic(report.partitions), _by_topic(report.examples)
     verdict = "✓ equal" if report.equal else f"✗ {report.mismatches:,} mismatch{'' if report.mismatches == 1 else 'es'}"
     parts = [
         "<!DOCTYPE html>",
@@ -72,10 +76,21 @@ def parity_page(check: Check, report: ParityReport) -> str:
         *_over_time(report),
         *_kinds(report),
         "<h2>Topics</h2>",
-        *(part for topic in _worst_first(report.topics) for part in _topic(report, topic)),
+        *(
+            part
+            for topic in _worst_first(report.topics)
+            for part in _topic(topic, rows[topic.topic], found.get(topic.topic, []))
+        ),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _by_topic(each_of: Iterable[_OfTopic]) -> dict[str, list[_OfTopic]]:
+    found: dict[str, list[_OfTopic]] = {}
+    for each in each_of:
+        found.setdefault(each.topic, []).append(each)
+    return found
 
 
 def _before(report: ParityReport) -> Iterator[str]:
@@ -138,15 +153,14 @@ def _kinds(report: ParityReport) -> Iterator[str]:
         yield f'<p class="dim">Below are the first {EXAMPLES_OF_A_KIND} of each name; --parquet writes all of them.</p>'
 
 
-def _topic(report: ParityReport, topic: TopicRow) -> Iterator[str]:
+def _topic(topic: TopicRow, rows: Sequence[PartitionRow], found: Sequence[Anomaly]) -> Iterator[str]:
     equal = topic.digest_equal and not topic.mismatches
     word = '<span class="good">equal</span>' if equal else f'<span class="bad">{topic.mismatches:,} mismatches</span>'
     figures = f"{topic.source_records:,} records, {topic.partitions} partition{'' if topic.partitions == 1 else 's'}"
     yield "<details>" if equal else '<details open="open">'
     yield f"<summary><b>{escaped(topic.topic)}</b>"
     yield f'{word} <span class="dim">· {figures}</span></summary><div>'
-    yield from _partitions([row for row in report.partitions if row.topic == topic.topic])
-    found = [each for each in report.examples if each.topic == topic.topic]
+    yield from _partitions(rows)
     if found:
         yield from _findings(found)
     yield "</div></details>"

@@ -144,6 +144,10 @@ class Traffic:
             for client in self.clients()
         ]
 
+    def fallen(self) -> list[str]:
+        """Who was started and runs no more: before anybody is ended on purpose, those that ended by themselves."""
+        return [client.name for client in self.clients() if client.run and not client.running]
+
     def histories(self) -> list[Path]:
         return sorted(self.folder.glob("*.jsonl"))
 

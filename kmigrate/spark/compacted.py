@@ -4,17 +4,20 @@ Each cluster's cleaner takes superseded records away when it likes, so the diges
 they do, the newest record of each key is compared instead, by its place and its content. Not judged is then
 
 - a superseded record, on whichever side it still is;
-- a key whose newest record stands beyond the range: what it had in the range may be gone by right;
+- a key that stands behind the range, too, on either side: what it had in the range may be gone by right;
 - a record without a value, where the other side has none of its key: a cleaner takes those away, too, after a while.
+
+What stands behind the range is looked at last: whatever a cleaner took while the range was read is superseded there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from kmigrate.parity.plan import PartitionKey, TopicRange
@@ -46,39 +49,53 @@ def compacted_topics(spark: SparkSession, settings: Mapping[str, str], topics: I
 
 
 def newest_records(
-    spark: SparkSession, rows: DataFrame, ranges: Sequence[TopicRange], most: int
+    spark: SparkSession,
+    rows: DataFrame,
+    ranges: Sequence[TopicRange],
+    most: int,
+    behind: Callable[[set[PartitionKey]], DataFrame | None],
 ) -> list[Drilled]:
     """The newest records that one side has not, or otherwise; at most so many of them are looked at.
 
-    `rows` are both sides', to the ends of their logs.
+    `rows` are both sides', of the ranges; `behind` reads what both sides hold behind those of some partitions by then.
     """
-    ends = spark.createDataFrame(
-        [(each.topic, each.partition, each.end) for each in ranges], "topic string, partition int, end bigint"
-    )
     key = [*PartitionKey._fields, "key_hash"]
-    seen = F.max_by(F.struct("at", *FINGERPRINT), "at").alias("seen")
+    # Of records at one place the last one counts: behind a run, a map gives others the place of the run's last record.
+    seen = F.max(F.struct("at", *FINGERPRINT)).alias("seen")
     keys = fingerprints(rows).groupBy("side", *key).agg(seen).groupBy(*key).agg(
         F.max(F.when(F.col("side") == 0, F.col("seen"))).alias("source"),
         F.max(F.when(F.col("side") == 1, F.col("seen"))).alias("target"),
     )
-    inside = F.greatest(F.coalesce("source.at", F.lit(-1)), F.coalesce("target.at", F.lit(-1))) < F.col("end")
-    same = [F.col(f"source.{name}").eqNullSafe(F.col(f"target.{name}")) for name in ("at", "content")]
-    apart = keys.join(F.broadcast(ends), list(PartitionKey._fields)).where(inside & ~(same[0] & same[1]))
-    differing = apart.select(*PartitionKey._fields, "source", "target").limit(most)
+    same = (F.col("source.at") == F.col("target.at")) & (F.col("source.content") == F.col("target.content"))
+    alone = F.coalesce("source.value_hash", "target.value_hash").isNotNull()
+    on_both = F.col("source").isNotNull() & F.col("target").isNotNull()
+    # Kept, so that it is read before what stands behind the range is, and once.
+    apart = keys.where(F.when(on_both, ~same).otherwise(alone)).persist()
+    try:
+        partitions = {PartitionKey(*row) for row in apart.select(*PartitionKey._fields).distinct().collect()}
+        later = behind(partitions) if partitions else None
+        differing = apart if later is None else _without(apart, fingerprints(later).select(*key).distinct())
+        judged = differing.select(*PartitionKey._fields, "source", "target").limit(most).collect()
+    finally:
+        apart.unpersist()
     found: dict[PartitionKey, tuple[list[Fingerprint], list[Fingerprint]]] = defaultdict(lambda: ([], []))
-    for topic, partition, source, target in differing.collect():
+    for topic, partition, source, target in judged:
         for side, record in enumerate(_unexplained(source, target)):
             if record is not None:
                 found[PartitionKey(topic, partition)][side].append(Fingerprint(*(record[name] for name in FINGERPRINT)))
     return [Drilled.of(each, *map(sorted, found[each.key])) for each in ranges if each.key in found]
 
 
+def _without(apart: DataFrame, later: DataFrame) -> DataFrame:
+    """The keys that are not among the later ones; records without a key share one."""
+    here, there = apart.alias("here"), later.alias("there")
+    same = [F.col(f"here.{name}").eqNullSafe(F.col(f"there.{name}")) for name in later.columns]
+    return here.join(there, reduce(Column.__and__, same), "left_anti")
+
+
 def _unexplained(source: Row | None, target: Row | None) -> tuple[Row | None, Row | None]:
     """What of a key's newest records is to be judged: the newer one alone, where they stand at different places."""
-    if source is not None and target is not None:
-        if source.at == target.at:
-            return source, target
-        # A cleaner that takes a record without a value has taken all before it: where one is left, it is lost.
-        return (source, None) if source.at > target.at else (None, target)
-    source, target = (None if each is None or each.value_hash is None else each for each in (source, target))
-    return source, target
+    if source is None or target is None or source.at == target.at:
+        return source, target
+    # A cleaner that takes a record without a value has taken all before it: where one is left, it is lost.
+    return (source, None) if source.at > target.at else (None, target)

@@ -17,7 +17,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TypeVar
@@ -202,13 +201,26 @@ class _Check:
 
     def newest(self, ranges: Sequence[TopicRange]) -> list[Drilled]:
         """The newest records of the keys of compacted partitions, as far as they differ."""
-        ends = {each.key: max(self.at_source[each.key].end, self.at_target[each.key].end) for each in ranges}
-        # A map tells where records stand that were copied, not where a log of the target ends.
-        sides = self.each([replace(each, end=ends[each.key]) if each.map is None else each for each in ranges])
+        sides = self.each(ranges)
         if not sides:
             return []
         with watched(self.spark, "drill", self.on_progress):
-            return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET)
+            return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET, self.behind)
+
+    def behind(self, keys: set[PartitionKey]) -> DataFrame | None:
+        """What both logs hold behind the ranges of these partitions by now."""
+        asked = [each for each in self.ranges if each.key in keys]
+        sides = self.source, self.target
+        now = both_bounds(self.spark, [side.java() for side in sides], sorted(keys))
+        places = [each.at_source for each in asked], [each.at_target for each in asked]
+        rows: list[DataFrame] = []
+        for side, bounds, ranges in zip(sides, now, places, strict=True):
+            rest = [
+                each._replace(start=max(each.end, bounds[each.key].start), end=bounds[each.key].end) for each in ranges
+            ]
+            if filled := [each for each in rest if each.start < each.end]:
+                rows.append(read_ranges(self.spark, side, filled, size=self.size))
+        return reduce(DataFrame.unionAll, rows) if rows else None
 
     def drill(self, buckets: Sequence[BucketKey], ranges: Iterable[TopicRange]) -> list[Drilled]:
         """Both sides' records of the buckets, as hashes in offset order."""

@@ -110,6 +110,7 @@ TOPICS: dict[str, tuple[Log, Log]] = {
     "transactions": ({0: []}, {0: []}),  # written by transactions instead
     "compacted-equal": ({0: []}, {0: []}),  # the same, with holes where a cleaner would make them
     "compacted-faults": ({0: []}, {0: []}),
+    "compacted-beyond": ({0: []}, {0: []}),  # mapped, and one of its keys stands behind the range by now
 }
 
 # The same, copied without the source's holes behind records of others.
@@ -207,8 +208,9 @@ def with_maps(ranges: list[TopicRange]) -> list[TopicRange]:
         runs.cover(end)
         return runs
 
-    mapped = {topic(name) for name in MAPPED}
-    return [replace(each, map=made(each.end)) if each.topic in mapped else each for each in ranges]
+    mapped = {topic(name): made for name in MAPPED}
+    mapped[topic("compacted-beyond")] = lambda end: OffsetMap.identity(0, end)
+    return [replace(each, map=mapped[each.topic](each.end)) if each.topic in mapped else each for each in ranges]
 
 
 def create(cluster: KafkaCluster, logs: dict[str, Log], config: dict[str, dict[str, str]]) -> None:
@@ -236,7 +238,7 @@ def ranges_of(cluster: KafkaCluster, logs: dict[str, Log]) -> list[TopicRange]:
 @pytest.fixture(scope="module")
 def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> ParityReport:
     stamping, compacted = {"message.timestamp.type": "LogAppendTime"}, {"cleanup.policy": "compact"}
-    both = {"compacted-equal": compacted, "compacted-faults": compacted}
+    both = dict.fromkeys(("compacted-equal", "compacted-faults", "compacted-beyond"), compacted)
     create(source, SOURCE_LOGS, {"stamped-source": stamping, **both})
     create(target, TARGET_LOGS, {"log-append-time": stamping, "stamped-target": stamping, **both})
     produce(source, {name: log for name, log in SOURCE_LOGS.items() if name in TOPICS})
@@ -246,10 +248,16 @@ def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> P
     produce(source, {"stamped-target": {0: stamped_as(target, "stamped-target")}})
     produce_transactions(source, "transactions", b"aborted at the source")
     produce_transactions(target, "transactions", b"aborted at the target")
-    for name, gone, values in (("compacted-equal", {0}, {}), ("compacted-faults", {0, 5}, {4: b"other"})):
+    cleaned: dict[str, tuple[set[int], dict[int, bytes]]] = {
+        "compacted-equal": ({0}, {}),
+        "compacted-faults": ({0, 5}, {4: b"other"}),
+        "compacted-beyond": ({0, 3}, {}),
+    }
+    for name, (gone, values) in cleaned.items():
         produce_compacted(source, name, {1}, {})
         produce_compacted(target, name, gone, values)
     ranges = with_maps(ranges_of(source, SOURCE_LOGS))
+    produce(target, {"compacted-beyond": {0: [Record(b"a", b"newer than what was cleaned away")]}})
     seen: list[str] = []
     told = verify_with(
         spark,
@@ -372,6 +380,10 @@ def test_the_newest_record_of_each_key_is_compared_in_a_compacted_topic(report: 
         ("altered", Place(0, 8), Place(0, 8), ("value",)),
         ("lost", Place(0, 10), None, ()),
     ]
+
+
+def test_what_a_later_record_has_superseded_may_be_gone_also_where_offsets_are_mapped(report: ParityReport) -> None:
+    assert row(report, "compacted-beyond") == (5, 4, True, 0)
 
 
 def test_counts_are_exact_and_add_up(report: ParityReport) -> None:

@@ -153,6 +153,9 @@ def test_topics_of_both_kinds_are_equal_and_a_foreign_write_is_named_with_both_o
     delete_below(target, plain, 40)
     told = here(run, "verify", plain, "--link", link)
     assert (told.code, told.told["mismatches"], told.told["anomalies"]["lost"]) == (4, 40, 40), "found equal before"
+    produce(target.bootstrap, plain, 1, partitions=2)
+    told = here(run, "verify", plain, "--link", link)
+    assert (told.code, told.told["error"]) == (4, "target-ahead"), "the source is idle and has no record there"
 
 
 def delete_below(cluster: KafkaCluster, topic: str, offset: int) -> None:

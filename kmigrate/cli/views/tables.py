@@ -124,6 +124,12 @@ def parity_view(report: ParityReport) -> RenderableType:
         parts.append(named)
         counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)
         parts.append(Text(f"{counts} (the first {min(len(report.examples), _SHOWN_EXAMPLES)} shown)"))
+    for buckets, why in (
+        (report.unexamined_buckets, "were not read again: too many records"),
+        (report.unnamed_buckets, "differ, and no record could be named"),
+    ):
+        if buckets:
+            parts.append(Text(f"{buckets:,} {'bucket' if buckets == 1 else 'buckets'} {why}", style="yellow"))
     verdict = f"{report.records:,} records of {len(report.topics)} topics"
     if report.verified_before:
         verdict += f"; {report.verified_before:,} offsets before them were found equal by earlier checks"

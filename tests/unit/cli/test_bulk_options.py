@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from kmigrate.cli import bulk
 from kmigrate.cli.bulk import BulkOptions, BulkPlan
 from kmigrate.errors import UsageError
 from kmigrate.mirror.ranges import Caution, Choice, CopyRange
-from kmigrate.model.records import CopyEngine
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.offsetmap import OffsetMap, Run
+from kmigrate.model.records import ClusterRef, CopyEngine, LinkRecord, TopicRecord
 
 
 def given(engine: str, *conf: str, throttle: int = 0, continuous: bool = False, no_wait: bool = False) -> BulkOptions:
@@ -54,3 +60,36 @@ def test_a_plan_says_where_a_partition_has_one_owner_and_that_speculation_is_off
     told = BulkPlan(choice, [plain, old]).as_json()
     assert (told["engine"], told["speculation"]) == ("spark", "off")
     assert [each["caution"] for each in told["ranges"]] == [None, "old-records"]
+
+
+def test_what_is_left_of_a_mapped_topic_begins_where_its_map_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its offsets on the target are others: the log's end there says nothing of the source's."""
+    records = {
+        "plain": TopicRecord("l", "plain", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 3}),
+        "moved": TopicRecord("l", "moved", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 100}, mapped=True),
+        "begun": TopicRecord("l", "begun", TopicPhase.ALIGNING, 1, partitions=1, starts={0: 7}, mapped=True),
+    }
+    asked: list[tuple[dict[Any, int], object]] = []
+
+    async def left(_: object, starts: Mapping[Any, int], target: object = None, **__: Any) -> list[CopyRange]:
+        if starts:
+            asked.append((dict(starts), target))
+        return []
+
+    async def maps(_: object, record: TopicRecord) -> dict[int, OffsetMap]:
+        assert record.topic == "moved"
+        return {0: OffsetMap([Run(100, 9_000, 50)])}
+
+    async def source(_: object) -> tuple[object, None]:
+        return object(), None
+
+    monkeypatch.setattr(bulk, "left_to_copy", left)
+    monkeypatch.setattr(bulk, "Positions", lambda *_: SimpleNamespace(maps=lambda record: maps(None, record)))
+    state = SimpleNamespace(topic=lambda _, topic: records[topic])
+    estate = SimpleNamespace(source=source, target="the target", log=SimpleNamespace(state=state))
+    link = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
+    looked = bulk.look_at_bulk(
+        cast("Any", estate), link, list(records), given("daemon"), start="earliest", offsets="auto"
+    )
+    asyncio.run(looked)
+    assert asked == [({("plain", 0): 3}, "the target"), ({("moved", 0): 150, ("begun", 0): 7}, None)]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from kmigrate.cli import compared
 from kmigrate.cluster.client import EARLIEST, LogOffset
+from kmigrate.cluster.layout import Metadata, PartitionInfo, TopicInfo
+from kmigrate.errors import ParityMismatch, Refused
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.records import PartitionBarrier, TopicRecord, VerifiedRange
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.model.stops import AcceptedLoss
 from kmigrate.parity.plan import TopicRange
 
 KEY = ("t", 0)
@@ -23,8 +30,11 @@ PROMOTED = TopicRecord(
 
 
 class Cluster:
-    def __init__(self, start: int, end: int) -> None:
+    def __init__(self, start: int, end: int, *, partitions: int = 1, topic_id: UUID | None = None) -> None:
         self.start, self.end = start, end
+        self.settings = ClusterSettings("c", (("h", 1),))
+        parts = {number: PartitionInfo(1, 0, (1,), (1,)) for number in range(partitions)}
+        self.metadata = Metadata("c", topics={"t": TopicInfo("t", topic_id, parts)})
 
     async def refresh(self, _: Any) -> None: ...
 
@@ -83,3 +93,50 @@ def test_of_mapped_offsets_the_targets_own_count(
     before = VerifiedRange(10, 40, 7, 10, 0)
     got = compared_range(mapped, Cluster(0, 50), Cluster(first, 230), before=before)
     assert got.verified_from == verified_from
+
+
+MADE, MADE_ANEW = UUID(int=7), UUID(int=8)
+
+
+def test_a_topic_made_anew_is_not_the_one_that_was_copied() -> None:
+    """Empty as it is, all of it would be equal."""
+    copied = replace(MIRRORED, source_topic_id=str(MADE))
+    with pytest.raises(Refused, match="topic-recreated"):
+        compared_range(copied, Cluster(0, 0, topic_id=MADE_ANEW), Cluster(10, 50))
+    assert compared_range(copied, Cluster(0, 50, topic_id=MADE), Cluster(10, 50)).end == 50
+    assert compared_range(copied, Cluster(0, 50), Cluster(10, 50)).end == 50, "brokers without ids"
+
+
+def test_a_partition_that_no_mirror_has_taken_up_is_not_left_out_in_silence() -> None:
+    with pytest.raises(Refused, match="partitions-not-mirrored"):
+        compared_range(MIRRORED, Cluster(0, 50, partitions=2), Cluster(10, 50))
+    assert compared_range(MIRRORED, Cluster(0, 50, partitions=2), Cluster(10, 50), follow=True).end == 50
+    assert compared_range(PROMOTED, Cluster(0, 60, partitions=2), Cluster(10, 50)).end == 50, "it is its own by now"
+
+
+def test_what_the_target_holds_behind_the_sources_end_was_written_by_somebody_else() -> None:
+    with pytest.raises(ParityMismatch, match="target-ahead"):
+        compared_range(MIRRORED, Cluster(0, 50), Cluster(10, 51))
+    assert compared_range(PROMOTED, Cluster(0, 60), Cluster(10, 90)).end == 50, "it is written to there"
+    accepted = replace(MIRRORED, losses={0: (AcceptedLoss(50, 59, "source-truncated", 5, "me"),)})
+    assert compared_range(accepted, Cluster(0, 50), Cluster(10, 60)).end == 50, "left there by a person's word"
+
+
+def test_a_copy_begun_behind_an_open_transaction_is_not_ahead_of_it() -> None:
+    begun = replace(MIRRORED, starts={0: 60})
+    assert compared_range(begun, Cluster(0, 50), Cluster(60, 60)).offsets == 0
+
+
+@pytest.mark.parametrize(("end", "ahead"), [(230, False), (231, True)])
+def test_behind_a_mapped_copy_too(end: int, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map takes the records behind its last run for the copy's own: the source has none that they could be of."""
+
+    async def maps(*_: Any) -> Any:
+        made = OffsetMap([Run(20, 200, 30)])
+        made.close(end)
+        return {KEY: made}
+
+    monkeypatch.setattr(compared, "_maps_up_to", maps)
+    mapped = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10}, mapped=True)
+    with pytest.raises(ParityMismatch) if ahead else nullcontext():
+        assert compared_range(mapped, Cluster(0, 50), Cluster(200, end)).end == 50

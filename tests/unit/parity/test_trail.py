@@ -158,6 +158,23 @@ def test_a_bucket_beyond_every_step_is_still_read() -> None:
     assert (one.step(), one.step(), one.unexamined) == ([key], [], [])
 
 
+def test_many_partitions_that_differ_everywhere_are_read_up_to_a_budget_of_all_and_counted_beyond_it() -> None:
+    """As where somebody has set another timestamp type on every topic: the driver holds what is read again."""
+    count, buckets = 3_000, 20
+    ranges = [TopicRange("t", p, 0, buckets * SIZE) for p in range(count)]
+    sides = [
+        {BucketKey("t", p, n): BucketDigest(SIZE, 0, 0, side, side, 1) for p in range(count) for n in range(buckets)}
+        for side in (1, 2)
+    ]
+    rest = Trail(ranges, SIZE, *sides)
+    read: list[BucketKey] = []
+    while step := rest.step():
+        read += step
+    assert len(read) * SIZE == trail.WHOLE_BUDGET
+    assert len({*read, *rest.unexamined}) == count * buckets
+    assert len({key.of for key in read}) == trail.WHOLE_BUDGET // SIZE, "as many partitions as there is room for"
+
+
 def replace_at(records: Sequence[Fingerprint], at: int, *, value: int) -> list[Fingerprint]:
     made = list(records)
     made[at] = made[at]._replace(content=-at - 1, value=value)

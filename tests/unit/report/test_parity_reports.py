@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -81,6 +83,31 @@ def test_junit_counts_agree_on_every_level() -> None:
         assert level.get("errors") == "0"
     assert (root.get("tests"), root.get("failures"), root.get("time")) == ("4", "1", "1.500")
     assert {suite.get("timestamp") for suite in root} == {CHECK.at}
+
+
+class Walked(tuple[Anomaly, ...]):
+    """Findings that count how often somebody goes through them."""
+
+    __slots__ = ()
+    times = 0
+
+    def __iter__(self) -> Iterator[Anomaly]:
+        Walked.times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("write", [parity_page, parity_junit])
+def test_findings_are_gone_through_as_often_however_many_topics_there_are(
+    write: Callable[[Check, ParityReport], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be a million of them, and thousands of topics beside theirs."""
+    times = []
+    for topics in (1, 40):
+        told = report({"orders": 2, **{f"topic-{number}": 1 for number in range(topics)}}, [LOST, ALTERED])
+        monkeypatch.setattr(Walked, "times", 0)
+        write(CHECK, replace(told, findings=Walked(told.findings)))
+        times.append(Walked.times)
+    assert times[0] == times[1]
 
 
 def test_names_that_are_markup_stay_text_in_both_files() -> None:

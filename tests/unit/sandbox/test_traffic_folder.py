@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from kmigrate.errors import Failed, Refused, UsageError
 from kmigrate.sandbox.client_specs import ConsumerSpec, ProducerSpec, demo_clients
 from kmigrate.sandbox.history import HistoryWriter
+from kmigrate.sandbox.processes import identify
 from kmigrate.sandbox.traffic import Client, Traffic
 
 NOWHERE = "127.0.0.1:1"
@@ -52,6 +55,19 @@ def test_a_client_answers_to_its_name_role_family_and_group(selector: str) -> No
     client = Client(ConsumerSpec("billing-1", "librdkafka", "billing", ("orders",)))
     assert client.answers_to(selector)
     assert not client.answers_to("producers")
+
+
+def test_a_client_that_has_fallen_silently_is_named(tmp_path: Path) -> None:
+    """It was killed, or its library has crashed: its history just ends, and the judge has nothing against that."""
+    alive, fallen, unstarted = (ProducerSpec(name, "librdkafka", "orders", 1) for name in ("alive", "fallen", "new"))
+    traffic = Traffic.create(tmp_path, [alive, fallen, unstarted])
+    here = identify(os.getpid())
+    assert here is not None
+    clients = [Client(alive, 1, NOWHERE, here), Client(fallen, 1, NOWHERE, replace(here, started="before"))]
+    state = json.loads((tmp_path / "traffic.json").read_text())
+    state["clients"][:2] = [client.as_json() for client in clients]
+    (tmp_path / "traffic.json").write_text(json.dumps(state))
+    assert traffic.fallen() == ["fallen"]
 
 
 def test_numbers_go_on_after_the_highest_one_that_any_run_named(tmp_path: Path) -> None:
