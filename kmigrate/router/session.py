@@ -56,6 +56,8 @@ __all__ = ["Session"]
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _COORDINATED = _OF_PRODUCERS | HEARTBEATS
+_LONGEST_NAME = 256
+"""Of what a client calls itself, and each connection keeps, logged in or not: it may send 32 KB of each."""
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
 
@@ -107,7 +109,7 @@ class Session:
         if (self._parted or self._cut_off) and not _unanswered(head, frame):
             return
         self._login.admit(head, alone=self.idle)
-        self.client_id, self.active = head.client_id or "", self._edge.now()
+        self.client_id, self.active = (head.client_id or "")[:_LONGEST_NAME], self._edge.now()
         self._core.requests[head.api_key] += 1
         self._inbound.append((head, frame, self.active))
         self._inbound_bytes += len(frame)
@@ -304,7 +306,7 @@ class Session:
             return
         if head.version >= _FIRST_WITH_SOFTWARE:
             told = decode_request(frame, self._decodable(head, frame))
-            self.software = f"{told.client_software_name} {told.client_software_version}"
+            self.software = f"{told.client_software_name} {told.client_software_version}"[:_LONGEST_NAME]
         self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
     def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
