@@ -391,6 +391,23 @@ def test_several_groups_in_one_request_are_each_asked_about_where_they_are() -> 
     assert asked == {"coordinator": ["g"], "target": ["other", "third"]}
 
 
+def test_a_group_that_is_named_again_and_again_is_asked_about_once() -> None:
+    """Of a thousand times in one request the source was asked a thousand times, of a thousand groups each."""
+    member = Member()
+    names = ["g", "other", "g", "other", "g"]
+    answer = member.says(DESCRIBE, groups=tuple(names))
+    assert [str(group.group_id) for group in answer.groups] == names
+    asked = [(where, list(map(str, request.groups))) for where, key, request in member.heard if key == DESCRIBE]
+    assert sorted(asked) == [("coordinator", ["g"]), ("target", ["other"])]
+
+
+def test_positions_of_a_group_that_is_named_twice_are_asked_of_an_older_source_too() -> None:
+    member = Member()
+    member.stage.outside.versions[FETCH] = 7
+    member.fetch("g", "g")
+    assert [str(request.group_id) for _, key, request in member.heard if key == FETCH] == ["g"]
+
+
 def test_a_group_that_follows_is_deleted_where_it_is() -> None:
     member = Member()
     member.codes[("coordinator", DELETE)] = 68
