@@ -95,7 +95,7 @@ def test_a_partition_that_the_source_never_had_is_not_asked_about() -> None:
         named.append(partition)
         asked(topic, partition, *rest)
 
-    desk.stage.outside.ask_target = ask  # type: ignore[method-assign]
+    desk.stage.outside.ask_target = ask  # type: ignore[assignment,method-assign]
     desk.add("t", partitions=(0, 1, 2, 70_000, -1))
     assert named == [0, 1]
     assert [partitions_of(request) for _, key, request in desk.passed if key == ADD] == [{"t": (2, 70_000, -1)}]
