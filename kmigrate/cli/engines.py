@@ -24,7 +24,7 @@ from kmigrate.cli.call import Call
 from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.engine_settings import mirror_settings, router_settings
 from kmigrate.cli.exposed import process_registry, serve_metrics
-from kmigrate.cli.output import Untold
+from kmigrate.cli.output import Untold, log_line
 from kmigrate.cli.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -88,12 +88,20 @@ class _Told(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
+class _Line(logging.Formatter):
+    """One line for each record: whoever may connect to a router chooses names that it tells of."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = log_line(record.message)
+        return super().formatMessage(record)
+
+
 def _log_to_stderr() -> None:
     """Let what engines say of clients and clusters be seen, also what is no warning: nobody else would hear of it."""
     log = logging.getLogger("kmigrate")
     if not log.handlers:
         told = _Told()
-        told.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        told.setFormatter(_Line("%(asctime)s %(message)s"))
         log.addHandler(told)
         log.setLevel(logging.INFO)
 

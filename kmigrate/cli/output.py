@@ -29,7 +29,7 @@ from rich.text import Text
 from kmigrate.cli.exits import Exit
 from kmigrate.errors import KmigrateError
 
-__all__ = ["Answer", "Output", "Untold"]
+__all__ = ["Answer", "Output", "Untold", "log_line"]
 
 _PIPE_WIDTH = 160
 """Columns of tables in a pipe or a file, where no terminal limits them."""
@@ -44,8 +44,19 @@ class Answer:
     exit: Exit = Exit.OK
 
 
-_HARMLESS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""What makes a terminal show text in another order than it is in."""
+_HARMLESS = {code: "?" for code in (*range(32), *range(127, 160), *_TURNS) if chr(code) not in "\t\n"}
 """What a terminal would act on: groups and clients have any names that they like, and these are told to a person."""
+_IN_ONE_LINE = {**_HARMLESS, ord("\n"): "?", 0x2028: "?", 0x2029: "?"}
+_LONGEST_LINE = 4000
+
+
+def log_line(text: str) -> str:
+    """What a log tells in one line, whatever names it tells of: none makes a second line, or one without an end."""
+    more = len(text) - _LONGEST_LINE
+    cut = f"{text[:_LONGEST_LINE]}… and {more:,} characters more" if more > 0 else text
+    return cut.translate(_IN_ONE_LINE)
 
 
 class _Console(Console):

@@ -18,6 +18,7 @@ from kmigrate.protocol.primitives import read_uvarint
 
 __all__ = [
     "MAX_FRAME",
+    "MOST_TAGS",
     "SIZE",
     "RequestHead",
     "TakePiece",
@@ -34,7 +35,7 @@ _HEAD = struct.Struct(">hhi")
 _I16 = struct.Struct(">h")
 
 _LONGEST_ID = (1 << 15) - 1
-_MOST_TAGS = 1000
+MOST_TAGS = 1000
 """Kafka has a handful in one place; megabytes of them would take seconds to step over."""
 MAX_FRAME = 128 * 1024 * 1024
 """Upper bound of one frame, bytes: above Kafka's own socket.request.max.bytes (100 MiB)."""
@@ -82,7 +83,7 @@ def skip_tags(frame: bytes | bytearray | memoryview, at: int) -> int:
     if at < len(frame) and not frame[at]:
         return at + 1
     count, at = read_uvarint(frame, at)
-    if count > _MOST_TAGS:
+    if count > MOST_TAGS:
         raise ProtocolViolation("bad-tags", f"{count} tagged fields in one place")
     for _ in range(count):
         _, at = read_uvarint(frame, at)

@@ -6,7 +6,7 @@ first, after the same schemas, and an array is bounded in elements, too: one of 
 of a hundred here.
 
 Kafka adds tagged fields to versions that exist already, so a newer peer may send some that we do not know; kio refuses
-them. They are cut out.
+them. They are cut out, if there are not more of them than anybody means: each is remembered until the walk is over.
 
 A walk is a list of steps: skip so many bytes, a text, an array of steps, tagged fields. Fixed fields in a row are one
 step, and arrays of fixed elements are stepped over at once.
@@ -25,12 +25,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.frames import MOST_TAGS
 from kmigrate.protocol.primitives import read_uvarint, write_uvarint
 
 __all__ = ["checked"]
 
 _MOST_ELEMENTS = 1_000_000
-"""Of all arrays of one message: Metadata of 100,000 partitions with three replicas each has fewer."""
+"""Of all arrays of one message, and its tagged fields: Metadata of 100,000 partitions with three replicas each has
+fewer."""
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _FIXED = {
     "bool": 1,
@@ -144,6 +146,9 @@ class _Walk:
     def _tags(self, step: _Step, at: int) -> int:
         begin = at
         count, at = read_uvarint(self._data, at)
+        self._left -= count
+        if count > MOST_TAGS or self._left < 0:
+            raise ProtocolViolation("bad-tags", f"{count} tagged fields in one place")
         counted, known = at, 0
         for _ in range(count):
             entry = at

@@ -33,6 +33,7 @@ from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.followed import (
     leave_request,
     merged,
+    named_groups,
     of_groups,
     positions_of,
     topics_of,
@@ -99,7 +100,7 @@ class FollowDesk:
         if len(groups) == 1 and route is not None:
             self._take(Word(head, request, groups[0], route.link, told))
         else:
-            self._split(head, request, groups, told)
+            self._split(head, request, told)
 
     def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
         """Positions that a transaction at the source commits, in its holder's name there (TxnOffsetCommit)."""
@@ -144,22 +145,22 @@ class FollowDesk:
 
     # several groups in one request
 
-    def _split(self, head: RequestHead, request: Any, groups: list[str], told: Told) -> None:
-        """Each group that follows is asked about at its source, all others together at the target."""
-        followed = self._core.table.followed
+    def _split(self, head: RequestHead, request: Any, told: Told) -> None:
+        """Each group that follows is asked about at its source, once, all others together at the target."""
+        followed, named = self._core.table.followed, named_groups(request)
         answers: list[Any] = []
-        local = [group for group in groups if group not in followed]
-        waiting = len(groups) - len(local) + bool(local)
+        local = [said for group, said in named.items() if group not in followed]
+        waiting = len(named) - len(local) + bool(local)
 
         def one(answer: Any) -> None:
             answers.append(answer)
             if len(answers) == waiting:
                 told(merged(request, answers, entity(head.api_key, head.version, "response")))
 
-        for group in groups:
+        for group, said in named.items():
             route = followed.get(group)
             if route is not None:
-                self._take(Word(head, of_groups(request, (group,)), group, route.link, one))
+                self._take(Word(head, of_groups(request, (said,)), group, route.link, one))
         if local:
             kind = type(request)
             frame = frame_request(of_groups(request, local), head.correlation_id, head.client_id)

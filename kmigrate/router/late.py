@@ -89,5 +89,10 @@ class Late:
         return known is not None and (known.producer_id, known.epoch) == (producer_id, epoch) and topic in known.topics
 
     def may_be(self, table: RoutingTable, holder: Holder, topic: str, partition: int) -> bool:
-        """Whether a partition is late unless the target says that it holds records of the producer."""
-        return (topic, partition, holder[1]) not in self.written and self.carried_over(table, holder, topic)
+        """Whether a partition is late unless the target says that it holds records of the producer.
+
+        Not one that the source never had: a client may name any, a million at once, and each would be asked about.
+        """
+        if (topic, partition, holder[1]) in self.written or not self.carried_over(table, holder, topic):
+            return False
+        return 0 <= partition < table.topics[topic].partitions

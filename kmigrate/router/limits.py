@@ -1,6 +1,7 @@
 """What clients may cost one router: connections, memory, time without a word; who goes beyond it is parted from.
 
-a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once.
+a. A connection beyond `max_connections`, or beyond `max_connections_per_address` of its host, is closed at once: with
+   TLS before its handshake, and who is still in one is a connection as any other.
 b. What a client makes this router keep for it is bounded twice: one connection is read no further while too much of
    it waits (`Session.congested`, `FrameStream`), and all together may hold `max_buffered_bytes`. Beyond that those
    who hold most are reset, until it fits again: they do not read their answers, or send requests and no end of them.
@@ -68,11 +69,13 @@ class Limits:
     """Bytes that were held for all clients when they were last looked at."""
     _watched: dict[Client, None] = field(default_factory=dict)
     _hosts: Counter[str] = field(default_factory=Counter)
+    _connections: int = 0
 
-    def admit(self, host: str, others: int) -> str:
-        """Why a connection is not taken beside so many others, '' where it is; it counts until `gone`."""
+    def admit(self, host: str) -> str:
+        """Why a connection is not taken beside those that are, '' where it is; it counts until `left`."""
         self._hosts[host] += 1
-        if others >= self.max_connections:
+        self._connections += 1
+        if self._connections > self.max_connections:
             self._end(Ended.CONNECTIONS, host)
             return "too many connections"
         if 0 < self.max_per_address < self._hosts[host]:
@@ -98,6 +101,11 @@ class Limits:
     def gone(self, client: Client, host: str) -> None:
         """A connection that was made has ended."""
         self._watched.pop(client, None)
+        self.left(host)
+
+    def left(self, host: str) -> None:
+        """What was admitted, taken or not, is no more."""
+        self._connections -= 1
         self._hosts[host] -= 1
         if self._hosts[host] <= 0:
             del self._hosts[host]

@@ -11,14 +11,12 @@ from collections.abc import Callable, Collection
 from zlib import crc32
 
 from kmigrate.errors import Refused
-from kmigrate.net.tls import ServerTls
+from kmigrate.net.arrivals import Arrivals
 from kmigrate.router.settings import RouterSettings
 
 __all__ = ["Key", "Ports"]
 
 _BACKLOG = 1024
-_TLS_FAREWELL_S = 3.0
-"""How long a closed connection waits for the other side's last word: who has none shall not keep its socket."""
 _STAND_INS_FROM = 100
 """How far the first listener for clients of another router is from the bootstrap listener."""
 _STAND_IN_PORTS = 100
@@ -33,11 +31,12 @@ class Ports:
     """Binds at once, takes connections from `serve` on."""
 
     def __init__(
-        self, settings: RouterSettings, accept: Callable[[Key], asyncio.BaseProtocol], tls: ServerTls | None
+        self, settings: RouterSettings, accept: Callable[[Key], asyncio.BaseProtocol], arrivals: Arrivals | None
     ) -> None:
         self._settings = settings
         self._accept = accept
-        self._tls = tls
+        self._arrivals = arrivals
+        """Where the listeners speak TLS."""
         self._servers: dict[Key, asyncio.Server] = {}
         self._serving = False
 
@@ -73,15 +72,12 @@ class Ports:
         settings = self._settings
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: self._accept(key),
+                lambda: self._protocol(key),
                 settings.host,
                 port,
                 backlog=_BACKLOG,
                 reuse_port=settings.shares_ports or None,
                 start_serving=False,
-                ssl=self._tls.context if self._tls else None,
-                ssl_handshake_timeout=settings.login_s if self._tls else None,
-                ssl_shutdown_timeout=_TLS_FAREWELL_S if self._tls else None,
             )
         except OSError as error:
             raise Refused(
@@ -94,6 +90,9 @@ class Ports:
         if self._serving:
             await server.start_serving()
         return settings.told_host, int(server.sockets[0].getsockname()[1])
+
+    def _protocol(self, key: Key) -> asyncio.BaseProtocol:
+        return self._accept(key) if self._arrivals is None else self._arrivals.protocol(lambda: self._accept(key))
 
     async def serve(self) -> None:
         """Take connections, on all listeners that are and that come."""

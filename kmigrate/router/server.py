@@ -18,6 +18,7 @@ from kmigrate.model.door import Door
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import routing_table
+from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.buffers import give_back
 from kmigrate.net.clock import boottime, monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
@@ -83,7 +84,10 @@ class Router:
         self._draining: set[ClientConnection] = set()
         self._clients: tuple[tuple[ConnectedClient, ...], int] = ((), 0)
         self._tls = ServerTls(settings.door.tls) if settings.door.tls else None
-        self._ports = Ports(settings, self._accept, self._tls)
+        self._arrivals = (
+            Arrivals(self._tls, settings.login_s, self._arrives, self._core.limits.left) if self._tls else None
+        )
+        self._ports = Ports(settings, self._accept, self._arrivals)
         self._credentials = Credentials(settings, self._tls, self._take_table)
         self._serving = False
         self._unheard = ""
@@ -149,6 +153,8 @@ class Router:
         resolved = not any(c.draining for c in self._draining)
         for connection in [*self._connections, *self._draining]:
             connection.abort()
+        if self._arrivals is not None:
+            await self._arrivals.close()
         await self._tasks.close()
         await self._clusters.close()
         if resolved and not self._owes:
@@ -190,13 +196,21 @@ class Router:
         return connection.stream
 
     def _client_made(self, connection: ClientConnection) -> None:
-        """A connection counts from here: one that ends within its TLS handshake is never heard of."""
-        refusal = self._core.limits.admit(connection.session.host, len(self._connections))
+        """There is a connection; one with TLS counts already."""
+        refusal = self._core.limits.admit(connection.session.host) if self._arrivals is None else ""
         if self._core.stood_still():
             refusal = refusal or "this router has not read yet what was decided while it stood still"
         if refusal:
             asyncio.get_running_loop().call_soon(connection.close, refusal)
         self._connections.add(connection)
+
+    def _arrives(self, host: str) -> bool:
+        """Somebody comes to a listener with TLS, and counts from here; whether its handshake may begin."""
+        refusal = self._core.limits.admit(host)
+        if refusal:
+            self._core.limits.left(host)
+            self._core.outside.say(f"closing a connection of {host}: {refusal}")
+        return not refusal
 
     def _client_gone(self, connection: ClientConnection) -> None:
         if connection in self._connections:

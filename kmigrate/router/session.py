@@ -15,7 +15,7 @@ from kmigrate.protocol.api import is_flexible
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead, peek_request
 from kmigrate.router.admin_desk import ADMINISTRATIVE, AdminDesk
-from kmigrate.router.apis.addresses import METADATA, REWRITTEN, decode_request, rewrite_answer
+from kmigrate.router.apis.addresses import LIST_GROUPS, METADATA, REWRITTEN, decode_request, rewrite_answer
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS
@@ -56,6 +56,8 @@ __all__ = ["Session"]
 _OF_PRODUCERS = TRANSACTION_APIS | {INIT_PRODUCER_ID}
 _OF_GROUPS = HELD_APIS | FOLLOWED_APIS
 _COORDINATED = _OF_PRODUCERS | HEARTBEATS
+_LONGEST_NAME = 256
+"""Of what a client calls itself, and each connection keeps, logged in or not: it may send 32 KB of each."""
 _FIRST_WITH_SOFTWARE = 3
 """ApiVersions says from this version on which library the client is (KIP-511)."""
 
@@ -83,7 +85,8 @@ class Session:
             core, edge, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
         )
         self._group_deadline: float | None = None
-        self._renewal_waits = False
+        self._waits_for_answers = False
+        """Whether the head is taken once all before it is answered."""
         self._advancing = False
         self.gone = False
         self.host = self.client_id = self.software = ""
@@ -107,7 +110,7 @@ class Session:
         if (self._parted or self._cut_off) and not _unanswered(head, frame):
             return
         self._login.admit(head, alone=self.idle)
-        self.client_id, self.active = head.client_id or "", self._edge.now()
+        self.client_id, self.active = (head.client_id or "")[:_LONGEST_NAME], self._edge.now()
         self._core.requests[head.api_key] += 1
         self._inbound.append((head, frame, self.active))
         self._inbound_bytes += len(frame)
@@ -258,7 +261,7 @@ class Session:
         elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
             self._of_producer(head, frame)
         elif key in ADMINISTRATIVE:
-            self._administrative(head, frame)
+            return self._administrative(head, frame)
         else:
             self._pass(head, frame)
         return True
@@ -294,7 +297,7 @@ class Session:
         self.active = self._edge.now()
         if parts and not self.gone:
             self._edge.reply(parts)
-        if self._renewal_waits and not self.waits_for_answer:
+        if self._waits_for_answers and not self.waits_for_answer:
             self.advance()
         self._part()
 
@@ -304,7 +307,7 @@ class Session:
             return
         if head.version >= _FIRST_WITH_SOFTWARE:
             told = decode_request(frame, self._decodable(head, frame))
-            self.software = f"{told.client_software_name} {told.client_software_version}"
+            self.software = f"{told.client_software_name} {told.client_software_version}"[:_LONGEST_NAME]
         self._pass(head, frame, lambda answer: filter_api_versions(answer, head.version))
 
     def _of_producer(self, head: RequestHead, frame: bytearray) -> None:
@@ -332,8 +335,7 @@ class Session:
 
     def _sasl(self, head: RequestHead, frame: bytearray) -> bool:
         """A renewal begins once all before it is answered: what is sent late must not fall within it (KIP-368)."""
-        self._renewal_waits = self._login.begins_again(head) and self.waits_for_answer
-        if self._renewal_waits:
+        if self._login.begins_again(head) and not self._alone():
             return False
         request = decode_request(frame, self._decodable(head, frame))
         if self._login.relays(head, request):
@@ -342,6 +344,11 @@ class Session:
             slot = self._order.take(len(frame))
             self._login.answer(head, request, lambda answer: self._fill(slot, answer))
         return True
+
+    def _alone(self) -> bool:
+        """Whether all before the head is answered; where it is not, the head waits for that."""
+        self._waits_for_answers = self.waits_for_answer
+        return not self._waits_for_answers
 
     def _decodable(self, head: RequestHead, frame: bytearray) -> RequestHead:
         return peek_request(frame, is_flexible(head.api_key, head.version))
@@ -377,7 +384,9 @@ class Session:
             self._core.outside.refresh_target()
         self._fill(slot, shown)
 
-    def _administrative(self, head: RequestHead, frame: bytearray) -> None:
+    def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
+        if head.api_key == LIST_GROUPS and self._core.table.followed and not self._alone():
+            return False  # as below, of groups: of all that follow it is asked at their sources
         slot = self._order.take(len(frame))
         self._admin.take(
             self._decodable(head, frame),
@@ -386,11 +395,13 @@ class Session:
             home=self.home,
             broker=self.broker,
         )
+        return True
 
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
         """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk.
 
         A member of the new protocol waits in both: the target would make a second group of it, beside the source's.
+        What is about several of them makes many questions: it is taken alone, as brokers take all of a connection's.
         """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
@@ -401,6 +412,8 @@ class Session:
         ):
             self._group_deadline = None
             if head.api_key in FOLLOWED_APIS and not followed.keys().isdisjoint(groups):
+                if len(groups) > 1 and not self._alone():
+                    return False
                 slot = self._order.take(len(frame))
                 self._follow.take(head, request, lambda answer: self._fill(slot, answer))
             else:

@@ -34,6 +34,7 @@ __all__ = [
     "codes_in",
     "leave_request",
     "merged",
+    "named_groups",
     "of_groups",
     "positions_of",
     "source_request",
@@ -54,11 +55,21 @@ _FIRST_BATCHED = 8
 _LEAVE_VERSION = 4
 
 
-def of_groups(request: Any, groups: Collection[str]) -> Any:
-    """A request for several groups cut down to some of them."""
-    asked = "groups_names" if hasattr(request, "groups_names") else "groups"
-    named = zip(groups_of(request), getattr(request, asked), strict=True)
-    return dataclasses.replace(request, **{asked: tuple(group for name, group in named if name in groups)})
+def named_groups(request: Any) -> dict[str, Any]:
+    """What a request says of each of several groups; of one that it names more than once, what it says first."""
+    named: dict[str, Any] = {}
+    for name, group in zip(groups_of(request), getattr(request, _asked_as(request)), strict=True):
+        named.setdefault(name, group)
+    return named
+
+
+def of_groups(request: Any, groups: Iterable[Any]) -> Any:
+    """A request for several groups cut down to what it says of some of them."""
+    return dataclasses.replace(request, **{_asked_as(request): tuple(groups)})
+
+
+def _asked_as(request: Any) -> str:
+    return "groups_names" if hasattr(request, "groups_names") else "groups"
 
 
 def merged(request: Any, answers: Iterable[Any], kind: type[Any]) -> Any:

@@ -95,6 +95,26 @@ def test_what_engines_say_of_clients_is_seen_also_where_it_is_no_warning(
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} till: promote its topics together", line)
 
 
+def test_a_name_in_a_log_makes_no_second_line_and_nothing_that_a_terminal_obeys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever may connect chooses his client id: a line that he makes up would look like one of ours."""
+    log = logging.getLogger("kmigrate")
+    monkeypatch.setattr(log, "handlers", [])
+    before = log.level
+    name = "app\n2026-01-01 00:00:00,000 link l: promoted\r\x1b[2J\x9b31m\u202e\u2028é"
+    try:
+        engines._log_to_stderr()
+        logging.getLogger("kmigrate.router").warning("%s: its transaction is refused", name)
+        logging.getLogger("kmigrate.router").warning("%s", "x" * 100_000)
+    finally:
+        log.setLevel(before)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "app?2026-01-01" in first and first.endswith("é: its transaction is refused")
+    assert not set(first) & set("\r\x1b\x9b\u202e\u2028")
+    assert len(second) < 5000 and second.endswith("xxx… and 96,000 characters more")
+
+
 def test_a_link_that_was_made_anew_between_two_looks_has_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     log, said = MemoryLog(LINK), list[str]()
     call = SimpleNamespace(out=SimpleNamespace(line=lambda event, _: said.append(event["event"])))

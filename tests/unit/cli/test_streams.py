@@ -239,14 +239,14 @@ def test_a_name_that_speaks_to_the_terminal_is_told_and_not_obeyed(monkeypatch: 
     """Whoever may connect chooses his client id, and whoever looks has rights that he has not."""
     told = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, encoding="utf-8"))
-    name = "\x1b]0;title\x07\x1b[2J\x9b31m\x7fé"
+    name = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202eé"
     rows = table("client")
     rows.add_row(Text(name))
     for view in (Text(name, style="red"), rows, name):
         assert run_to_end(Call(), lambda view=view: Answer({}, view)) == Exit.OK  # type: ignore[misc]
     sys.stdout.flush()
     text = told.getvalue().decode()
-    assert not set(text) & {"\x1b", "\x07", "\x7f", "\x9b"}
+    assert not set(text) & {"\x1b", "\x07", "\x7f", "\x9b", "\u202e"}
     assert text.count("]0;title") == 3
     assert "é" in text
 

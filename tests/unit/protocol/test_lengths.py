@@ -76,6 +76,20 @@ def test_a_tag_that_nobody_knows_yet_is_no_reason_to_refuse_a_message(side: str)
     assert tried > 100
 
 
+@pytest.mark.parametrize("places", [1, 2000])
+def test_tags_beyond_any_number_that_is_meant_are_refused_before_they_are_read(places: int) -> None:
+    """Two bytes of a request each, and fifty times that in memory: before a login, too, of which this is the first."""
+    many = 1_001_000 // places
+    tags = write_uvarint(many) + b"\x70\0" * many
+    kind, body = (
+        (entity(18, 3, "request"), b"\2a\2b" + tags)
+        if places == 1
+        else (entity(3, 12, "request"), write_uvarint(places + 1) + (b"\0" * 16 + b"\2a" + tags) * places + b"\1\0\0")
+    )
+    with pytest.raises(ProtocolViolation, match="tagged fields in one place"):
+        decode_body(kind, bytearray(body), 0)
+
+
 def _has_tags(kind: type) -> bool:
     return any("tag" in field.metadata for field in dataclasses.fields(kind))
 

@@ -391,6 +391,46 @@ def test_several_groups_in_one_request_are_each_asked_about_where_they_are() -> 
     assert asked == {"coordinator": ["g"], "target": ["other", "third"]}
 
 
+def test_a_group_that_is_named_again_and_again_is_asked_about_once() -> None:
+    """Of a thousand times in one request the source was asked a thousand times, of a thousand groups each."""
+    member = Member()
+    names = ["g", "other", "g", "other", "g"]
+    answer = member.says(DESCRIBE, groups=tuple(names))
+    assert [str(group.group_id) for group in answer.groups] == names
+    asked = [(where, list(map(str, request.groups))) for where, key, request in member.heard if key == DESCRIBE]
+    assert sorted(asked) == [("coordinator", ["g"]), ("target", ["other"])]
+
+
+@pytest.mark.parametrize(("key", "values"), [(LIST, {}), (DESCRIBE, {"groups": ("g", "k")})])
+def test_questions_about_all_that_follow_are_asked_for_one_request_of_a_connection_at_a_time(
+    key: int, values: dict[str, Any]
+) -> None:
+    """Of thousands of groups each: a hundred such requests, of 20 bytes, would be half a million questions."""
+    member = Member(g=GroupRoute("l"), k=GroupRoute("l"))
+    member.silent = {DESCRIBE}
+    for _ in range(3):
+        assert member.says(key, **values) is None
+
+    def questions() -> int:
+        return sum(peek_request(sent.frame).api_key == DESCRIBE for sent in member.stage.edge.sent)
+
+    for answered in range(1, 4):
+        assert questions() == 2
+        waiting, member.stage.edge.sent = member.stage.edge.sent, []
+        for sent in waiting:
+            member.answer(sent)
+        member.hears()
+        assert len(member.stage.edge.replies) == answered
+    assert questions() == 0
+
+
+def test_positions_of_a_group_that_is_named_twice_are_asked_of_an_older_source_too() -> None:
+    member = Member()
+    member.stage.outside.versions[FETCH] = 7
+    member.fetch("g", "g")
+    assert [str(request.group_id) for _, key, request in member.heard if key == FETCH] == ["g"]
+
+
 def test_a_group_that_follows_is_deleted_where_it_is() -> None:
     member = Member()
     member.codes[("coordinator", DELETE)] = 68

@@ -85,6 +85,22 @@ def test_what_is_not_late_is_passed_on_and_its_answer_is_told() -> None:
     assert [partitions_of(request) for _, key, request in desk.passed if key == ADD] == [{"other": (0,)}]
 
 
+def test_a_partition_that_the_source_never_had_is_not_asked_about() -> None:
+    """The target would be asked for seconds about each that a client makes up, in the router's own name."""
+    desk = promoted()
+    asked = desk.stage.outside.ask_target
+    named: list[int] = []
+
+    def ask(topic: str, partition: int, *rest: Any) -> None:
+        named.append(partition)
+        asked(topic, partition, *rest)
+
+    desk.stage.outside.ask_target = ask  # type: ignore[assignment,method-assign]
+    desk.add("t", partitions=(0, 1, 2, 70_000, -1))
+    assert named == [0, 1]
+    assert [partitions_of(request) for _, key, request in desk.passed if key == ADD] == [{"t": (2, 70_000, -1)}]
+
+
 def test_the_abort_of_a_transaction_that_nothing_has_entered_succeeds() -> None:
     desk = promoted()
     desk.add("t")

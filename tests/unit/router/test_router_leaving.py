@@ -54,10 +54,10 @@ def _another(stage: Stage, *, host: str = "h", at: float = 0.0) -> tuple[Session
     return session, edge
 
 
-def _ask(session: Session, request: Any) -> None:
+def _ask(session: Session, request: Any, client_id: bytes = b"c") -> None:
     kind = type(request)
     key, version = int(kind.__api_key__), int(kind.__version__)
-    raw = encode_request_head(key, version, 77, b"c", is_flexible(key, version)) + encode_body(request)
+    raw = encode_request_head(key, version, 77, client_id, is_flexible(key, version)) + encode_body(request)
     session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
 
 
@@ -405,6 +405,15 @@ def test_a_client_tells_its_library_and_its_name() -> None:
     kind = entity(API_VERSIONS, 3, "request")
     _ask(stage.session, blank(kind, client_software_name="librdkafka", client_software_version="2.8.0"))
     assert (stage.session.software, stage.session.client_id) == ("librdkafka 2.8.0", "c")
+
+
+def test_of_what_a_client_calls_itself_no_more_is_kept_than_is_told() -> None:
+    """Each of ten thousand connections would keep 96 KB, beyond all bounds of memory."""
+    stage = _stage(finished=False)
+    kind = entity(API_VERSIONS, 3, "request")
+    message = blank(kind, client_software_name="s" * 32_000, client_software_version="v" * 32_000)
+    _ask(stage.session, message, b"c" * 32_000)
+    assert (stage.session.software, stage.session.client_id) == ("s" * 256, "c" * 256)
 
 
 def test_connections_are_summed_up_by_client_and_the_rest_is_counted() -> None:

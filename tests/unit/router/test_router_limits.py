@@ -57,13 +57,21 @@ def test_who_holds_nothing_any_more_is_looked_at_no_more_until_it_is_seen_again(
 
 def test_a_host_has_no_more_connections_than_it_may_and_gets_room_when_one_ends() -> None:
     account = limits(address=2)
-    assert [account.admit("a", 0), account.admit("a", 1), account.admit("b", 2)] == [""] * 3
-    assert "more than 2 connections of a" in account.admit("a", 3)
+    assert [account.admit("a"), account.admit("a"), account.admit("b")] == [""] * 3
+    assert "more than 2 connections of a" in account.admit("a")
     account.gone(Someone(), "a")
     account.gone(Someone(), "a")
-    assert account.admit("a", 2) == ""
-    assert account.admit("b", 10) == "too many connections"
-    assert account.ended == {Ended.ADDRESS: 1, Ended.CONNECTIONS: 1}
+    assert account.admit("a") == ""
+    assert account.ended == {Ended.ADDRESS: 1}
+
+
+def test_beyond_the_number_of_all_connections_each_is_refused_until_one_ends() -> None:
+    account = limits(connections=2)
+    assert [account.admit("a"), account.admit("b"), account.admit("c")] == ["", "", "too many connections"]
+    account.left("c")
+    account.gone(Someone(), "a")
+    assert account.admit("c") == ""
+    assert account.ended == {Ended.CONNECTIONS: 1}
 
 
 def test_idle_connections_are_ended_and_busy_ones_stay() -> None:
@@ -77,7 +85,7 @@ def test_idle_connections_are_ended_and_busy_ones_stay() -> None:
 def test_everybody_is_told_how_near_its_limits_a_router_is_and_whom_it_ended_last() -> None:
     account = limits(address=2, size=10)
     for host in ("a", "b", "b", "b"):
-        account.admit(host, 0)
+        account.admit(host)
     big = Someone(held=20, named="deaf at c")
     account.watch(big)
     account.watch(Someone(held=4))

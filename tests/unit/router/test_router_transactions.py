@@ -134,7 +134,12 @@ class Desk:
         return code_of(answer.error_code)
 
     def add(
-        self, *topics: str, producer_id: int = T[0], epoch: int = T[1], version: int = 3
+        self,
+        *topics: str,
+        producer_id: int = T[0],
+        epoch: int = T[1],
+        version: int = 3,
+        partitions: tuple[int, ...] = (0,),
     ) -> dict[str, int] | None:
         kind = element(entity(ADD, version, "request"), "v3_and_below_topics")
         answer = self.says(
@@ -143,7 +148,7 @@ class Desk:
             v3_and_below_transactional_id=NAME,
             v3_and_below_producer_id=producer_id,
             v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=tuple(kind(name=topic, partitions=(0,)) for topic in topics),
+            v3_and_below_topics=tuple(kind(name=topic, partitions=partitions) for topic in topics),
         )
         return None if answer is None else self.codes_of(answer)
 
