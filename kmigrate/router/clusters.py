@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from kmigrate.cluster.client import ClusterClient, ProducerState
+from kmigrate.cluster.client import LATEST, ClusterClient, ProducerState
 from kmigrate.cluster.finder import find_batch
 from kmigrate.cluster.transactions import add_partition, open_topics
 from kmigrate.errors import BrokerRefused, KmigrateError
@@ -91,6 +91,19 @@ async def _spans(client: ClusterClient) -> dict[int, int]:
     """The highest version of each API of a cluster's brokers."""
     answer = await client.call(entity(18, 0, "request")())
     return {int(key.api_key): int(key.max_version) for key in answer.api_keys}
+
+
+async def _read_ends(
+    cluster: ClusterClient, keys: Collection[tuple[str, int]], ends: dict[tuple[str, int], int]
+) -> None:
+    """Find out where logs end for readers; once more of whom leads a partition where that has changed."""
+    for last in (False, True):
+        told = await cluster.list_offsets(dict.fromkeys(keys, LATEST))
+        ends |= {key: end.offset for key, end in told.items() if not end.error}
+        keys = [key for key in keys if key not in ends]
+        if last or not keys:
+            return
+        await cluster.refresh({topic for topic, _ in keys})
 
 
 class Clusters:
@@ -244,6 +257,28 @@ class Clusters:
             if source is not None:
                 self._refresh(source)
 
+    def ends(
+        self,
+        link: str,
+        keys: Collection[tuple[str, int]],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], int]], None],
+    ) -> None:
+        source = self._sources.get(link)
+        asked = self.target if link == TARGET else source.client if source is not None else None
+
+        async def ask() -> None:
+            ends: dict[tuple[str, int], int] = {}
+            try:
+                if asked is not None:
+                    async with asyncio.timeout(seconds):
+                        await _read_ends(asked, keys, ends)
+            except (TimeoutError, KmigrateError):
+                pass  # its brokers are asked every few seconds anyway, and that says what is wrong with them
+            then(ends)
+
+        self._tasks.start(ask())
+
     def when_copied(
         self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
     ) -> None:
@@ -254,7 +289,7 @@ class Clusters:
             try:
                 copied = source is not None and await wait_copied(self.target, source.client, positions, seconds)
             except KmigrateError as error:
-                _log.warning("positions of a group of link %s: %s", link, error.what)
+                _log.warning("positions at the source of link %s: %s", link, error.what)
             then(copied)
 
         self._tasks.start(wait())

@@ -8,7 +8,7 @@ implement them, tests fake them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -128,6 +128,15 @@ class Outside(Protocol):
     def refresh_source(self, link: str, topic: str = "") -> None:
         """Learn a source's brokers anew, and who leads a topic."""
 
+    def ends(
+        self,
+        link: str,
+        keys: Collection[tuple[str, int]],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], int]], None],
+    ) -> None:
+        """Where readers of a source, or of TARGET, find the ends of partitions: of those that it tells in that time."""
+
     def when_copied(
         self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]
     ) -> None:
@@ -214,6 +223,8 @@ class Core:
     at_target: AtTarget = field(default_factory=AtTarget)
     followers: Followers = field(default_factory=Followers)
     held: HeldGroups = field(default_factory=HeldGroups)
+    behind: dict[str, float] = field(default_factory=dict)
+    """Until when nobody waits for the copies of these topics: somebody has in vain."""
     late: Late = field(default_factory=Late)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""

@@ -19,6 +19,7 @@ from kmigrate.router.apis.fetch_requests import (
     put_session,
     read_request,
 )
+from kmigrate.router.beyond import Beyond
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
 from kmigrate.router.sequencer import Sequencer, Slot
@@ -54,6 +55,7 @@ class FetchDesk:
         self._may_ask = may_ask
         self._advance = advance
         self._session = ReadAhead(core.room_ahead)
+        self._beyond = Beyond(core, edge)
         self._under_way = False
         """Whether a request of the client's session is not answered yet."""
         self._use: tuple[Ahead, Callable[[bytearray, bool], None]] | None = None
@@ -119,7 +121,7 @@ class FetchDesk:
             if followed:
                 self._answered(slot, head, frame, answer, whole=whole)
             else:
-                self._fill(slot, self._shown(answer, head))
+                self._tell(slot, head, answer, lambda: None)
 
         def begins() -> TakePiece | None:
             return None if whole or not self._order.is_next(slot) else self._passing(slot, head, followed=followed)
@@ -127,7 +129,7 @@ class FetchDesk:
         self._edge.to_target([sent], head.correlation_id, answered, begins)
 
     def _passing(self, slot: Slot, head: RequestHead, *, followed: bool) -> TakePiece:
-        take = take_all if self._told() else PassingFetch(head.version, self._core.book).take
+        take = take_all if self._told() else PassingFetch(head.version, self._core.book, self._beyond.comes_again).take
         begun = False
 
         def passes(piece: memoryview, left: int) -> int:
@@ -142,8 +144,7 @@ class FetchDesk:
                 self._edge.reply([piece[:taken]])
             if taken == left:
                 self._fill(slot, None)
-                if followed:
-                    self._is_over()
+                self._beyond.when_settled(lambda: self._is_over() if followed else None)
             return taken
 
         return passes
@@ -160,11 +161,21 @@ class FetchDesk:
         else:
             self._session.passed(len(answer))
         show_session(answer, shown)
-        self._fill(slot, self._shown(answer, head))
-        self._is_over()
+        self._tell(slot, head, answer, self._is_over)
+
+    def _tell(self, slot: Slot, head: RequestHead, answer: bytearray, then: Callable[[], None]) -> None:
+        shown = self._shown(answer, head)
+
+        def settled() -> None:
+            self._fill(slot, shown)
+            then()
+
+        self._beyond.when_settled(settled)
 
     def _shown(self, answer: bytearray, head: RequestHead) -> Buffer:
-        return answer if self._told() else rewrite_fetch(answer, head.version, self._core.book)
+        if self._told():
+            return answer
+        return rewrite_fetch(answer, head.version, self._core.book, self._beyond.comes_again)
 
     def _is_last(self, slot: Slot) -> bool:
         """Whether nothing else of the connection is under way: within a login, say, nothing else may be sent."""

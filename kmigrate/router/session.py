@@ -42,6 +42,7 @@ from kmigrate.router.apis.share import SHARE_READS, show_leaders
 from kmigrate.router.apis.transactions import END_TXN, TRANSACTION_APIS, error_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
+from kmigrate.router.ends import LIST_OFFSETS, ask_ends
 from kmigrate.router.fetch_desk import FetchDesk
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.login import SASL_APIS, ClientLogin
@@ -260,6 +261,8 @@ class Session:
             return self._sasl(head, frame)
         elif key in _OF_PRODUCERS and (self._core.table.topics or self._core.table.held_groups):
             self._of_producer(head, frame)
+        elif key == LIST_OFFSETS and self._core.table.mirroring:
+            self._ends(head, frame)
         elif key in ADMINISTRATIVE:
             return self._administrative(head, frame)
         else:
@@ -383,6 +386,10 @@ class Session:
         if stranger:
             self._core.outside.refresh_target()
         self._fill(slot, shown)
+
+    def _ends(self, head: RequestHead, frame: bytearray) -> None:
+        slot, request = self._order.take(len(frame)), decode_request(frame, self._decodable(head, frame))
+        ask_ends(self._core, self._edge, head, frame, request, lambda answer: self._fill(slot, answer))
 
     def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
         if head.api_key == LIST_GROUPS and self._core.table.followed and not self._alone():

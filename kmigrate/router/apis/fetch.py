@@ -2,7 +2,8 @@
 
 Node ids stand in three places (D5): the preferred read replica (version ≥ 11) and the current leader (tag 1 of a
 partition, ≥ 12), both of fixed size, and the endpoints of those leaders (tag 0 at the end, ≥ 16), which are
-written anew. Below version 11 an answer passes untouched.
+written anew. A reader that is out of range may be told to come again (`beyond`). Below version 11 an answer passes
+untouched.
 
 A whole answer is changed at once (`rewrite_fetch`). A large one passes while it arrives (`PassingFetch`), and its
 length has left before its end is known: there the end is filled up to the bytes it had, with fields that nobody knows.
@@ -14,6 +15,7 @@ import struct
 from collections.abc import Callable
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import SIZE, skip_tags
 from kmigrate.protocol.primitives import read_compact_string, read_uvarint, write_compact_string, write_uvarint
 from kmigrate.router.nodeids import AddressBook
@@ -27,6 +29,8 @@ _FILLERS = (b"\x7e", b"\x7f")
 """Tags that no Fetch answer has a field for; readers skip what they do not know (KIP-482)."""
 
 Buffer = bytes | bytearray | memoryview
+ComesAgain = Callable[[bytes, int], bool]
+"""Whether the reader of a topic's partition (its name or id, as the answer has it) that is out of range comes again."""
 _Writable = bytearray | memoryview
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
@@ -34,11 +38,17 @@ _BEFORE_ABORTED = 4 + 2 + 8 + 8 + 8
 """Index, error, high watermark, last stable offset, log start."""
 
 
-def rewrite_fetch(frame: bytearray, version: int, book: AddressBook) -> Buffer:
+def _nobody_does(_: bytes, __: int) -> bool:
+    return False
+
+
+def rewrite_fetch(
+    frame: bytearray, version: int, book: AddressBook, comes_again: ComesAgain = _nobody_does
+) -> Buffer:
     """The answer as the client may see it: the same frame, patched; a new one only where endpoints change."""
     if version < _FIRST_WITH_NODE_IDS:
         return frame
-    walk = _Walk(version, book)
+    walk = _Walk(version, book, comes_again)
     at = walk.over(frame, 0)
     walk.check_end(at, len(frame))
     if version < _FLEXIBLE:
@@ -54,9 +64,9 @@ def rewrite_fetch(frame: bytearray, version: int, book: AddressBook) -> Buffer:
 class PassingFetch:
     """One answer that passes while it arrives; what leaves of it is records, or has been changed."""
 
-    def __init__(self, version: int, book: AddressBook) -> None:
+    def __init__(self, version: int, book: AddressBook, comes_again: ComesAgain = _nobody_does) -> None:
         self._book = book
-        self._walk = _Walk(version, book) if version >= _FIRST_WITH_NODE_IDS else None
+        self._walk = _Walk(version, book, comes_again) if version >= _FIRST_WITH_NODE_IDS else None
         self._records = 0
         """How many of the bytes that come next are known to be no field."""
 
@@ -89,10 +99,13 @@ class _Walk:
     can be taken again when more has come.
     """
 
-    def __init__(self, version: int, book: AddressBook) -> None:
+    def __init__(self, version: int, book: AddressBook, comes_again: ComesAgain) -> None:
         self._flexible = version >= _FLEXIBLE
         self._topic_ids = version >= _TOPIC_IDS
         self._book = book
+        self._comes_again = comes_again
+        self._name = b""
+        """Of the topic whose partitions come, or its id."""
         self._topics = self._parts = 0
         """How many have not begun yet."""
         self._step: Callable[[_Writable, int], int] | None = self._head
@@ -130,12 +143,10 @@ class _Walk:
             self._step = self._topic if self._topics else None
 
     def _topic(self, frame: _Writable, at: int) -> int:
-        if self._topic_ids:
-            at += 16
-        else:
-            length, at = _length(frame, at, self._flexible)
-            at += length
+        length, at = (16, at) if self._topic_ids else _length(frame, at, self._flexible)
+        name, at = bytes(frame[at : at + length]), at + length
         self._parts, at = _count(frame, at, self._flexible)
+        self._name = name
         self._topics -= 1
         if self._parts or not self._flexible:
             self._next()
@@ -150,6 +161,7 @@ class _Walk:
 
     def _partition(self, frame: _Writable, at: int) -> int:
         """All of a partition but its records and its tags."""
+        start = at
         aborted, at = _count(frame, at + _BEFORE_ABORTED, self._flexible)
         if self._flexible:
             for _ in range(aborted):
@@ -158,6 +170,8 @@ class _Walk:
             at += 16 * aborted
         records, after = _count(frame, at + 4, self._flexible)
         self._show(frame, at)
+        if frame[start + 5] == Code.OFFSET_OUT_OF_RANGE and not frame[start + 4]:
+            self._out_of_range(frame, start)
         self._parts -= 1
         if self._flexible:
             self._step = self._partition_tags
@@ -183,6 +197,11 @@ class _Walk:
         else:
             self._step = self._topic_tags
         return at
+
+    def _out_of_range(self, frame: _Writable, at: int) -> None:
+        (partition,) = _I32.unpack_from(frame, at)
+        if self._comes_again(self._name, partition):
+            _I16.pack_into(frame, at + 4, Code.NOT_LEADER_OR_FOLLOWER)
 
     def _show(self, frame: _Writable, at: int) -> None:
         (node,) = _I32.unpack_from(frame, at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kmigrate.model.door import OPEN_DOOR, Door, Identity
@@ -158,6 +158,10 @@ class FakeOutside:
     versions: dict[int, int] = field(default_factory=dict)
     awaited: list[tuple[dict[tuple[str, int], int], Callable[[bool], None]]] = field(default_factory=list)
     """Positions that the target's copy must come to before they are told."""
+    asked_ends: list[tuple[str, frozenset[tuple[str, int]], Callable[[Mapping[tuple[str, int], int]], None]]] = field(
+        default_factory=list
+    )
+    """Where logs end, of a source or of the target, as it was asked."""
     _layout: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def source_leader(self, link: str, topic: str, partition: int) -> tuple[int, int]:
@@ -176,6 +180,15 @@ class FakeOutside:
 
     def source_version(self, link: str, api_key: int) -> int:
         return self.versions.get(api_key, 9)
+
+    def ends(
+        self,
+        link: str,
+        keys: Collection[tuple[str, int]],
+        seconds: float,
+        then: Callable[[Mapping[tuple[str, int], int]], None],
+    ) -> None:
+        self.asked_ends.append((link, frozenset(keys), then))
 
     def when_copied(
         self, link: str, positions: Mapping[tuple[str, int], int], seconds: float, then: Callable[[bool], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from kmigrate.net.tasks import TaskOwner
 from kmigrate.router import clusters, copied
 from kmigrate.router.clusters import Clusters
 from kmigrate.router.copied import wait_copied
-from kmigrate.router.core import StoredBatch
+from kmigrate.router.core import TARGET, StoredBatch
 from kmigrate.router.listeners import ClientConnection
 from tests.unit.router.router_fakes import Stage, route, table
 
@@ -483,3 +483,51 @@ def test_a_copy_that_is_far_behind_is_looked_at_ever_more_rarely(monkeypatch: py
     assert target.slept == sorted(target.slept)
     assert len(target.slept) < 12
     assert max(target.slept) < 0.25, "who waits shall not wait for long once it is there"
+
+
+class _Told:
+    """A cluster that tells the ends of some partitions, after a while; the leader of `moved` has to be learned anew."""
+
+    metadata = SimpleNamespace(brokers={}, topics={})
+
+    def __init__(self, seconds: float, **ends: int) -> None:
+        self._seconds, self._ends = seconds, ends
+        self._stale = {"moved"}
+
+    async def list_offsets(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
+        await asyncio.sleep(self._seconds)
+        known = self._ends.keys() - self._stale
+        return {key: LogOffset(0, self._ends[key[0]], 0) if key[0] in known else LogOffset(6, -1, -1) for key in wanted}
+
+    async def refresh(self, topics: Iterable[str]) -> None:
+        self._stale -= set(topics)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [("l", {("t", 0): 20, ("moved", 0): 5}), (TARGET, {("t", 0): 7}), ("silent", {}), ("no link", {})],
+)
+def test_ends_are_told_by_the_cluster_that_is_meant_as_far_as_it_tells_them_in_time(
+    where: str, told: dict[tuple[str, int], int]
+) -> None:
+    sides = ClusterRef("source", "a:1", "A"), ClusterRef("target", "b:1", "B")
+    sources = {"l": _Told(0.0, t=20, moved=5), "silent": _Told(3_600.0, t=30)}
+    state = SimpleNamespace(links=lambda: [LinkRecord(name, name, *sides, 1) for name in sources])
+
+    async def scenario() -> Mapping[tuple[str, int], int]:
+        tasks = TaskOwner(lambda _: None)
+        target = cast("ClusterClient", _Told(0.0, t=7))
+        made = Clusters(target, lambda link: cast("Any", sources[link.name]), tasks, lambda: None, lambda: None)
+        made.follow(cast("Any", state), table(*(route(name, Serve.FORWARD, link=name) for name in sources)))
+        heard: asyncio.Future[Mapping[tuple[str, int], int]] = asyncio.get_running_loop().create_future()
+        keys, seconds = [("t", 0), ("moved", 0), ("unknown", 0)], 0.05 if where == "silent" else 15.0
+        made.ends(where, keys, seconds, heard.set_result)
+        async with asyncio.timeout(20):
+            ends = await heard
+        await tasks.close()
+        return ends
+
+    assert asyncio.run(scenario()) == told
