@@ -48,7 +48,6 @@ _Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
 _ALERT = "SSL alert number"
 """In TLS 1.3 a broker refuses a certificate after the handshake: to librdkafka that is a transport's failure."""
-_OFFSET_INVALID = -1001
 _TOKEN_SECONDS = 60.0
 """How long a token that does not say when it ends is taken to live."""
 

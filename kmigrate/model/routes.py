@@ -30,7 +30,6 @@ __all__ = [
 DIRECT_LIMIT = 1 << 40
 """Producer ids below this were handed out by a cluster: a batch with one came through no router."""
 _GENERATION_BITS = 6
-_LINK_BITS = 16
 
 
 class Serve(Enum):

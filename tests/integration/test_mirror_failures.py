@@ -500,7 +500,10 @@ def test_a_failed_disk_of_the_target_holds_back_its_own_partitions_only(
     source: KafkaCluster, own_cluster: OwnCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
     folders = [tmp_path / "disk-a", tmp_path / "disk-b"]
-    target = own_cluster(config={"log.dirs": ",".join(map(str, folders))})
+    # Which disk has the state log is chance; a broker that is a controller, too, ends with the disk of its metadata.
+    target = own_cluster(
+        config={"log.dirs": ",".join(map(str, folders)), "metadata.log.dir": str(tmp_path / "metadata")}
+    )
     topic = unique_name("disks")
     make_topic(source, topic, partitions=6, config={"segment.ms": "300"})
 

@@ -44,7 +44,7 @@ class Target:
 
     async def refresh(self, topics: Sequence[str]) -> SimpleNamespace:
         standing = {"mirrored", "added-to", "filled"} & set(topics)
-        part = PartitionInfo(1, 0, (1,), (1,))
+        part = PartitionInfo(1, 0, (1,))
         return SimpleNamespace(topics={topic: TopicInfo(topic, None, {0: part}) for topic in standing})
 
     async def list_offsets(self, keys: dict[tuple[str, int], int]) -> dict[tuple[str, int], SimpleNamespace]:

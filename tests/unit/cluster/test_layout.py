@@ -10,7 +10,7 @@ ID, OTHER = UUID(int=1), UUID(int=2)
 
 
 def topic(leader: int, epoch: int, topic_id: UUID = ID) -> TopicInfo:
-    return TopicInfo("t", topic_id, {0: PartitionInfo(leader, epoch, (1, 2, 3), (1, 2))})
+    return TopicInfo("t", topic_id, {0: PartitionInfo(leader, epoch, (1, 2, 3))})
 
 
 def test_a_broker_that_tells_of_an_older_leader_epoch_is_not_believed() -> None:
@@ -29,5 +29,5 @@ def test_an_answer_without_epochs_and_a_topic_made_anew_are_believed() -> None:
 
 
 def test_partitions_that_were_added_are_seen_beside_one_that_is_known_better() -> None:
-    told = TopicInfo("t", ID, {0: PartitionInfo(1, 7, (1,), (1,)), 1: PartitionInfo(3, 0, (3,), (3,))})
+    told = TopicInfo("t", ID, {0: PartitionInfo(1, 7, (1,)), 1: PartitionInfo(3, 0, (3,))})
     assert _newest(topic(2, 8), told).partitions == {0: topic(2, 8).partitions[0], 1: told.partitions[1]}

@@ -155,7 +155,7 @@ def test_a_topic_that_was_made_anew_on_the_target_is_not_written() -> None:
     source, target = (ClusterClient(ClusterSettings(name, (("127.0.0.1", 1),))) for name in ("s", "t"))
     copier = Copier(source, target, CopyIdentity(1, 0, 2, 0), cast("HoleMaker", None), MirrorSettings())
     copier.assign([MirroredTopic("t", str(UUID(int=1)), str(UUID(int=2)), {0: 0})])
-    led = {0: PartitionInfo(7, 0, (7,), (7,))}
+    led = {0: PartitionInfo(7, 0, (7,))}
     for client, number in ((source, 1), (target, 2), (target, 3), (target, 2)):
         client.layout.known = replace(client.layout.known, topics={"t": TopicInfo("t", UUID(int=number), led)})
         assert bool(copier.lanes.led_by(client, 7)) == (number != 3)

@@ -143,7 +143,7 @@ class World:
             self.copier._check_topic(self.topic, side)
 
     def here(self, which: int, *, led: bool = True) -> TopicInfo:
-        part = PartitionInfo(1 if led else -1, 0, (1,), (1,))
+        part = PartitionInfo(1 if led else -1, 0, (1,))
         return TopicInfo("t", self.ids[which], {self.lane.partition: part})
 
 

@@ -112,7 +112,7 @@ class Cluster:
         self.metadata = SimpleNamespace(brokers={1: ("h", 1)})
 
     async def refresh(self, topics: Sequence[str]) -> SimpleNamespace:
-        return SimpleNamespace(topics={"t": TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,), (1,))})})
+        return SimpleNamespace(topics={"t": TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,))})})
 
 
 class Admin:
@@ -294,7 +294,7 @@ def test_a_topic_is_called_worked_on_as_long_as_its_configs_are_on_their_way() -
     """Who forgets it puts others in their place, and must not be the first of the two."""
     record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
     told = {"retention.ms": ConfigValue("7", own=True), "cleanup.policy": ConfigValue("delete", own=False)}
-    topic = TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,), (1,))})
+    topic = TopicInfo("t", None, {0: PartitionInfo(1, 0, (1,))})
     working: list[set[str]] = []
 
     class Slow(Admin):

@@ -49,7 +49,7 @@ class Estate:
 
 def topic(replicas: int) -> TopicInfo:
     nodes = tuple(range(replicas))
-    return TopicInfo("t", None, {0: PartitionInfo(0, 0, nodes, nodes)})
+    return TopicInfo("t", None, {0: PartitionInfo(0, 0, nodes)})
 
 
 @pytest.mark.parametrize(

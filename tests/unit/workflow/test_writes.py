@@ -26,7 +26,7 @@ from tests.unit.workflow.test_following import Source
 
 TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
 GROUP = GroupRecord("l", "g", GroupPhase.MIRRORED, 1, reason="members-on-source: of an earlier try")
-PART = PartitionInfo(1, 0, (1,), (1,))
+PART = PartitionInfo(1, 0, (1,))
 DONE = replace(TOPIC, phase=TopicPhase.PROMOTED)
 OPENED = replace(GROUP, phase=GroupPhase.PROMOTED)
 
