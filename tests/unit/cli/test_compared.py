@@ -33,7 +33,7 @@ class Cluster:
     def __init__(self, start: int, end: int, *, partitions: int = 1, topic_id: UUID | None = None) -> None:
         self.start, self.end = start, end
         self.settings = ClusterSettings("c", (("h", 1),))
-        parts = {number: PartitionInfo(1, 0, (1,), (1,)) for number in range(partitions)}
+        parts = {number: PartitionInfo(1, 0, (1,)) for number in range(partitions)}
         self.metadata = Metadata("c", topics={"t": TopicInfo("t", topic_id, parts)})
 
     async def refresh(self, _: Any) -> None: ...
