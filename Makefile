@@ -69,6 +69,10 @@ soak-weeks: $(READY) ## 200 route changes before one router while clients come a
 soak-partitions: $(READY) ## a migration of 4,000 partitions, written to all the while -> build/soak/partitions.json [ARGS="--topics 10"]
 	$(BIN)/python -m tests.soak.partitions $(ARGS)
 
+.PHONY: soak-versions
+soak-versions: $(READY) ## whole live migrations between old and new Kafka, up and down -> build/soak/versions.json [ARGS="--pair 2.8.2:3.9.1"]
+	$(BIN)/python -m tests.soak.versions $(ARGS)
+
 .PHONY: soak-parity
 soak-parity: $(READY) ## every kind of fault among 5,000,000 records, named exactly -> build/soak/parity.json [ARGS="--records 500000"]
 	$(BIN)/python -m tests.soak.parity $(ARGS)

@@ -63,6 +63,8 @@ class DemoPlan:
     brokers: int = 1
     families: bool = False
     """Whether the clients are of five families, of which three need a toolchain of their own."""
+    source_version: str = SOURCE_VERSION
+    target_version: str = TARGET_VERSION
 
 
 @dataclass
@@ -84,11 +86,16 @@ class Demo:
             driver_of(family)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._say(f"starting source {SOURCE_VERSION} and target {TARGET_VERSION}")
+        self._say(f"starting source {self.plan.source_version} and target {self.plan.target_version}")
         # Brokers that were just started compile: for the minute that they live here Java's second compiler would take
         # more of the processors than it gives back, and what clients wait for would be it.
         os.environ.setdefault("KMIGRATE_SANDBOX_JVM", "-XX:TieredStopAtLevel=1")
-        sandbox = Sandbox.up(folder / "sandbox", brokers=self.plan.brokers)
+        sandbox = Sandbox.up(
+            folder / "sandbox",
+            brokers=self.plan.brokers,
+            source_version=self.plan.source_version,
+            target_version=self.plan.target_version,
+        )
         try:
             return self._migrate(folder, sandbox)
         finally:
@@ -130,6 +137,9 @@ class Demo:
             if behind:
                 self._say(f"still unread when the consumers were stopped: {behind[:3]}")
             shown = {**self._ask(environment, "status"), "held": held, "left_router": left, "fallen": fallen}
+            shown["versions"] = {  # KMIGRATE_KAFKA_HOME may have brought others than were wished
+                f"{cluster.spec.name}_version": cluster.distribution.version for cluster in sandbox.clusters
+            }
             records = self._ask(environment, "topic", "list"), self._ask(environment, "group", "list")
         finally:
             traffic.kill("all")
@@ -347,8 +357,7 @@ def _report(
             "records": demo.plan.records,
             "brokers": demo.plan.brokers,
             "families": sorted({client.family for client in clients}),
-            "source_version": SOURCE_VERSION,
-            "target_version": TARGET_VERSION,
+            **shown["versions"],
         },
         goal=_GOAL if demo.plan.families else None,
     )

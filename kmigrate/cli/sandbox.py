@@ -30,12 +30,11 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.client_specs import demo_clients
 from kmigrate.sandbox.estate import DEFAULT_FOLDER, Sandbox, SandboxStatus
 from kmigrate.sandbox.jars import JarProgress
-from kmigrate.sandbox.kafka import SOURCE_VERSION
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.preload import DEMO_TOPICS, Preload, preload
 from kmigrate.sandbox.security import CLIENT_USERS, router_section
 from kmigrate.sandbox.traffic import Client, Logins, Traffic
-from kmigrate.sandbox.zookeeper import needs_zookeeper
 
 __all__ = ["CONFIG_FILE", "app", "config_text"]
 
@@ -47,11 +46,23 @@ CONFIG_FILE = "kmigrate.toml"
 _RATE = 1500.0
 _FAMILIES_RATE = 600.0
 """Drivers of five families, each in a process of its own language, take 0.6 of two cores at 1,500 a second."""
+_OLDEST = (2, 8)
+"""What kmigrate serves (`cluster.versions`), and what starts on the Java that it needs."""
+_OLDEST_SECURE = (3, 5)
+"""Since then brokers without a ZooKeeper have SCRAM users (KIP-900)."""
 _PRELOAD = "preload.jsonl"
 _HISTORY = "history.jsonl"
 
 Folder = Annotated[
     Path | None, typer.Option("--folder", help=f"Run folder (else KMIGRATE_SANDBOX, else {DEFAULT_FOLDER}).")
+]
+SourceVersion = Annotated[
+    str,
+    typer.Option("--source-version", metavar="X.Y.Z", help="Kafka of the source; before 3.3 with a ZooKeeper."),
+]
+TargetVersion = Annotated[
+    str,
+    typer.Option("--target-version", metavar="X.Y.Z", help="Kafka of the target; before 3.3 with a ZooKeeper."),
 ]
 Which = Annotated[
     str | None, typer.Argument(metavar="[WHICH]", help="all, producers, consumers, transactional, a group or a name.")
@@ -92,9 +103,8 @@ def up(
     call: Call,
     folder: Folder = None,
     brokers: Annotated[int, typer.Option("--brokers", help="Brokers a side: 1 or 3.")] = 1,
-    source_version: Annotated[
-        str, typer.Option("--source-version", help="Kafka of the source; 2.8.2 comes with a ZooKeeper.")
-    ] = SOURCE_VERSION,
+    source_version: SourceVersion = SOURCE_VERSION,
+    target_version: TargetVersion = TARGET_VERSION,
     secure: Annotated[
         bool, typer.Option("--secure", help="SASL_SSL, an authorizer, and users with their own passwords.")
     ] = False,
@@ -105,16 +115,9 @@ def up(
     """Start a source and a target cluster; returns when both take clients."""
     if brokers not in (1, 3):
         raise UsageError("bad-broker-count", f"--brokers {brokers}", next_step="expected: 1 or 3")
-    if not re.fullmatch(r"\d+\.\d+\.\d+", source_version):
-        raise UsageError("bad-version", f"--source-version {source_version}", next_step="expected: as in 2.8.2")
-    if secure and needs_zookeeper(source_version):
-        raise UsageError(
-            "secure-needs-kraft",
-            f"--secure with --source-version {source_version}",
-            next_step="expected: a source of 3.9.1 or newer, or no --secure",
-        )
+    _check_versions(source_version, target_version, oldest=_OLDEST_SECURE if secure else _OLDEST)
     chosen = folder or Path(os.environ.get("KMIGRATE_SANDBOX") or DEFAULT_FOLDER)
-    sandbox = _start(call, chosen, brokers, source_version, detached=not foreground, secure=secure)
+    sandbox = _start(call, chosen, brokers, source_version, target_version, detached=not foreground, secure=secure)
     config = chosen / CONFIG_FILE
     config.write_text(_config_of(sandbox), encoding="utf-8")
     answer = _up_answer(sandbox.status(), config)
@@ -130,7 +133,25 @@ def up(
     return None
 
 
-def _start(call: Call, folder: Path, brokers: int, source_version: str, *, detached: bool, secure: bool) -> Sandbox:
+def _check_versions(source: str, target: str, *, oldest: tuple[int, int] = _OLDEST) -> None:
+    """Refuse, before anything is fetched, what no sandbox can be of."""
+    for option, version in (("--source-version", source), ("--target-version", target)):
+        if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+            raise UsageError("bad-version", f"{option} {version}", next_step="expected: as in 2.8.2")
+        if tuple(map(int, version.split("."))) >= oldest:
+            continue
+        if oldest == _OLDEST_SECURE:
+            raise UsageError(
+                "secure-needs-kraft",
+                f"--secure with {option} {version}",
+                next_step="expected: 3.5.0 or newer, or no --secure",
+            )
+        raise UsageError("bad-version", f"{option} {version}", next_step="expected: 2.8.0 or newer")
+
+
+def _start(
+    call: Call, folder: Path, brokers: int, source_version: str, target_version: str, *, detached: bool, secure: bool
+) -> Sandbox:
     """Start the brokers with a bar for downloads, and with SIGTERM as an end that cleans up."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     bar = Progress(
@@ -157,6 +178,7 @@ def _start(call: Call, folder: Path, brokers: int, source_version: str, *, detac
             folder,
             brokers=brokers,
             source_version=source_version,
+            target_version=target_version,
             detached=detached,
             secure=secure,
             on_progress=on_progress,
@@ -240,6 +262,8 @@ def demo(
     families: Annotated[
         bool, typer.Option("--families", help="Clients of five families; needs a JDK, Go and pip.")
     ] = False,
+    source_version: SourceVersion = SOURCE_VERSION,
+    target_version: TargetVersion = TARGET_VERSION,
     report_to: Annotated[
         Path | None, typer.Option("--report", help="Where the report goes; else report.json in the folder.")
     ] = None,
@@ -247,7 +271,9 @@ def demo(
     """Run a whole live migration between two clusters, judge and report it."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     rate = rate or (_FAMILIES_RATE if families else _RATE)
-    report = Demo(DemoPlan(folder, file, seed, rate, records, brokers, families), call.out).run()
+    _check_versions(source_version, target_version)
+    plan = DemoPlan(folder, file, seed, rate, records, brokers, families, source_version, target_version)
+    report = Demo(plan, call.out).run()
     chosen = report_to or folder / "report.json"
     chosen.parent.mkdir(parents=True, exist_ok=True)
     chosen.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")

@@ -91,6 +91,7 @@ class Sandbox:
         *,
         brokers: int = 1,
         source_version: str = SOURCE_VERSION,
+        target_version: str = TARGET_VERSION,
         detached: bool = False,
         secure: bool = False,
         on_progress: OnProgress | None = None,
@@ -102,7 +103,7 @@ class Sandbox:
             data = Path(tempfile.mkdtemp(prefix="kmigrate-sandbox-"))
             specs = (
                 ClusterSpec("source", source_version, brokers, secure=secure),
-                ClusterSpec("target", TARGET_VERSION, brokers, secure=secure),
+                ClusterSpec("target", target_version, brokers, secure=secure),
             )
             clusters: list[KafkaCluster] = []
             try:
