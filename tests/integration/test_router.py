@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PartitionBarrier
@@ -216,6 +217,58 @@ def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_
 
     before, after = asyncio.run(scenario())
     assert (before, after) == ([b"%d" % n for n in range(30)], [b"%d" % n for n in range(30, 40)])
+
+
+def test_a_member_reads_on_whose_coordinator_at_the_source_dies_before_it_tells_positions(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """librdkafka asks for positions no more when it is told NOT_COORDINATOR, and reads nothing (its issue 5586)."""
+    topic, group, link = unique_name("dies"), unique_name("g"), unique_name("link")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=1)
+        _write_numbers(cluster.bootstrap, topic, range(50))
+    assigned: list[threading.Thread] = []
+
+    def kill_the_coordinator(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        source.kill(1)
+        assigned.append(threading.Thread(target=source.restart, args=(1,)))
+        assigned[-1].start()
+
+    def read_on(bootstrap: str) -> tuple[list[int], list[str]]:
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
+        consumer.subscribe([topic], on_assign=kill_the_coordinator)
+        offsets, errors, deadline = [], [], time.monotonic() + 40
+        while len(offsets) < 20 and time.monotonic() < deadline:
+            for message in consumer.consume(100, 0.2):
+                error = message.error()
+                if error is None:
+                    offsets.append(message.offset())
+                else:
+                    errors.append(str(error))
+        for restarting in assigned:
+            restarting.join()
+        source.wait_ready()
+        consumer.close()
+        return offsets, errors
+
+    async def scenario() -> tuple[list[int], list[str]]:
+        async with link_between(source, target, link) as world:
+            await world.put_group(group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
+            with router("r1", target) as running:
+                await world.routers_apply()
+                await quietly(_commits, running.bootstrap, group, TopicPartition(topic, 0, 30))
+                return await quietly(read_on, running.bootstrap)
+
+    offsets, errors = asyncio.run(scenario())
+    assert (offsets, errors, len(assigned)) == (list(range(30, 50)), [], 1)
+
+
+def _commits(bootstrap: str, group: str, position: TopicPartition) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        consumer.commit(offsets=[position], asynchronous=False)
+    finally:
+        consumer.close()
 
 
 def test_an_unfenced_topic_goes_on_as_before_even_after_the_hold_limit(
