@@ -64,8 +64,8 @@ __all__ = ["FollowDesk"]
 _BEAT_S = 1.0
 """Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
 _TRIED_S = 20.0
-"""For so long a commit is tried, or a question for positions: a cluster may take 18 s to find a broker dead, and clients
-wait 30 s for an answer."""
+"""For so long a commit, or a question for positions, is tried: a cluster may take 18 s to find a broker dead, and
+clients wait 30 s for an answer."""
 _AGAIN_S = 0.25
 _MOST_MEMBERS = 16
 """Of whom a connection remembers the generation: a member has connections of its own."""
