@@ -16,6 +16,8 @@ E  Once it is frozen nothing reaches the source. A join that is held then goes t
 F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: clients find it anew, and come again.
    But a commit is tried again for a while, and commits behind it wait: librdkafka keeps commits back while its
    coordinator is away and tells nobody, but one that a coordinator is there to refuse it tells its application of.
+   So is a question for positions, and its answer never says 15 or 16: after these librdkafka does not ask again, and
+   reads none of the partitions until they are assigned to it anew (its issue 5586). At 14 every client asks again.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.followed import (
+    codes_in,
     leave_request,
     merged,
     named_groups,
@@ -60,8 +63,9 @@ __all__ = ["FollowDesk"]
 
 _BEAT_S = 1.0
 """Between two heartbeats for a member whose join is held; brokers give up nobody in less than six seconds."""
-_COMMITTED_S = 20.0
-"""For so long a commit is tried: a cluster may take 18 s to find a broker dead, and clients wait 30 s for an answer."""
+_TRIED_S = 20.0
+"""For so long a commit, or a question for positions, is tried: a cluster may take 18 s to find a broker dead, and
+clients wait 30 s for an answer."""
 _AGAIN_S = 0.25
 _MOST_MEMBERS = 16
 """Of whom a connection remembers the generation: a member has connections of its own."""
@@ -87,6 +91,8 @@ class FollowDesk:
         """Commits that no coordinator could take yet, in the order in which they came."""
         self._trying: Word | None = None
         """The first of them while it is tried again, and one whose coordinator has yet to be found."""
+        self._fetches: list[Word] = []
+        """Questions for positions that no coordinator could answer yet."""
         self._again_at = 0.0
 
     def take(self, head: RequestHead, request: Any, reply: Callable[[Buffer], None]) -> None:
@@ -113,6 +119,7 @@ class FollowDesk:
     def advance(self) -> None:
         """The table is a newer one: what is held may go on."""
         self._core.waiting.pop(self, None)
+        self._fetch_again()
         self._try_late()
         if not self._syncs and not self._joins:
             return
@@ -133,6 +140,7 @@ class FollowDesk:
             self._core.followers.joined(join.group, join.member_id)
         self._joins.clear()
         self._syncs.clear()
+        self._fetches.clear()
         while self._late:
             self._give_up(self._late.popleft())
 
@@ -181,7 +189,8 @@ class FollowDesk:
         elif key in _COMMITS:
             self._commit(word)
         elif key == OFFSET_FETCH:
-            self._talk.ask(word, lambda answer: self._fetched(word, answer))
+            word.until = self._edge.now() + _TRIED_S
+            self._fetch(word)
         elif key == LEAVE_GROUP:
             self._talk.ask(word, lambda answer: self._left(word, answer))
         else:
@@ -220,7 +229,7 @@ class FollowDesk:
             word.request = without_epochs(word.request)
         self._core.followers.leave(word.group)
         if word.head.api_key == OFFSET_COMMIT:
-            word.until = self._edge.now() + _COMMITTED_S
+            word.until = self._edge.now() + _TRIED_S
         if self._late or self._trying is not None:
             self._late.append(word)
             return
@@ -249,8 +258,9 @@ class FollowDesk:
                 self._talk.ask(word, lambda answer, word=word: self._resolved(word, answer))  # type: ignore[misc]
 
     def _unreached(self, word: Word, told: Told, code: int) -> None:
-        """Rule F."""
-        if code in ELSEWHERE and self._edge.now() < word.until and not self._talk.gone:
+        """Rule F; of a question for positions `_fetched` decides, for the source's own answer may say the same."""
+        commits = word.head.api_key != OFFSET_FETCH
+        if commits and code in ELSEWHERE and self._edge.now() < word.until and not self._talk.gone:
             self._put_off(word)
         else:
             told(group_error(word.head, word.request, code))
@@ -261,14 +271,39 @@ class FollowDesk:
             self._late.appendleft(word)
         else:
             self._late.append(word)
+        self._come_again()
+
+    def _come_again(self) -> None:
         self._again_at = self._edge.now() + _AGAIN_S
         self._edge.wake_at(self._again_at)
 
     def _give_up(self, word: Word) -> None:
         self._resolved(word, group_error(word.head, word.request, Code.NOT_COORDINATOR))
 
+    def _fetch(self, word: Word) -> None:
+        self._talk.ask(word, lambda answer: self._fetched(word, answer))
+
+    def _fetch_again(self) -> None:
+        """Rule F; they change nothing, so none waits for another."""
+        if not self._fetches or self._edge.now() < self._again_at:
+            return
+        words, self._fetches = self._fetches, []
+        for word in words:
+            route = self._route(word)
+            if route is None or route.frozen or word.until <= self._edge.now():
+                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+            else:
+                self._fetch(word)
+
     def _fetched(self, word: Word, answer: Any) -> None:
-        """Rules A, B and C."""
+        """Rules A, B, C and F."""
+        if not codes_in(answer).isdisjoint(ELSEWHERE):
+            if self._edge.now() < word.until and not self._talk.gone:
+                self._fetches.append(word)
+                self._come_again()
+            else:
+                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+            return
         whole = answer.groups[0] if getattr(answer, "groups", None) else answer
         if code := code_of(getattr(whole, "error_code", 0)):
             word.fail(code)

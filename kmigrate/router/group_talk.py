@@ -39,7 +39,7 @@ class Word:
     """Of a join that was sent before its group was promoted: what the source has answered since."""
     sent: bool = False
     until: float = 0.0
-    """Of a commit: when it is tried no more."""
+    """Of a commit, and of a question for positions: when it is tried no more."""
     named: str = ""
     """Of a join whose member had no id yet: the one that the source has given it."""
 

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.group_kinds import protocol_type
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, PartitionBarrier
+from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.state.log import STATE_TOPIC
 from kmigrate.workflow import verbs
 from kmigrate.workflow.controller import Controller
 from kmigrate.workflow.estate import Estate
@@ -216,6 +230,133 @@ def test_what_a_group_that_follows_reads_of_a_promoted_topic_it_reads_once_over_
 
     before, after = asyncio.run(scenario())
     assert (before, after) == ([b"%d" % n for n in range(30)], [b"%d" % n for n in range(30, 40)])
+
+
+def test_a_member_reads_on_whose_coordinator_at_the_source_dies_before_it_tells_positions(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """librdkafka asks for positions no more when it is told NOT_COORDINATOR, and reads nothing (its issue 5586)."""
+    topic, group, link = unique_name("dies"), unique_name("g"), unique_name("link")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=1)
+        _write_numbers(cluster.bootstrap, topic, range(50))
+    assigned: list[threading.Thread] = []
+
+    def kill_the_coordinator(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        source.kill(1)
+        assigned.append(threading.Thread(target=source.restart, args=(1,)))
+        assigned[-1].start()
+
+    def read_on(bootstrap: str) -> tuple[list[int | None], list[str]]:
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
+        consumer.subscribe([topic], on_assign=kill_the_coordinator)
+        offsets: list[int | None] = []
+        errors: list[str] = []
+        deadline = time.monotonic() + 40
+        while len(offsets) < 20 and time.monotonic() < deadline:
+            for message in consumer.consume(100, 0.2):
+                error = message.error()
+                if error is None:
+                    offsets.append(message.offset())
+                else:
+                    errors.append(str(error))
+        for restarting in assigned:
+            restarting.join()
+        source.wait_ready()
+        consumer.close()
+        return offsets, errors
+
+    async def scenario() -> tuple[list[int | None], list[str]]:
+        async with link_between(source, target, link) as world:
+            await world.put_group(group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
+            with router("r1", target) as running:
+                await world.routers_apply()
+                assert await quietly(_commits, running.bootstrap, group, TopicPartition(topic, 0, 30)) == 0
+                return await quietly(read_on, running.bootstrap)
+
+    offsets, errors = asyncio.run(scenario())
+    assert (offsets, errors, len(assigned)) == (list(range(30, 50)), [], 1)
+
+
+def _commits(bootstrap: str, group: str, *positions: TopicPartition) -> int:
+    """What librdkafka says of it, as a code."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        consumer.commit(offsets=list(positions), asynchronous=False)
+    except KafkaException as error:
+        return int(error.args[0].code())
+    finally:
+        consumer.close()
+    return 0
+
+
+def test_what_stands_around_a_group_that_follows_sees_it_at_the_router(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
+) -> None:
+    """Lag tools, Streams' purges, topics that only the target has, and workers, whose groups nobody mirrors."""
+    topic, only, group, workers = unique_name("seen"), unique_name("only"), unique_name("g"), unique_name("workers")
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=1)
+        _write_numbers(cluster.bootstrap, topic, range(50))
+    make_topic(target, only, partitions=1)
+
+    def lag_and_purge(bootstrap: str) -> tuple[list[tuple[str, int]], int, int]:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        asked = ConsumerGroupTopicPartitions(group)
+        told = admin.list_consumer_group_offsets([asked])[group].result(20).topic_partitions
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        (end,) = admin.list_offsets({TopicPartition(topic, 0): latest}).values()
+        (purge,) = admin.delete_records([TopicPartition(topic, 0, 10)]).values()
+        refused = purge.exception(20)
+        assert isinstance(refused, KafkaException)
+        assert {only, STATE_TOPIC} <= admin.list_topics(timeout=20).topics.keys(), "a pattern is held against these"
+        return [(part.topic, part.offset) for part in told], end.result(20).offset, refused.args[0].code()
+
+    async def worker_groups(bootstrap: str) -> list[str]:
+        async with ClusterClient(settings_of("router", bootstrap)) as client:
+            join = entity(11, 0, "request")
+            protocol = element_type(join, "protocols")(name="sessioned", metadata=b"")
+            said = {"group_id": workers, "member_id": "", "protocol_type": "connect", "protocols": (protocol,)}
+            asked = join(session_timeout=timedelta(seconds=10), **said)
+            await client.call(asked, await client.find_coordinator(workers))
+        found = []
+        for cluster in (source, target):
+            async with ClusterClient(settings_of("cluster", cluster.bootstrap)) as client:
+                found.append(await protocol_type(client, workers))
+        return found
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            await world.put(topic, TopicPhase.MIRRORING, partitions=1, starts={0: 0})
+            await world.put_group(group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
+            with router("r1", target) as running:
+                await world.routers_apply()
+                both = [TopicPartition(topic, 0, 30), TopicPartition(only, 0, 0)]
+                assert await quietly(_commits, running.bootstrap, group, *both) == KafkaError.UNKNOWN_TOPIC_OR_PART
+                positions, end, refused = await quietly(lag_and_purge, running.bootstrap)
+                assert (positions, end, refused) == ([(topic, 30)], 50, KafkaError.POLICY_VIOLATION)
+                assert await worker_groups(running.bootstrap) == ["", "connect"]
+                kept = [await quietly(_commit_records, at.bootstrap, group) for at in (source, target, running)]
+        assert kept == [1, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def _commit_records(bootstrap: str, group: str) -> int:
+    """Of a group, in the log that coordinators keep."""
+    name = "__consumer_offsets"
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
+    left, found, deadline = set(consumer.list_topics(name, 10).topics[name].partitions), 0, time.monotonic() + 20
+    consumer.assign([TopicPartition(name, partition, 0) for partition in left])
+    while left and time.monotonic() < deadline:
+        for message in consumer.consume(500, 0.2):
+            if message.error() is not None:
+                left.discard(message.partition())
+            elif (key := message.key()) is not None and len(key) > 2 and key[1] < 2 and group.encode() in key:
+                found += 1
+    consumer.close()
+    assert not left
+    return found
 
 
 def test_an_unfenced_topic_goes_on_as_before_even_after_the_hold_limit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.client import PRODUCER_EXPIRATION
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import ControllerPresence, MirrorPresence
@@ -27,6 +28,7 @@ from kmigrate.model.records import (
     topic_key,
 )
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.protocol.api import element_type, entity
 from kmigrate.sandbox.kafka import KafkaCluster
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
@@ -296,6 +298,30 @@ def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
         return await verbs.mirror_groups(estate, "l", ["ghost"])
 
     assert refusal(pair, mirror_group).ref == "unknown-group"
+
+
+def test_a_group_of_workers_is_refused_as_what_it_is(pair: Any) -> None:
+    """librdkafka lists consumers alone; the workers of Connect and the like share out their work in groups, too."""
+    join = entity(11, 0, "request")
+
+    async def mirror_workers(estate: Estate) -> Any:
+        async with ClusterClient(settings("source", pair[0].bootstrap)) as source:
+            protocol = element_type(join, "protocols")(name="sessioned", metadata=b"")
+            await source.call(
+                join(
+                    group_id="workers",
+                    session_timeout=timedelta(seconds=10),
+                    member_id="",
+                    protocol_type="connect",
+                    protocols=(protocol,),
+                ),
+                await source.find_coordinator("workers"),
+            )
+            return await verbs.mirror_groups(estate, "l", ["workers"])
+
+    error = refusal(pair, mirror_workers)
+    assert error.ref == "not-of-consumers"
+    assert "of type connect" in error.what
 
 
 def test_a_group_is_not_promoted_before_all_its_topics_are_copied(pair: Any) -> None:

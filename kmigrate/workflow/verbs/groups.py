@@ -9,6 +9,7 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
+from kmigrate.cluster.group_kinds import CONSUMERS, protocol_type
 from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
@@ -72,14 +73,7 @@ async def mirror_groups(
             if not _changes_mode(owner, mode):
                 continue
         elif group not in known:
-            found.append(
-                Finding(
-                    "refuse",
-                    "unknown-group",
-                    f"the source {link.source.name} has no group {group}",
-                    "check the name; a group that never committed has nothing to carry over",
-                )
-            )
+            found.append(_not_listed(link.source.name, group, await protocol_type(source, group)))
             continue
         reads = await group_reads(source, source_admin, group) if mode != GroupMode.HOLD else None
         given, why = mode_for(estate.log.state, link.name, group, reads, mode)
@@ -95,6 +89,23 @@ async def mirror_groups(
     writes = [partial(_register, link.name, group, reads, mode) for group, reads in new]
     await write_each(estate.log, zip(changes, writes, strict=True))
     return made.done()
+
+
+def _not_listed(source: str, group: str, kind: str) -> Finding:
+    if kind and kind != CONSUMERS:
+        return Finding(
+            "refuse",
+            "not-of-consumers",
+            f"group {group} on the source {source} is of type {kind}, not of consumers: it has no positions to carry "
+            "over",
+            "its workers move all at once: docs/groups.md",
+        )
+    return Finding(
+        "refuse",
+        "unknown-group",
+        f"the source {source} has no group {group}",
+        "check the name; a group that never committed has nothing to carry over",
+    )
 
 
 def _changes_mode(record: GroupRecord, asked: str) -> bool:

@@ -89,7 +89,7 @@ class Member:
         if head.api_key in (FETCH, DESCRIBE):
             names = [str(getattr(group, "group_id", group)) for group in getattr(request, "groups", ())]
             if not names:
-                return blank(kind, error_code=code, topics=_positions(kind))
+                return blank(kind, error_code=code, topics=_positions(kind, code))
             group_type = element(kind, "groups")
             told = {"topics": _positions(group_type)} if head.api_key == FETCH else {"group_state": self.state}
             return blank(kind, groups=tuple(blank(group_type, group_id=n, error_code=code, **told) for n in names))
@@ -136,16 +136,12 @@ class Member:
         return self.stage.core.group_words()["g"]
 
 
-def _positions(kind: Any) -> tuple[Any, ...]:
+def _positions(kind: Any, code: int = 0) -> tuple[Any, ...]:
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
-    return (
-        blank(
-            topic_type,
-            name="t",
-            partitions=(blank(part_type, partition_index=0, committed_offset=9, committed_leader_epoch=6),),
-        ),
-    )
+    position = {"committed_offset": -1 if code else 9, "committed_leader_epoch": 6}
+    part = blank(part_type, partition_index=0, error_code=code, **position)
+    return (blank(topic_type, name="t", partitions=(part,)),)
 
 
 def _committed(kind: Any, request: Any, code: int) -> Any:
@@ -358,12 +354,68 @@ def test_a_coordinator_that_refuses_the_whole_question_is_told_of_each_partition
     """Not every library looks for a code of the whole answer; one without positions would be taken for just that."""
     member = Member()
     member.versions[FETCH] = 3
-    member.codes["coordinator", FETCH] = 16
+    member.codes["coordinator", FETCH] = 30
     kind = element(entity(FETCH, 3, "request"), "topics")
     answer = member.says(FETCH, group_id="g", topics=(blank(kind, name="t", partition_indexes=(4,)),))
     (part,) = answer.topics[0].partitions
-    assert (part.partition_index, part.committed_offset, code_of(part.error_code)) == (4, -1, 16)
-    assert code_of(answer.error_code) == 16
+    assert (part.partition_index, part.committed_offset, code_of(part.error_code)) == (4, -1, 30)
+    assert code_of(answer.error_code) == 30
+
+
+@pytest.mark.parametrize("code", [15, 16])
+@pytest.mark.parametrize("version", [1, 3, 9])
+def test_positions_are_asked_for_again_while_their_coordinator_moves(version: int, code: int) -> None:
+    """librdkafka takes 15 and 16 for the last word, and reads nothing until the next rebalance."""
+    member = Member()
+    member.versions[FETCH] = version
+    member.codes["coordinator", FETCH] = code
+    assert asks(member, version) is None
+    later(member, 0.1)
+    member.hears()
+    assert member.asked(FETCH) == [("coordinator", FETCH)], "it is not asked all the time"
+    member.codes.clear()
+    later(member, 0.2)
+    member.hears()
+    ((_, then),) = member.stage.outside.awaited
+    then(True)
+    told = member.read(FETCH)
+    (part,) = (told.groups[0] if version == 9 else told).topics[0].partitions
+    assert (part.committed_offset, code_of(part.error_code)) == (9, 0)
+    assert member.asked(FIND) == [("coordinator", FIND)] * 2
+
+
+def asks(member: Member, version: int) -> Any:
+    if version == 9:
+        return member.fetch()
+    kind = element(entity(FETCH, version, "request"), "topics")
+    return member.says(FETCH, group_id="g", topics=(blank(kind, name="t", partition_indexes=(4,)),))
+
+
+def test_who_asks_for_positions_that_nobody_can_tell_is_told_to_come_again() -> None:
+    member = Member()
+    member.beat()
+    member.silent = {FETCH, FIND}
+    assert member.fetch() is None
+    lose(member, FETCH)
+    later(member, 19)
+    later(member, 5)
+    lose(member, FIND)
+    assert code_of(member.read(FETCH).groups[0].error_code) == 14
+    assert member.fetch() is None
+    lose(member, FIND)
+    member.turns(g=FROZEN)
+    later(member, 1)
+    assert (len(member.stage.edge.replies), member.stage.edge.sent) == (3, []), "nothing of it reaches the source"
+    assert code_of(member.read(FETCH).groups[0].error_code) == 14
+
+
+def test_positions_are_not_asked_for_again_for_a_client_that_is_gone() -> None:
+    member = Member()
+    member.codes["coordinator", FETCH] = 16
+    assert member.fetch() is None
+    member.stage.session.closed()
+    later(member, 1)
+    assert member.stage.edge.sent == []
 
 
 def test_who_wants_stable_positions_is_told_that_one_is_not_so_yet() -> None:
