@@ -279,17 +279,18 @@ def test_a_look_at_log_starts_that_fails_otherwise_is_told_whatever_it_is(
 def test_what_nobody_foresaw_of_a_topic_that_is_made_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     new = replace(TOPIC, topic="new", phase=TopicPhase.INITIALISING)
     told: list[dict[str, str]] = []
+    tried_again = asyncio.Event()
 
     class Making:
         async def prepare(self, record: TopicRecord, note: object) -> None:
             told.append(dict(stage.leader.problems))
             if len(told) == 2:
+                tried_again.set()
                 await asyncio.sleep(60)
             raise KeyError("id")
 
     async def scene(stage: Stage) -> None:
-        while len(told) < 2:
-            await asyncio.sleep(0.01)
+        await tried_again.wait()
 
     stage = Stage(new)
     monkeypatch.setattr(leading, "_RETRY_S", 0.0)

@@ -169,7 +169,7 @@ def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: by
 def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may take most of a gigabyte, and a process that begins has all its partitions to compare."""
     lanes = [Lane("t", partition, producer_id=77, epoch=0, hole_limit=100) for partition in range(3)]
-    inside, crowds, go_on = threading.Lock(), list[int](), threading.Event()
+    inside, begun, crowds, go_on = threading.Lock(), threading.Event(), list[int](), threading.Event()
 
     async def look(*_: Any, **__: Any) -> LogTail:
         return LogTail(1, 1, 1)
@@ -181,6 +181,7 @@ def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.Mo
         if not inside.acquire(blocking=False):
             crowds.append(1)
             return
+        begun.set()
         go_on.wait()
         inside.release()
 
@@ -194,8 +195,7 @@ def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.Mo
         async with asyncio.TaskGroup() as group:
             for lane in lanes:
                 group.create_task(mender.recover(lane))
-            while not inside.locked():
-                await asyncio.sleep(0)
+            await asyncio.to_thread(begun.wait)
             for _ in range(20):
                 await asyncio.to_thread(int)  # threads that were asked for before have begun by then
             go_on.set()
