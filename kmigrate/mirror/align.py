@@ -79,7 +79,10 @@ class Aligner:
             answer = told[(topic, partition)]
             if answer.error:
                 await self._target.refresh([topic])
-                raise Unreachable("no-log-start", f"{topic}-{partition}: {row(answer.error).name}")
+                raise Unreachable(
+                    "no-log-start",
+                    f"where {topic}-{partition} begins on the target cannot be read: {row(answer.error).name}",
+                )
             if answer.offset > start:
                 raise Diverged(
                     "log-start-too-high",

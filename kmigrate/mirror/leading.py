@@ -9,6 +9,7 @@ stopped. Nothing here copies: this process's own share is copied like anybody's 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,7 @@ from kmigrate.state.log import StateLog
 
 __all__ = ["Leader"]
 
+_log = logging.getLogger("kmigrate.mirror")
 _RETRY_S = 1.0
 _LOOK_S = 0.25
 """How often members are looked at where nothing is heard of them."""
@@ -64,7 +66,8 @@ class Leader:
         self._on_word = on_word
         self._working: dict[str, asyncio.Task[Any]] = {}
         self._rechecking: dict[str, asyncio.Task[Any]] = {}
-        self._work = TaskOwner()
+        self._work = TaskOwner(self._on_failure)
+        self._failure: BaseException | None = None
         self._applied = -1
         self._unready: list[str] = []
         """Topics that are still to be made or aligned."""
@@ -83,6 +86,8 @@ class Leader:
         """Until the lease is another process's."""
         try:
             while self._lease.held:
+                if self._failure is not None:
+                    raise self._failure
                 state = self._log.state
                 if state.epoch != self._applied or self._is_idle():
                     self._apply(state)
@@ -90,6 +95,9 @@ class Leader:
                 await self._log.changed(_LOOK_S)
         finally:
             await self._work.close()
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._failure = self._failure or error
 
     # partitions
 
@@ -182,6 +190,7 @@ class Leader:
                     self._rechecking[record.topic] = self._work.start(self._recheck(record))
         for topic in [topic for topic in self._rechecking if topic not in copied]:
             self._rechecking.pop(topic).cancel()
+            self.problems.pop(topic, None)
         self._let_go(state)
         self._applied = state.epoch
         if self.problems != before:
@@ -222,10 +231,20 @@ class Leader:
             except WaitTimedOut as late:
                 self.problems[topic] = f"{late.ref}: {late.what}"
                 await sleep(_RETRY_S)
+            except Exception as error:  # nobody foresaw it: the other topics go on, and it is told
+                self._foresaw_not(topic, error)
+                await sleep(_RETRY_S)
             finally:
                 self._working.pop(topic, None)
 
         self._working[topic] = self._work.start(guarded(), f"topic-{topic}")
+
+    def _foresaw_not(self, topic: str, error: Exception) -> None:
+        problem = f"internal-error: {error!r}"
+        if self.problems.get(topic) != problem:
+            _log.error("topic %s: what the mirror does for it failed", topic, exc_info=error)
+        self.problems[topic] = problem
+        self._on_word()
 
     async def _note(self, topic: str, error: KmigrateError) -> None:
         """Say why a topic does not get on, in its record and in our presence; then wait before the next try."""
@@ -290,15 +309,29 @@ class Leader:
         await self._log.append(decide)
 
     async def _recheck(self, record: TopicRecord) -> None:
-        """Log starts again and again while mirroring: a broker killed within a minute may forget one (W6)."""
+        """Log starts again and again while mirroring: a broker killed within a minute may forget one (W6).
+
+        A leader that has moved or is away says nothing of where a log begins, and who copies tells of it: it is asked
+        again soon. Told as a problem it would hold up a promote, behind its fence even, until the next look.
+        """
+        soon = _RETRY_S
         while True:
             record = self._log.state.topic(self._link, record.topic) or record  # partitions may have been added
+            pause = self._settings.recheck_s
             try:
                 await self._aligner.recheck(record)
                 self.problems.pop(record.topic, None)
-            except Failed as error:
+                soon = _RETRY_S
+            except Unreachable:
+                pause = min(soon, pause)
+                soon = pause * 2
+            except StateLogBroken:
+                raise
+            except KmigrateError as error:
                 self.problems[record.topic] = f"{error.ref}: {error.what}"
-            await sleep(self._settings.recheck_s)
+            except Exception as error:  # nobody foresaw it: it is told, and looked again
+                self._foresaw_not(record.topic, error)
+            await sleep(pause)
 
 
 def _is_moving(assignment: AssignmentRecord | None) -> bool:

@@ -69,6 +69,8 @@ class Mender:
         self._look_again = look_again
         self._check_topic = check_topic
         self._store = store
+        self._one_comparison = asyncio.Lock()
+        """To look into batches takes as much memory as to rewrite them (`reading`): one pair of them at a time."""
 
     async def recover(self, lane: Lane) -> None:
         """Read the target's tail until it is known where the lane stands."""
@@ -135,7 +137,8 @@ class Mender:
     ) -> None:
         """Compare the source's records from `first` to `end` with what was copied of them, `shift` offsets on."""
         theirs = await self._batches(self._source, lane, first, end)
-        offset = await asyncio.to_thread(_first_difference, theirs, ours, range(first, end), shift, lane.losses)
+        async with self._one_comparison:
+            offset = await asyncio.to_thread(_first_difference, theirs, ours, range(first, end), shift, lane.losses)
         if offset is not None:
             raise Diverged(
                 reaction_to(Asked.PRODUCE, Found.OTHER_CONTENT).ref,

@@ -57,6 +57,8 @@ class IdKeeper:
                 await self.look(idle_s)
             except KmigrateError as error:
                 _log.warning("transactional ids of routed producers: %s", error.what)
+            except Exception as error:  # nobody foresaw it: it is told, and ids are looked at all the same
+                _log.error("transactional ids of routed producers", exc_info=error)
             await sleep(pause)
 
     async def _idle_s(self) -> float:

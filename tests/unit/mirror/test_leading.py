@@ -7,6 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
+import pytest
+
+from kmigrate.errors import Diverged, StateLogBroken, Unreachable, WaitTimedOut
+from kmigrate.mirror import leading
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.configs import Configs
 from kmigrate.mirror.leading import Leader
@@ -27,7 +31,7 @@ TOPIC = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=4, starts=dict
 
 
 class _NothingForgotten:
-    async def cut(self, record: TopicRecord) -> None: ...
+    async def recheck(self, record: TopicRecord) -> None: ...
 
 
 class Stage:
@@ -214,6 +218,94 @@ def test_what_is_being_made_when_it_is_forgotten_is_made_to_its_end_so_that_its_
         assert not stage.leader.working, "it is not aligned"
 
     Stage().play(scene)
+
+
+class Starts:
+    """An aligner whose looks end as a test says, one after the other; then all is well."""
+
+    def __init__(self, *ends: Exception) -> None:
+        self.ends = list(ends)
+        self.looks = 0
+
+    async def recheck(self, record: TopicRecord) -> None:
+        self.looks += 1
+        if self.ends:
+            raise self.ends.pop(0)
+
+
+def looked_at(stage: Stage, starts: Starts, monkeypatch: pytest.MonkeyPatch, looks: int) -> list[dict[str, str]]:
+    """What the leader tells of its topics before each wait for the next look at their log starts, none of them long."""
+    told: list[dict[str, str]] = []
+    enough = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        told.append(dict(stage.leader.problems))
+        if len(told) == looks:
+            enough.set()
+        await asyncio.sleep(0 if len(told) < looks and seconds < stage.leader._settings.recheck_s else 60)
+
+    monkeypatch.setattr(leading, "sleep", sleep)
+    stage.leader._aligner = cast("Aligner", starts)
+
+    async def scene(stage: Stage) -> None:
+        await enough.wait()
+
+    stage.play(scene)
+    return told
+
+
+def test_a_log_start_that_a_moved_leader_does_not_tell_is_looked_at_again_soon_and_is_no_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stood as one for a minute, and a promote that had fenced its writers by then waited for it to go."""
+    away = Unreachable("no-log-start", "t-3: NOT_LEADER_OR_FOLLOWER")
+    starts = Starts(away, away)
+    assert looked_at(Stage(TOPIC), starts, monkeypatch, 3) == [{}, {}, {}]
+    assert starts.looks == 3
+
+
+def test_a_look_at_log_starts_that_fails_otherwise_is_told_whatever_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for failure, problem in (
+        (Diverged("log-start-too-high", "t-0 begins at 9"), "log-start-too-high: t-0 begins at 9"),
+        (WaitTimedOut("controller-late", "no answer"), "controller-late: no answer"),
+        (KeyError("t"), "internal-error: KeyError('t')"),
+    ):
+        assert looked_at(Stage(TOPIC), Starts(failure), monkeypatch, 1) == [{"t": problem}]
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [failure], "with where it happened"
+
+
+def test_what_nobody_foresaw_of_a_topic_that_is_made_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = replace(TOPIC, topic="new", phase=TopicPhase.INITIALISING)
+    told: list[dict[str, str]] = []
+    tried_again = asyncio.Event()
+
+    class Making:
+        async def prepare(self, record: TopicRecord, note: object) -> None:
+            told.append(dict(stage.leader.problems))
+            if len(told) == 2:
+                tried_again.set()
+                await asyncio.sleep(60)
+            raise KeyError("id")
+
+    async def scene(stage: Stage) -> None:
+        await tried_again.wait()
+
+    stage = Stage(new)
+    monkeypatch.setattr(leading, "_RETRY_S", 0.0)
+    stage.leader._maker = cast("TopicMaker", Making())
+    stage.play(scene)
+    assert told == [{}, {"new": "internal-error: KeyError('id')"}]
+
+
+def test_a_leader_whose_task_finds_the_state_log_broken_ends_with_that() -> None:
+    stage = Stage(TOPIC)
+    broken = StateLogBroken("state-log-newer", "it was written by a newer kmigrate")
+    stage.leader._aligner = cast("Aligner", Starts(broken))
+    with pytest.raises(StateLogBroken) as raised:
+        asyncio.run(asyncio.wait_for(stage.leader.run(), 10))
+    assert raised.value is broken
 
 
 def test_a_leader_whose_lease_is_anothers_ends_and_writes_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, cast
 
 import pytest
@@ -163,6 +164,47 @@ def recovered(monkeypatch: pytest.MonkeyPatch, end: int, ours: bytes, theirs: by
     monkeypatch.setattr(mender, "_batches", batches)
     asyncio.run(mender.recover(lane))
     return lane
+
+
+def test_batches_are_looked_into_one_pair_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take most of a gigabyte, and a process that begins has all its partitions to compare."""
+    lanes = [Lane("t", partition, producer_id=77, epoch=0, hole_limit=100) for partition in range(3)]
+    inside, begun, crowds, go_on = threading.Lock(), threading.Event(), list[int](), threading.Event()
+
+    async def look(*_: Any, **__: Any) -> LogTail:
+        return LogTail(1, 1, 1)
+
+    async def batches(client: object, *_: Any) -> list[Batch]:
+        return []
+
+    def first_difference(*_: Any) -> None:
+        if not inside.acquire(blocking=False):
+            crowds.append(1)
+            return
+        begun.set()
+        go_on.wait()
+        inside.release()
+
+    async def scene() -> None:
+        nowhere = cast("ClusterClient", None)
+        mender = Mender(
+            nowhere, nowhere, CopyIdentity(77, 0, 78, 0), cast("HoleMaker", None), lambda _: TERM,
+            lambda: None, cast("Any", None),
+        )  # fmt: skip
+        monkeypatch.setattr(mender, "_batches", batches)
+        async with asyncio.TaskGroup() as group:
+            for lane in lanes:
+                group.create_task(mender.recover(lane))
+            await asyncio.to_thread(begun.wait)
+            for _ in range(20):
+                await asyncio.to_thread(int)  # threads that were asked for before have begun by then
+            go_on.set()
+
+    monkeypatch.setattr(mending, "read_tail", look)
+    monkeypatch.setattr(mending, "_first_difference", first_difference)
+    asyncio.run(scene())
+    assert crowds == []
+    assert [lane.position for lane in lanes] == [1, 1, 1]
 
 
 def test_a_batch_that_went_as_it_was_is_known_again_however_much_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:

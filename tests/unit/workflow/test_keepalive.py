@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -194,3 +194,25 @@ def test_a_promote_is_refused_that_a_live_holder_would_not_survive(monkeypatch: 
     lost(monkeypatch, None, None)
     lost(monkeypatch, -1, -1)
     lost(monkeypatch, 1000, None, "till")
+
+
+def test_a_look_that_fails_as_nobody_foresaw_is_told_and_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody heard of it, and a week later the target had forgotten every id."""
+    keeper = IdKeeper(cast("Any", None), cast("Any", None), cast("Any", None), cast("Any", None))
+    failures: list[BaseException] = [KeyError("till"), asyncio.CancelledError()]
+    pauses: list[float] = []
+
+    async def idle_s(_: IdKeeper) -> float:
+        raise failures.pop(0)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(IdKeeper, "_idle_s", idle_s)
+    monkeypatch.setattr(keepalive, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(keeper.run())
+    assert pauses == [1.0]
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError]
