@@ -1,9 +1,9 @@
 """A very small HTTP/1.1 server for pages that a process shows of itself: GET and HEAD, nothing else.
 
 Made for scrapers and probes, so it promises little: one request per connection, no body is read, a head of at most
-8 KiB within a few seconds, and no more than a few dozen connections at once. Beyond that the oldest one is ended, and not
-the new one refused: scrapers that hang must not keep out the probe that decides whether this process lives. A page is
-made when it is asked for, in pieces, and the process's real work goes on between them.
+8 KiB within a few seconds, and no more than a few dozen connections at once. Beyond that the oldest one is ended, and
+not the new one refused: scrapers that hang must not keep out the probe that decides whether this process lives. A page
+is made when it is asked for, in pieces, and the process's real work goes on between them.
 """
 
 from __future__ import annotations
