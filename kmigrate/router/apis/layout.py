@@ -2,7 +2,8 @@
 
 Who subscribes to a pattern, or lists topics, asks for all of them. kio took 0.4 s to read and write the answer of a
 cluster with 20,000 partitions, in which all other clients waited. What has to be changed of a topic is as long as
-before, and the same lists of replicas come again and again, so each of them is shown once.
+before, and the same lists of replicas come again and again, so each of them is shown once. A thousand clients that
+come back at once ask for the same: what they are shown is kept for the last few great answers.
 
 Where there is anything that these versions seldom or never have (tags, lists that are null or of 127 and more), or the
 bytes end early, this gives way to kio, which reads it or says what is wrong.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection
+from functools import lru_cache
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.codes import Code
@@ -26,6 +28,8 @@ _WITHOUT_THE_CLUSTERS = 11
 """Operations that are allowed on the cluster; those on topics stayed."""
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _NOT_YET = _I16.pack(Code.LEADER_NOT_AVAILABLE)
+_GREAT = 64 * 1024
+_KEPT = 4
 _LEADER = 6
 """Behind a partition's error and index."""
 
@@ -42,13 +46,14 @@ def show_topics(
     Topics that are `hidden` have no leader yet, and no partitions. The lowest version that clients may use is 4.
     """
     try:
-        walk = _Walk(frame, version, book, {name.encode() for name in hidden})
-        begin, end = walk.topics(response_body_offset(frame, version >= _FLEXIBLE))
+        begin = _Walk(bytes(frame), version, book.offset).brokers(response_body_offset(frame, version >= _FLEXIBLE))
+        show = _shown if len(frame) < _GREAT else _shown_again
+        shown, size = show(bytes(frame[begin:]), version, book.offset, frozenset(hidden))
     except (_OddError, ProtocolViolation, struct.error, IndexError):
         return None
-    rest = frame[:begin] + _nothing(version) + frame[end:]
+    rest = frame[:begin] + _nothing(version) + frame[begin + size :]
     rest[: SIZE.size] = SIZE.pack(len(rest) - SIZE.size)
-    return rest, walk.shown(begin, end)
+    return rest, shown
 
 
 def put_topics(answer: bytes, version: int, topics: bytes) -> bytes:
@@ -65,42 +70,51 @@ def _nothing(version: int) -> bytes:
     return b"\1" if version >= _FLEXIBLE else bytes(4)
 
 
+def _shown(topics: bytes, version: int, offset: int, hidden: frozenset[str]) -> tuple[bytes, int]:
+    """Topics as clients may see them, and how long they were; what stands behind them is not looked at."""
+    walk = _Walk(topics, version, offset, {name.encode() for name in hidden})
+    size = walk.topics(0)
+    return walk.shown(size), size
+
+
+_shown_again = lru_cache(_KEPT)(_shown)
+
+
 class _Walk:
     """One answer's walk; `_out` is what its client shall see, but for what `_cuts` leaves out."""
 
-    def __init__(self, frame: bytearray, version: int, book: AddressBook, hidden: Collection[bytes]) -> None:
-        self._raw = bytes(frame)
-        self._out = bytearray(frame)
+    def __init__(self, raw: bytes, version: int, offset: int, hidden: Collection[bytes] = ()) -> None:
+        self._raw = raw
+        self._out = bytearray(raw)
         self._version = version
         self._flexible = version >= _FLEXIBLE
         self._lists = 3 if version >= _WITH_OFFLINE else 2
-        self._book = book
+        self._book = AddressBook(offset)
         self._hidden = hidden
         self._cuts: list[tuple[int, int]] = []
         self._leaders: dict[bytes, bytes] = {}
         self._replicas: dict[bytes, bytes] = {}
         """Replicas, those in sync and those that are offline, one list behind the other."""
 
-    def topics(self, at: int) -> tuple[int, int]:
-        """Where the array of topics begins and ends, in an answer whose body begins at `at`."""
-        begin = self._brokers(at + 4)
-        count, at = self._count(begin)
+    def topics(self, at: int) -> int:
+        """Where an array of topics ends."""
+        count, at = self._count(at)
         for _ in range(count):
             at = self._topic(at)
         if at > len(self._raw):
             raise _OddError
-        return begin, at
+        return at
 
-    def shown(self, begin: int, end: int) -> bytes:
-        out, at = bytearray(), begin
+    def shown(self, end: int) -> bytes:
+        out, at = bytearray(), 0
         for cut, behind in self._cuts:
             out += self._out[at:cut] + _nothing(self._version)
             at = behind
         return bytes(out + self._out[at:end])
 
-    def _brokers(self, at: int) -> int:
-        """Pass what stands before the topics: brokers, the cluster's id, its controller."""
-        count, at = self._count(at)
+    def brokers(self, at: int) -> int:
+        """Where what stands before the topics ends, in a body that begins at `at`: brokers, cluster and controller."""
+        count, at = self._count(at + 4)
         for _ in range(count):
             at = self._text(self._text(at + 4) + 4)
             at = self._no_tags(at)

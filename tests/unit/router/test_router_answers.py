@@ -22,7 +22,7 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import decode_answer, decode_body, encode_body, entity, is_flexible
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
-from kmigrate.router.apis import addresses
+from kmigrate.router.apis import addresses, layout
 from kmigrate.router.apis.addresses import decode_request, encode_request, rewrite_answer
 from kmigrate.router.apis.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
 from kmigrate.router.apis.blank import blank, element, frame_answer
@@ -315,6 +315,24 @@ def test_the_topics_of_metadata_are_shown_as_they_were_when_kio_read_and_wrote_t
             slowly.setattr(addresses, "show_topics", lambda *_: None)
             assert quick == rewrite_answer(bytearray(frame), head, BOOK, hidden)
         assert seen[-2:] == [0, topics]
+
+
+def test_a_great_answer_that_comes_again_is_shown_as_before_and_as_what_is_hidden_now() -> None:
+    """A thousand clients that come back at once are told the same; only their correlation ids differ."""
+    frame, head = _estate(12, 60), _head(3, 12)
+    assert len(frame) > 1 << 16
+    first, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
+    before = layout._shown_again.cache_info().hits
+    frame[4:8] = (78).to_bytes(4, "big")
+    second, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
+    assert second[:8] + first[8:] == second
+    assert layout._shown_again.cache_info().hits == before + 1
+    hidden, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset({"t0"}))
+    shown = [int(topic.error_code) for topic in _read(3, 12, hidden).topics]
+    assert (shown[0], set(shown[1:])) == (5, {0})
+    frame[-8] ^= 1  # one of the last topic's operations
+    third, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
+    assert third != second
 
 
 @pytest.mark.parametrize("version", range(4, 14))
