@@ -1,8 +1,9 @@
 """A very small HTTP/1.1 server for pages that a process shows of itself: GET and HEAD, nothing else.
 
 Made for scrapers and probes, so it promises little: one request per connection, no body is read, a head of at most
-8 KiB within a few seconds, and no more than a few dozen connections at once. A page is made when it is asked for, in
-pieces, and the process's real work goes on between them.
+8 KiB within a few seconds, and no more than a few dozen connections at once. Beyond that the oldest one is ended, and
+not the new one refused: scrapers that hang must not keep out the probe that decides whether this process lives. A page
+is made when it is asked for, in pieces, and the process's real work goes on between them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class PageServer:
         self._host, self._port = host, port
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        self._serving: dict[asyncio.Task[None] | None, None] = {}
+        """Connections, the oldest first."""
 
     async def start(self) -> None:
         """Listen; raises Refused where the address cannot be had."""
@@ -68,25 +70,29 @@ class PageServer:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        task = asyncio.current_task()
+        self._serving[task] = None
+        if len(self._serving) > _MOST_CONNECTIONS:
+            oldest = next(iter(self._serving))
+            del self._serving[oldest]
+            if oldest is not None:
+                oldest.cancel()
         try:
             async with asyncio.timeout(_ANSWER_S):
                 writer.write(await self._answer(reader))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            writer.transport.abort()  # who asks badly or reads slowly is not waited for
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            writer.transport.abort()  # who asks badly or reads slowly is not waited for, less so when others come
         except Exception:
             writer.write(_refusal(HTTPStatus.INTERNAL_SERVER_ERROR))
             writer.close()
             raise  # a page could not be made: the loop's exception handler says why
         finally:
-            self._connections -= 1
+            self._serving.pop(task, None)
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        if self._connections > _MOST_CONNECTIONS:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE)
         try:
             async with asyncio.timeout(_HEAD_S):
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -12,6 +12,10 @@ since the last one, and what the owner did not take of that; many of them lie in
 Back-pressure in three sentences: when the peer does not read, `writable` is cleared and `drain` waits; who
 relays from one stream to another pauses reading the first while the second is not writable; reading goes on
 when it is writable again. Frames handed to `on_frame` belong to the receiver.
+
+One read may bring thousands of tiny frames, and a client that sends them shall not hold up all others: after some of
+them everybody else has a turn. Those that are left wait here, as they do while reading is paused, and nothing is read
+meanwhile; a connection ends when what it has brought is handed over.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ from kmigrate.protocol.frames import MAX_FRAME, SIZE, TakePiece
 __all__ = ["FrameStream", "TlsAlertError"]
 
 _SCRATCH = 128 * 1024
+_AT_A_STRETCH = 64
+"""Frames of one connection before the others' turn. A request of few bytes takes 10 to 50 µs."""
 _LARGE = 32 * 1024
 """Memory for a frame of more than that, of which a part has come, is worth being told of."""
 _MUCH = 128 * 1024
@@ -184,7 +190,17 @@ class FrameStream(asyncio.BufferedProtocol):
         self._on_trust = on_trust
         self._high_water = high_water
         self._head = b""
-        """Up to three bytes of a frame's size."""
+        """What has come and is not cut: up to three bytes of a frame's size, or all that `_waits`."""
+        self._waits = False
+        """Whether frames that have come wait for their turn, or for the owner to go on."""
+        self._turns = False
+        """Whether a turn of it is due."""
+        self._stopped = False
+        """Whether the owner has paused reading."""
+        self._over = False
+        """Whether no frame is handed over any more."""
+        self._end_due = False
+        """Whether the connection is lost, and its owner is told once nothing waits."""
         self._coming: _Whole | _Pieces | None = None
         """The frame of which a part has come."""
         self._waits_for = _NONE_WAITED_FOR
@@ -234,6 +250,8 @@ class FrameStream(asyncio.BufferedProtocol):
             scratch = _SCRATCHES.free = bytearray(_SCRATCH)
         if not self._head:
             return memoryview(scratch)
+        if len(self._head) >= len(scratch):
+            scratch = _SCRATCHES.free = bytearray(_SCRATCH + len(self._head))
         scratch[: len(self._head)] = self._head
         return memoryview(scratch)[len(self._head) :]
 
@@ -250,11 +268,11 @@ class FrameStream(asyncio.BufferedProtocol):
             self._on_frame(frame)
 
     def _cut(self, fill: int) -> None:
-        """Frames out of the first `fill` bytes of the scratch buffer; what is left over begins the next one."""
+        """Frames out of the first `fill` bytes of the scratch buffer; what is left over begins the next, or waits."""
         scratch, _SCRATCHES.free = _SCRATCHES.free, None
         assert scratch is not None
-        at = 0
-        while fill - at >= SIZE.size and not self.lost:
+        at, left = 0, _AT_A_STRETCH
+        while fill - at >= SIZE.size and not self._over and left and (self.lost or not self._stopped):
             (size,) = SIZE.unpack_from(scratch, at)
             if not 0 <= size <= self.max_frame:
                 self._refuse(size, scratch[at : at + len(_TLS_ALERT)])
@@ -266,9 +284,33 @@ class FrameStream(asyncio.BufferedProtocol):
                 break
             frame = scratch[at:stop]
             at = stop
+            left -= 1
             self._on_frame(frame)
-        self._head = b"" if self.lost else bytes(scratch[at:fill])
+        self._head = b"" if self._over else bytes(scratch[at:fill])
         _SCRATCHES.free = scratch
+        self._waits = len(self._head) >= SIZE.size
+        if self._waits:
+            self._read(False)
+            if self.lost or not self._stopped:
+                self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Go on with the frames that wait, once all others have been looked at."""
+        if not self._turns:
+            self._turns = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turns = False
+        if self._waits and (self.lost or not self._stopped):
+            self.get_buffer(-1)
+            self._cut(len(self._head))
+        if self._waits:
+            return
+        if self._end_due:
+            self._tell_lost()
+        elif not self._stopped:
+            self._read(True)
 
     def _refuse(self, size: int, begin: bytearray) -> None:
         if begin == _TLS_ALERT:
@@ -302,7 +344,16 @@ class FrameStream(asyncio.BufferedProtocol):
         self._transport = self._raw = None  # asyncio's cannot even be aborted any more
         self._coming = None  # who has lost a connection may know it for long
         self._writable.set()
-        self._on_lost(exc or self._reason)
+        self._reason = exc or self._reason
+        self._end_due = True
+        if self._waits:
+            self._take_turn()
+        else:
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        self._over, self._end_due, self._coming = True, False, None
+        self._on_lost(self._reason)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -324,9 +375,10 @@ class FrameStream(asyncio.BufferedProtocol):
 
     @property
     def held(self) -> int:
-        """Bytes that are kept for it: a large frame that comes, and what it has not taken yet."""
+        """Bytes that are kept for it: a large frame that comes, frames that wait, and what it has not taken yet."""
         unread = self._transport.get_write_buffer_size() if self._transport is not None and not self.lost else 0
-        return unread + (self._coming.held if self._coming is not None else 0)
+        waits = len(self._head) if self._waits else 0
+        return unread + waits + (self._coming.held if self._coming is not None else 0)
 
     @property
     def writable(self) -> bool:
@@ -345,12 +397,23 @@ class FrameStream(asyncio.BufferedProtocol):
             self._transport.writelines(parts)
 
     def pause_reading(self) -> None:
-        if self._transport is not None and not self.lost and self._transport.is_reading():
-            self._transport.pause_reading()
+        self._stopped = True
+        self._read(False)
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self.lost and not self._transport.is_reading():
+        self._stopped = False
+        if self._waits:
+            self._take_turn()
+        else:
+            self._read(True)
+
+    def _read(self, on: bool) -> None:
+        if self._transport is None or self.lost or self._transport.is_reading() is on:
+            return
+        if on:
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def close(self) -> None:
         """Close after what was written has left."""
@@ -368,6 +431,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def abort(self, reason: Exception | None = None) -> None:
         """Close at once: nothing that waits here is sent any more, only what the system has taken already."""
         self._reason = self._reason or reason
-        self.lost = True
+        self.lost = self._over = True
+        self._waits, self._head = False, b""
         if self._transport is not None:
             self._transport.abort()

@@ -24,15 +24,20 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kio.static.constants import EntityType
+
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.frames import MOST_TAGS
 from kmigrate.protocol.primitives import read_uvarint, write_uvarint
 
 __all__ = ["checked"]
 
-_MOST_ELEMENTS = 1_000_000
-"""Of all arrays of one message, and its tagged fields: Metadata of 100,000 partitions with three replicas each has
-fewer."""
+_MOST_ANSWERED, _MOST_ASKED = 1_000_000, 100_000
+"""Elements of all arrays of one message, and its tagged fields. A cluster may answer with Metadata of 100,000
+partitions with three replicas each, which are fewer. A request is anybody's, and all others wait while it is read."""
+_FIXED_FOR_ONE = 10
+"""How many fixed elements of a request count as one: they take 0.01 to 0.2 µs, others 1 to 4. So all partitions of a
+great estate can be asked for, as some exporters do for each group."""
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _FIXED = {
     "bool": 1,
@@ -78,7 +83,8 @@ class _Step(NamedTuple):
 
 def checked(kind: type[Any], data: Buffer, at: int) -> bytes:
     """A message of class `kind` without the tagged fields that it does not know; refused if it announces too much."""
-    walk = _Walk(data, bool(kind.__flexible__))
+    asked = kind.__type__ is EntityType.request
+    walk = _Walk(data, bool(kind.__flexible__), *((_MOST_ASKED, _FIXED_FOR_ONE) if asked else (_MOST_ANSWERED, 1)))
     try:
         walk.walk(_steps(typing.cast("Any", kind)), at)
     except (struct.error, IndexError):
@@ -97,10 +103,11 @@ def checked(kind: type[Any], data: Buffer, at: int) -> bytes:
 class _Walk:
     """One message's walk: its bytes, and how many elements it may still have."""
 
-    def __init__(self, data: Buffer, flexible: bool) -> None:
+    def __init__(self, data: Buffer, flexible: bool, most: int, fixed_for_one: int) -> None:
         self._data = data
         self._flexible = flexible
-        self._left = _MOST_ELEMENTS
+        self._most = self._left = most
+        self._fixed_for_one = fixed_for_one
         self.changes: list[_Change] = []
         """What has to be changed so that only known tags are left; no two of them overlap."""
 
@@ -134,9 +141,11 @@ class _Walk:
 
     def _array(self, step: _Step, at: int) -> int:
         count, at = self._length(at, _I32)
-        self._left -= count
-        if count > len(self._data) - at or self._left < 0:
+        self._left -= count // self._fixed_for_one if step.size else count
+        if count > len(self._data) - at:
             raise ProtocolViolation("absurd-count", f"a message announces an array of {count} elements")
+        if self._left < 0:
+            raise ProtocolViolation("absurd-count", f"a message announces more than {self._most} elements in all")
         if step.size:
             return at + count * step.size
         for _ in range(count):

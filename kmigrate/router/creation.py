@@ -35,7 +35,7 @@ def ask_layout(
     core: Core, edge: Edge, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
 ) -> None:
     """Ask the target for metadata on behalf of a client; `then` gets the answer as the target gives it."""
-    if not request.allow_auto_topic_creation:
+    if not request.allow_auto_topic_creation or not request.topics:  # who asks for all of them creates none
         edge.to_target([frame], head.correlation_id, then)
         return
 

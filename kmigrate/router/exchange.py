@@ -145,8 +145,7 @@ class Exchange:
             self._reply(frame)
         else:
             self._take(part, answers, throttle)
-        if primes:
-            self._core.wake()
+        self._core.gate.look_again(plan.key for plan in primes)
 
     # to the source
 

@@ -24,7 +24,7 @@ anew, learns of open producers by C.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -80,6 +80,8 @@ class Gate:
     """Producers whose sequences have come round to the barrier's: nothing of them repeats what is below it."""
     priming: dict[GateKey, object] = field(default_factory=dict)
     """Whose batch primes: the client connection that will hear of its outcome."""
+    _behind: dict[GateKey, dict[Callable[[], None], None]] = field(default_factory=dict)
+    """Who is to look again at that outcome, the first first: after a flip thousands wait, nearly all for others."""
 
     def load(self, table: RoutingTable) -> None:
         """Take the barrier tables of all promoted topics; those of topics that are not promoted are dropped."""
@@ -121,18 +123,27 @@ class Gate:
     def prime(self, key: GateKey, connection: object) -> None:
         self.priming[key] = connection
 
+    def wait_for(self, key: GateKey, look: Callable[[], None]) -> None:
+        """Have somebody look again once what primes is settled."""
+        self._behind.setdefault(key, {})[look] = None
+
+    def look_again(self, keys: Iterable[GateKey]) -> None:
+        """Let those look again who wait for these, as they came."""
+        for look in [look for key in keys for look in self._behind.pop(key, ())]:
+            look()
+
     def settled(self, key: GateKey, accepted: bool) -> None:
         """The priming batch's outcome is known."""
         self.priming.pop(key, None)
         if accepted:
             self.opened.add(key)
 
-    def left(self, connection: object) -> bool:
-        """A connection is gone: what of it primes will never be known; whether there was any."""
+    def left(self, connection: object) -> list[GateKey]:
+        """A connection is gone: what of it primes will never be known. Those who wait for it shall look again."""
         unknown = [key for key, whose in self.priming.items() if whose is connection]
         for key in unknown:
             del self.priming[key]
-        return bool(unknown)
+        return unknown
 
 
 def _is_next(mark: ProducerMark, batch: Batch) -> bool:

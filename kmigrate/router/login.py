@@ -34,6 +34,8 @@ SASL_APIS = frozenset({_HANDSHAKE, _AUTHENTICATE})
 _BEFORE = SASL_APIS | {API_VERSIONS}
 _SALT_SEED = secrets.token_bytes(32)
 _A_MOMENT_S = 1.0
+_REFUSAL_S = 0.1
+"""Until who is refused is told, as by brokers (`connection.failed.authentication.delay.ms`): guessing takes time."""
 _REFUSED = "Authentication failed: Invalid username or password"
 """Kafka's own sentence: clients and people know it."""
 
@@ -52,6 +54,8 @@ class ClientLogin:
         """Name and credential of the login under way, None before its first word."""
         self._scram: ScramServer | None = None
         self._mapped_as = ""
+        self._refusal: tuple[float, Callable[[], None]] | None = None
+        """When who is refused is told so, and how."""
 
     @property
     def _door(self) -> Door:
@@ -189,9 +193,21 @@ class ClientLogin:
         self._edge.log_in(identity, arrived)
 
     def _refuse(self, head: RequestHead, error: int, why: str, reply: Callable[[Buffer], None]) -> None:
-        """As a broker does: the answer, then the end of the connection."""
-        reply(_authenticate_answer(head, error_code=error, error_message=why))
-        self._edge.close(f"{head.client_id or 'a client'}: {why}")
+        """As a broker does: the answer, a moment later, then the end of the connection."""
+
+        def tell() -> None:
+            reply(_authenticate_answer(head, error_code=error, error_message=why))
+            self._edge.close(f"{head.client_id or 'a client'}: {why}")
+
+        when = self._edge.now() + _REFUSAL_S
+        self._refusal = when, tell
+        self._edge.wake_at(when)
+
+    def advance(self) -> None:
+        """Tell who is refused, once it is time."""
+        if self._refusal is not None and self._edge.now() >= self._refusal[0]:
+            (_, tell), self._refusal = self._refusal, None
+            tell()
 
 
 def _authenticate_answer(head: RequestHead, **values: Any) -> bytes:

@@ -100,9 +100,11 @@ class ProduceDesk:
     def closed(self) -> None:
         """The client is gone. Only writes without acknowledgement that it had sent are still carried out."""
         self._gone = True
-        if self._core.gate.left(self._edge) or self._sent:
-            self._core.wake()
+        writing = bool(self._sent)
         self._sent.clear()
+        self._core.gate.look_again(self._core.gate.left(self._edge))
+        if writing and self._core.table.finished:
+            self._core.wake()  # as in `_written`
         self._ask_leaders()  # it may have lost patience with one that leads no more, and comes again at once
 
     def look_after(self) -> None:
@@ -137,6 +139,8 @@ class ProduceDesk:
         held = self._held
         for plan in waits:
             assert plan.route is not None
+            if plan.key in self._core.gate.priming:
+                self._core.gate.wait_for(plan.key, self._advance)
             self._get_under_way(plan, plan.route.key, held, now)
         return now < held.deadline
 

@@ -126,6 +126,7 @@ class Session:
             return
         self._advancing = True
         try:
+            self._login.advance()
             self._transactions.advance()
             self._follow.advance()
             self._reads.look()

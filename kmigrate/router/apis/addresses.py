@@ -1,7 +1,7 @@
 """Answers that carry node ids or addresses, rewritten to the router's own (D5), and requests that name nodes.
 
-Read and written by kio, all versions. Produce and Fetch answers, which must not be decoded, are looked at in
-their own modules.
+Read and written by kio, all versions, but for the topics of Metadata (`layout`). Produce and Fetch answers, which must
+not be decoded, are looked at in their own modules.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kmigrate.protocol.api import decode_answer, decode_body, encode_body, entit
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, frame_answer
+from kmigrate.router.apis.layout import put_topics, show_topics
 from kmigrate.router.apis.quorum import SHOWN_FIELDS
 from kmigrate.router.apis.share import LEADER_FIELDS
 from kmigrate.router.nodeids import AddressBook
@@ -74,10 +75,12 @@ def rewrite_answer(
 ) -> tuple[bytes, bool]:
     """The answer as the client may see it, and whether it named a broker that has no listener yet."""
     kind = entity(head.api_key, head.version, "response")
-    message = decode_answer(kind, frame)
+    apart = show_topics(frame, head.version, book, hidden) if head.api_key == METADATA else None
+    message = decode_answer(kind, apart[0] if apart is not None else frame)
     change = _CHANGES[head.api_key]
     changed, stranger = change(message, book, hidden)
-    return frame_answer(changed, head.correlation_id), stranger
+    shown = frame_answer(changed, head.correlation_id)
+    return put_topics(shown, head.version, apart[1]) if apart is not None else shown, stranger
 
 
 def none_here(head: RequestHead) -> bytes:

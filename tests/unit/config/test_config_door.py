@@ -101,6 +101,13 @@ def test_clients_are_known_by_certificates_where_no_login_is_asked_for(read: Rea
     assert door.holder("") is None
 
 
+def test_a_certificate_may_be_demanded_beside_a_login_that_is_passed_through(read: Read, tmp_path: Path) -> None:
+    door = read(TLS + 'client_ca = "ca.pem"\n')
+    assert door.tls is not None
+    assert (door.tls.client_ca, door.asks, door.mapped) == (str(tmp_path / "ca.pem"), True, False)
+    assert not door.knows_certificates
+
+
 @pytest.mark.parametrize(
     ("router", "table", "words", "expected"),
     [

@@ -103,6 +103,35 @@ def test_other_work_goes_on_while_a_long_page_is_made() -> None:
     assert asyncio.run(ask()) > 10
 
 
+def test_a_probe_is_answered_however_many_scrapers_hang() -> None:
+    """Who decides by it whether a process lives would kill one that works."""
+
+    async def scene() -> tuple[bytes, bytes]:
+        server = PageServer("127.0.0.1", 0, PAGES)
+        await server.start()
+        host, port = server.address.rsplit(":", 1)
+        hanging = [await asyncio.open_connection(host, int(port)) for _ in range(100)]
+        for _, scraper in hanging:
+            scraper.write(b"GET /metr")
+        reader, probe = await asyncio.open_connection(host, int(port))
+        probe.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+        answered = await reader.read()
+        try:
+            oldest = await hanging[0][0].read()
+        except ConnectionResetError:
+            oldest = b""
+        hanging[-1][1].write(b"ics HTTP/1.1\r\n\r\n")
+        newest = await hanging[-1][0].read()
+        for _, writer in [*hanging, (reader, probe)]:
+            writer.transport.abort()
+        await server.close()
+        assert oldest == b""
+        return answered, newest
+
+    for answered in asyncio.run(scene()):
+        assert answered.startswith(b"HTTP/1.1 200 OK")
+
+
 def test_a_port_that_is_taken_is_one_named_refusal() -> None:
     async def twice() -> Refused:
         first = PageServer("127.0.0.1", 0, PAGES)

@@ -135,6 +135,109 @@ def test_an_announcement_gets_memory_for_what_has_come_of_it() -> None:
     assert peer.stream.held == 0
 
 
+TINY = [framed(bytes([n % 256])) for n in range(1000)]
+"""A read full of them is thousands of requests."""
+
+
+def met(peer: Peer) -> list[bytes]:
+    return [bytes(frame) for frame in peer.frames]
+
+
+def test_thousands_of_tiny_frames_of_one_read_leave_turns_to_all_others() -> None:
+    async def scene() -> None:
+        peer, before = Peer(), list[int]()
+        feed(peer.stream, b"".join(TINY) + framed(b"last")[:6])
+        while len(peer.frames) < len(TINY):
+            assert peer.stream.held > 0
+            before.append(len(peer.frames))
+            await asyncio.sleep(0)
+        assert max(later - sooner for sooner, later in zip([0, *before], [*before, len(TINY)], strict=True)) <= 64
+        assert peer.stream.held == 8  # the last frame, of which a part has come
+        feed(peer.stream, b"st")
+        assert met(peer) == [*TINY, framed(b"last")]
+
+    asyncio.run(scene())
+
+
+def test_an_owner_that_has_enough_gets_no_more_of_what_was_read_with_it() -> None:
+    async def scene() -> None:
+        peer = Peer()
+
+        def enough(frame: bytearray) -> None:
+            peer.frames.append(frame)
+            if len(peer.frames) == 5:
+                peer.stream.pause_reading()
+
+        peer.stream._on_frame = enough
+        feed(peer.stream, b"".join(TINY[:10]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert met(peer) == TINY[:5]
+        peer.stream.resume_reading()
+        await asyncio.sleep(0)
+        assert met(peer) == TINY[:10]
+        assert peer.stream.held == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_connection_ends_when_what_it_has_brought_is_handed_over(stopped: bool) -> None:
+    """A broker's answers that have come are known outcomes, and so are a client's last writes."""
+
+    async def scene() -> None:
+        peer = Peer()
+        feed(peer.stream, b"".join(TINY))
+        if stopped:
+            peer.stream.pause_reading()
+        peer.stream.connection_lost(None)
+        assert peer.lost == []
+        for _ in TINY:
+            await asyncio.sleep(0)
+        assert (met(peer), peer.lost, peer.stream.held) == (TINY, [None], 0)
+
+    asyncio.run(scene())
+
+
+def test_what_waits_of_an_aborted_connection_is_dropped_and_its_end_told_once() -> None:
+    async def scene() -> None:
+        peer = Peer()
+        feed(peer.stream, b"".join(TINY))
+        peer.stream.abort()
+        assert peer.stream.held == 0
+        await asyncio.sleep(0)
+        assert (peer.lost, len(peer.frames)) == ([], 64)
+        peer.stream.connection_lost(None)
+        await asyncio.sleep(0)
+        assert (peer.lost, len(peer.frames)) == ([None], 64)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_frames_that_wait_are_read_no_further_behind(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """While a connection waits the peer does, too; then it goes on where it stopped."""
+
+    async def scene() -> None:
+        peer, many = Peer(), TINY * 400
+        peer.stream.pause_reading()
+        server = await asyncio.get_running_loop().create_server(lambda: peer.stream, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        writer.write(b"".join(many))
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert peer.frames == []
+        assert peer.stream.held <= 128 << 10
+        peer.stream.resume_reading()
+        writer.close()
+        await filled(peer.lost)
+        server.close()
+        assert met(peer) == many
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(scene())
+
+
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("_LEAST_PIECE", 250), ("_WORTH_PIECES", 2000), ("_ROOM", 1000)):

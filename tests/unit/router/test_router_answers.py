@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import random
 import struct
 import uuid
 from dataclasses import replace
@@ -18,9 +19,10 @@ from aiokafka.protocol.group import HeartbeatResponse_v1, SyncGroupResponse_v1
 from kio.schema.errors import ErrorCode
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
+from kmigrate.protocol.api import decode_answer, decode_body, encode_body, entity, is_flexible
 from kmigrate.protocol.codes import code_of
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
+from kmigrate.router.apis import addresses, layout
 from kmigrate.router.apis.addresses import decode_request, encode_request, rewrite_answer
 from kmigrate.router.apis.admin import ADMIN_APIS, answer_with, make_nodes_real, split_mirrored
 from kmigrate.router.apis.blank import blank, element, frame_answer
@@ -29,6 +31,7 @@ from kmigrate.router.apis.groups import HELD_APIS, group_error, groups_of, wait_
 from kmigrate.router.apis.offered import OFFERED, filter_api_versions, unsupported_api_versions
 from kmigrate.router.apis.produce import parse_answer, parse_request
 from kmigrate.router.nodeids import AddressBook
+from tests.hostile.requests import Nonsense
 
 BOOK = AddressBook(1_000_000, {1: ("router", 9001), 2: ("router", 9002)})
 
@@ -267,6 +270,84 @@ def test_each_of_ten_thousand_partitions_keeps_its_own_leader_under_its_name_her
             (index, 1_000_000 + nodes(index)[0], [1_000_000 + node for node in nodes(index)])
             for index in range(len(asked.partitions))
         ]
+
+
+def _estate(version: int, topics: int, seed: int = 1) -> bytearray:
+    """An answer about all topics, of ordinary clusters: some partitions lead nowhere, some have nobody in sync."""
+    chance, kind = random.Random(seed), entity(3, version, "response")
+    broker_type, topic_type = element(kind, "brokers"), element(kind, "topics")
+    part_type = element(topic_type, "partitions")
+
+    def part(index: int) -> Any:
+        nodes = chance.sample(range(1, 6), chance.randint(1, 4))
+        values = {"replica_nodes": nodes, "isr_nodes": nodes[1:], "offline_replicas": nodes[:1] if index % 3 else ()}
+        leader = chance.choice([-1, *nodes])
+        return blank(part_type, partition_index=index, leader_id=leader, leader_epoch=index, error_code=5, **values)
+
+    def topic(number: int) -> Any:
+        operations = {"topic_authorized_operations": number} if version >= 8 else {}
+        parts = tuple(map(part, range(chance.randint(0, 130))))
+        name = f"t{number}" + "n" * (number % 150)
+        named = {"name": name, "topic_id": uuid.UUID(int=number + 1), "is_internal": number % 2 == 0}
+        return blank(topic_type, partitions=parts, **named, **operations)
+
+    brokers = tuple(blank(broker_type, node_id=n, host="real", port=9, rack=[None, "r"][n % 2]) for n in (1, 2, 3))
+    asked = {"brokers": brokers, "topics": tuple(map(topic, range(topics))), "controller_id": 2}
+    return bytearray(frame_answer(blank(kind, cluster_id=[None, "c"][topics % 2], **asked), 77))
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_the_topics_of_metadata_are_shown_as_they_were_when_kio_read_and_wrote_them(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, seen = {"t0", "t7" + "n" * 7, "t29" + "n" * 29}, list[int]()
+
+    def reading(kind: type[Any], frame: bytearray) -> Any:
+        message = decode_answer(kind, frame)
+        seen.append(len(message.topics))
+        return message
+
+    monkeypatch.setattr(addresses, "decode_answer", reading)
+    for topics in (0, 1, 30):
+        frame, head = _estate(version, topics), _head(3, version)
+        quick = rewrite_answer(bytearray(frame), head, BOOK, hidden)
+        with monkeypatch.context() as slowly:
+            slowly.setattr(addresses, "show_topics", lambda *_: None)
+            assert quick == rewrite_answer(bytearray(frame), head, BOOK, hidden)
+        assert seen[-2:] == [0, topics]
+
+
+def test_a_great_answer_that_comes_again_is_shown_as_before_and_as_what_is_hidden_now() -> None:
+    """A thousand clients that come back at once are told the same; only their correlation ids differ."""
+    frame, head = _estate(12, 60), _head(3, 12)
+    assert len(frame) > 1 << 16
+    first, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
+    before = layout._shown_again.cache_info().hits
+    frame[4:8] = (78).to_bytes(4, "big")
+    second, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
+    assert second[:8] + first[8:] == second
+    assert layout._shown_again.cache_info().hits == before + 1
+    hidden, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset({"t0"}))
+    shown = [int(topic.error_code) for topic in _read(3, 12, hidden).topics]
+    assert (shown[0], set(shown[1:])) == (5, {0})
+    frame[-8] ^= 1  # one of the last topic's operations
+    third, _ = rewrite_answer(bytearray(frame), head, BOOK, frozenset())
+    assert third != second
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_metadata_that_is_cut_off_or_odd_is_kios_to_read(version: int) -> None:
+    frame, head = _estate(version, 3, seed=4), _head(3, version)
+    for size in range(8, len(frame), 1 + len(frame) // 60):
+        with pytest.raises(ProtocolViolation):
+            rewrite_answer(frame[:size], head, BOOK, set())
+    sample = Nonsense(11, ("topic",), ("group",))
+    for _ in range(30):
+        odd = bytearray(frame_answer(sample.message(entity(3, version, "response")), 77))
+        quick = rewrite_answer(bytearray(odd), head, BOOK, {"topic"})
+        with pytest.MonkeyPatch.context() as slowly:
+            slowly.setattr(addresses, "show_topics", lambda *_: None)
+            assert quick == rewrite_answer(odd, head, BOOK, {"topic"})
 
 
 def _head(key: int, version: int) -> Any:

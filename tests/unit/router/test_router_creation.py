@@ -70,6 +70,20 @@ def test_a_topic_that_nobody_has_is_created_as_the_client_asked(version: int) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_who_asks_for_all_topics_creates_none_and_nobody_looks_for_what_is_missing(version: int) -> None:
+    """Java's consumers of a pattern ask so, in a request that would allow to create."""
+    stage, kind = Stage(), entity(3, version, "request")
+    raw = encode_request_head(3, version, 7, b"c", is_flexible(3, version)) + encode_body(blank(kind, topics=None))
+    frame = len(raw).to_bytes(4, "big") + raw
+    assert decode_request(bytearray(frame), peek_request(bytearray(frame), is_flexible(3, version))).topics is None
+    stage.session.frame(bytearray(frame))
+    assert stage.edge.sent[-1].frame == frame
+    _answer(stage, version, gone=UNKNOWN)
+    assert _told(stage, version) == [("gone", UNKNOWN)]
+    assert len(stage.edge.sent) == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_topic_that_a_source_has_does_not_spring_up_empty(version: int) -> None:
     stage = Stage()
     stage.outside.source_topics = frozenset({"later"})

@@ -50,6 +50,18 @@ class Talk(Stage):
         kind, frame = entity(key, version, "response"), self.edge.replies[-1]
         return decode_body(kind, frame, response_body_offset(frame, kind.__flexible__))
 
+    def hears_a_refusal(self) -> None:
+        """A tenth of a second later, as from a broker, and not before."""
+        heard, now = len(self.edge.replies), self.edge.clock
+        assert self.edge.wakes.pop() == now + 0.1
+        self.edge.clock = now + 0.09
+        self.session.advance()
+        assert (len(self.edge.replies), self.edge.closed) == (heard, [])
+        self.edge.clock = now + 0.1
+        self.session.advance()
+        self.session.advance()
+        assert (len(self.edge.replies), len(self.edge.closed)) == (heard + 1, 1)
+
     def relay(self, mechanism: str, *words: tuple[bytes, bytes], lifetime_ms: int = 0) -> None:
         """A login that the target accepts: each word with the target's."""
         self.ask(HANDSHAKE, 1, mechanism=mechanism)
@@ -174,6 +186,7 @@ def test_a_listener_without_logins_says_so_as_a_broker_does() -> None:
     assert code_of(talk.answer(HANDSHAKE, 1).error_code) == 34
     talk = Talk()
     talk.ask(AUTHENTICATE, 2, auth_bytes=b"")
+    talk.hears_a_refusal()
     assert code_of(talk.answer(AUTHENTICATE, 2).error_code) == 34
 
 
@@ -197,6 +210,7 @@ def test_a_mapped_client_is_let_in_when_the_target_has_taken_what_stands_for_it(
 
     talk = mapped("PLAIN", Plain("orders", "pencil").first())
     talk.edge.logins[0][1]("the target refused it")
+    talk.hears_a_refusal()
     told = talk.answer(AUTHENTICATE, 2)
     assert (code_of(told.error_code), told.error_message) == (58, "the router cannot log in to the target for orders")
     assert talk.edge.closed
@@ -226,6 +240,7 @@ def test_a_mapped_client_proves_its_password_by_scram() -> None:
 )
 def test_a_mapped_client_that_the_table_does_not_know_hears_kafkas_sentence(mechanism: str, word: bytes) -> None:
     talk = mapped(mechanism, word)
+    talk.hears_a_refusal()
     told = talk.answer(AUTHENTICATE, 2)
     assert (code_of(told.error_code), told.error_message) == (58, "Authentication failed: Invalid username or password")
     assert talk.edge.closed
@@ -242,6 +257,8 @@ def test_a_mapped_session_is_renewed_under_its_own_name_alone() -> None:
             if len(talk.edge.logins) == 1:
                 talk.edge.logins[0][1]("")
         assert len(talk.edge.logins) == 1
+        if code:
+            talk.hears_a_refusal()
         assert code_of(talk.answer(AUTHENTICATE, 2).error_code) == code
         assert bool(talk.edge.closed) == bool(code)
 

@@ -11,7 +11,8 @@ from kmigrate.model.routes import Serve
 from kmigrate.records.batch import Batch, check_crc, walk
 from kmigrate.router.apis.produce import parse_answer
 from kmigrate.router.core import Outcome
-from tests.unit.router.router_fakes import SHIFT, Sent, Stage, batch, held, route
+from kmigrate.router.session import Session
+from tests.unit.router.router_fakes import SHIFT, FakeEdge, Sent, Stage, batch, held, route
 
 NOT_LEADER = 6
 GAP = 45
@@ -552,6 +553,33 @@ def test_a_lost_first_write_frees_the_gate_for_the_retry(acks: int) -> None:
     assert list(stage.core.gate.priming) == [("t", 0, 5)]
     stage.session.closed()
     assert stage.core.gate.priming == {}
+
+
+class Bystander:
+    """A session whose head request waits for something else."""
+
+    looks = 0
+
+    def advance(self) -> None:
+        self.looks += 1
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_what_becomes_of_a_first_write_is_for_those_to_hear_who_wait_for_it(goes: bool) -> None:
+    """After a flip thousands of connections wait: were all of them to look each time, others would have no turn."""
+    stage, bystander = _gated(), Bystander()
+    stage.produce(("t", 0, batch(sequence=4)))
+    stage.core.waiting[bystander] = None
+    first, again = stage.session, FakeEdge()
+    stage.session = Session(stage.core, again)
+    stage.produce(("t", 0, batch(sequence=4 if goes else 5)))
+    assert again.sent == []
+    if goes:
+        first.closed()
+    else:
+        stage.edge.sent[0].answer()
+    assert len(again.sent) == 1
+    assert bystander.looks == 0
 
 
 def test_a_first_write_that_is_carried_out_when_its_client_is_gone_stops_nobody() -> None:
