@@ -116,8 +116,7 @@ def positions_of(answer: Any) -> dict[tuple[str, int], int]:
 def unsettled(answer: Any, keys: Collection[tuple[str, int]]) -> Any:
     """An OffsetFetch answer in which these positions are not told yet.
 
-    Error 88 is the one that every client which knows it asks again after, for as long as it takes and in silence;
-    error 14 for the whole answer librdkafka tells its application after some tries.
+    Error 88 is the one that every client which knows it asks again after, for as long as it takes and in silence.
     """
     if hasattr(answer, "groups"):
         return dataclasses.replace(answer, groups=tuple(unsettled(group, keys) for group in answer.groups))
