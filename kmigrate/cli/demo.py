@@ -199,9 +199,9 @@ class Demo:
         """Whether all clients have left the router: not where the playbook has left something unpromoted."""
         self._say("link finish: the clients leave the router, with no restart")
         done = self._kmigrate(environment, "link", "finish", "--yes", "--timeout", "120")
-        error = json.loads(done.stdout).get("error", {})
-        if done.returncode == Exit.REFUSED and error["ref"] in _UNPROMOTED:
-            self._say(f"refused: {error['what']}")
+        told = json.loads(done.stdout)
+        if done.returncode == Exit.REFUSED and told["error"] in _UNPROMOTED:
+            self._say(f"refused: {told['what']}")
             return False
         if done.returncode:
             raise Failed("demo-finish", f"clients did not leave the router: {done.stdout}")
