@@ -132,7 +132,12 @@ class BulkTry:
         self._apply(self._log.state)
         stops = StopKeeper(self._log, self._job.link, self._instance)
         await accompanied(
-            self._follow(), copier.run(), self._announce(), self._claim(), stops.run(copier.lanes)
+            self._follow(),
+            copier.run(),
+            self._announce(),
+            self._membership.come_back(),
+            self._claim(),
+            stops.run(copier.lanes),
         )
         await self._let_go()
         return [self._ended[key] for key in sorted(self._ended)]

@@ -112,7 +112,7 @@ class MirrorEngine:
     async def run(self) -> None:
         """Until cancelled; raises what a person must mend (another cluster at the address, a broken state log)."""
         try:
-            await together(self._announce(), self._hold_lease(), self._work())
+            await together(self._announce(), self._membership.come_back(), self._hold_lease(), self._work())
         finally:
             await self._leave()
 
