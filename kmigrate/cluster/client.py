@@ -25,6 +25,7 @@ from kmigrate.cluster.layout import (
     names_told,
 )
 from kmigrate.cluster.logins import Logins
+from kmigrate.cluster.offsets import LogOffset, ask_for_offsets, offsets_told
 from kmigrate.cluster.silence import Silence, first_answer
 from kmigrate.cluster.versions import ask_versions, refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
@@ -48,15 +49,6 @@ LATEST, EARLIEST = -1, -2
 _MOST_REFRESHES = 256
 PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 """Broker default that says how long a silent producer's sequences are remembered, by its records' age (W1)."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogOffset:
-    """Answer of ListOffsets for one partition; offset −1 where nothing fits a timestamp."""
-
-    error: int
-    offset: int
-    leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,28 +195,32 @@ class ClusterClient:
         silent: Unreachable | None = None
         tasks = TaskOwner()
         try:
-            asked = [tasks.start(self._told_by(node, name)) for node in self.metadata.brokers]
+            asked = [tasks.start(self.topic_told_by(node, name)) for node in self.metadata.brokers]
             for answer in asyncio.as_completed(asked):
+                told: TopicInfo | None = None
                 try:
-                    found = self.layout.hear((name,), await answer).topics.get(name)
+                    told = await answer
                 except Unreachable as error:
                     silent = error
-                if found is not None:
-                    return found
+                if told is not None:
+                    return told
         finally:
             await tasks.close()
         if silent is not None:
             raise silent
         return None
 
-    async def _told_by(self, node: int, topic: str) -> bytearray:
-        return await (await self.connection(node)).call_raw(
+    async def topic_told_by(self, node: int, name: str) -> TopicInfo | None:
+        """One topic, as this broker knows it, or as we do where another one has told of later leaders."""
+        connection = await self.connection(node)
+        answer = await connection.call_raw(
             METADATA,
             METADATA_VERSION,
-            [ask_about((topic,))],
+            [ask_about((name,))],
             flexible=True,
             timeout=self.settings.request_timeout_s,
         )
+        return self.layout.hear((name,), answer).topics.get(name)
 
     def leader(self, topic: str, partition: int) -> int:
         """The known leader's node id; −1 where there is none or it is not known."""
@@ -322,41 +318,38 @@ class ClusterClient:
 
         With `replica_id=LOG_END` the answer is the log end, not the high watermark (V1).
         """
-        request = entity(2, 5, "request")
-        topic_type = element_type(request, "topics")
-        part_type = element_type(topic_type, "partitions")
         out: dict[tuple[str, int], LogOffset] = {}
         by_leader = await self._by_leader(wanted)
 
         async def ask(node: int, keys: Sequence[tuple[str, int]]) -> None:
-            topics: dict[str, list[Any]] = {}
-            for topic, partition in keys:
-                topics.setdefault(topic, []).append(
-                    part_type(
-                        partition_index=partition,
-                        current_leader_epoch=-1,
-                        timestamp=wanted[(topic, partition)],
-                    )
+            question = {key: wanted[key] for key in keys}
+            out.update(
+                await self.offsets_told_by(
+                    node, question, replica_id=replica_id, read_committed=read_committed, purpose=purpose
                 )
-            answer = await self.call(
-                request(
-                    replica_id=replica_id,
-                    isolation_level=1 if read_committed else 0,
-                    topics=tuple(topic_type(name=t, partitions=tuple(p)) for t, p in topics.items()),
-                ),
-                node,
-                purpose=purpose,
             )
-            for topic in answer.topics:
-                for part in topic.partitions:
-                    out[(str(topic.name), int(part.partition_index))] = LogOffset(
-                        code_of(part.error_code), int(part.offset), int(part.leader_epoch)
-                    )
 
         await _each(ask, by_leader)
         for key in wanted:
             out.setdefault(key, LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1))
         return out
+
+    async def offsets_told_by(
+        self,
+        node: int,
+        wanted: Mapping[tuple[str, int], int],
+        *,
+        epochs: Mapping[tuple[str, int], int] | None = None,
+        replica_id: int = HIGH_WATERMARK,
+        read_committed: bool = False,
+        purpose: str = "control",
+    ) -> dict[tuple[str, int], LogOffset]:
+        """What one broker answers, whether it leads these partitions or not.
+
+        A follower, too, tells its own log's end. Where an epoch is named, a broker that knows another one refuses.
+        """
+        question = ask_for_offsets(wanted, epochs or {}, replica_id=replica_id, read_committed=read_committed)
+        return offsets_told(await self.call(question, node, purpose=purpose))
 
     async def log_ends(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
         """Log ends (not high watermarks) of partitions."""

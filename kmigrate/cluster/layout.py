@@ -40,6 +40,7 @@ class PartitionInfo:
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
+    in_sync: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ def _topic_info(told: Any) -> TopicInfo | None:
             int(part.leader_id),
             int(part.leader_epoch),
             tuple(map(int, part.replica_nodes)),
+            tuple(map(int, part.isr_nodes)),
         )
         for part in told.partitions
     }

@@ -5,7 +5,7 @@ says, so a controller that dies is replaced by one that reads on. Lettered rules
 
 A  The fence is left only by a record (flip or un-fence), never by a timer of a router.
 B  The barrier is read after the drain, and after the markers of routed transactions: the source's log end (replica_id
-   −2, V1). The producers are read after it, and
+   −2, V1), by the word of its replicas, too (`cluster.witnesses`). The producers are read after it, and
    the end must be the same once more after that (C), so that no mark is newer than the barrier.
 C  The flip needs the word of each partition's owner that it stopped exactly at the barrier of this fence, and the
    target's log end equal to it (where offsets are mapped: to what the barrier is there), and the source's log end and
@@ -33,6 +33,7 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
 from kmigrate.model.presences import MirrorPresence, PartitionProgress, RouterPresence
@@ -226,7 +227,8 @@ class TopicPromotion:
     async def _rehearse(self, record: TopicRecord) -> None:
         """Ask once what will be asked behind the fence, so that connections are open and code is loaded by then."""
         questions = together(self.proof.ends(record), self.source.describe_producers(self._keys(record)))
-        await together(self.proof.refresh(), questions)
+        _, ((witnessed, _), _) = await together(self.proof.refresh(), questions)
+        refuse_unwitnessed(self.source, witnessed)
         ends = await self.source.list_offsets(dict.fromkeys(self._keys(record), LATEST))
         readable = {key: end for key, end in ends.items() if not end.error}
         await self.table.recent.read_to(readable, self._deadline(record))
@@ -317,7 +319,8 @@ class TopicPromotion:
     async def _ends(self, record: TopicRecord, deadline: float) -> dict[tuple[str, int], LogOffset]:
         """The source's log ends after the drain (rule B); read again while a leader is away."""
         while True:
-            ends = await self.source.log_ends(self._keys(record))
+            ends = await witnessed_ends(self.source, self._keys(record))
+            refuse_unwitnessed(self.source, ends)
             away = [f"{topic}-{partition}" for (topic, partition), end in ends.items() if end.error]
             if not away:
                 return ends

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import Refused
 from kmigrate.model.records import TopicRecord
 from kmigrate.net.clock import monotonic, sleep
@@ -29,9 +30,9 @@ class Proof:
         await together(self.source.refresh([self.topic]), self.target.refresh([self.topic]))
 
     async def ends(self, record: TopicRecord) -> tuple[_Ends, _Ends]:
-        """The log ends of source and target."""
+        """The log ends of source and target; of the source by the word of all replicas."""
         keys = [(self.topic, p) for p in range(record.partitions)]
-        return await together(self.source.log_ends(keys), self.target.log_ends(keys))
+        return await together(witnessed_ends(self.source, keys), self.target.log_ends(keys))
 
     async def given(
         self, record: TopicRecord, wanted: Callable[[], dict[int, int]], deadline: float
@@ -69,6 +70,7 @@ class Proof:
                 )
 
     def _refuse_moved(self, record: TopicRecord, ends: _Ends) -> None:
+        refuse_unwitnessed(self.source, ends)
         for (topic, partition), end in ends.items():
             barrier = record.barrier[partition]
             if end.error or end.leader_epoch != barrier.leader_epoch:

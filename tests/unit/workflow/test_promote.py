@@ -11,6 +11,7 @@ import pytest
 
 from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LogOffset, ProducerState
+from kmigrate.cluster.layout import PartitionInfo
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence, Upkept
@@ -28,6 +29,7 @@ from kmigrate.model.records import (
     TopicRecord,
 )
 from kmigrate.model.routes import id_shift
+from kmigrate.protocol.codes import Code
 from kmigrate.workflow import settling
 from kmigrate.workflow.outcome import given_up
 from kmigrate.workflow.promote import TopicPromotion
@@ -52,12 +54,30 @@ class FakeCluster:
     grows: int = 0
     asked: int = 0
     partitions: int = 2
+    follower: LogOffset = field(default_factory=lambda: LogOffset(0, 100, 3))
+    """What broker 2 answers, which leads nothing."""
+    in_sync: tuple[int, ...] = (1, 2)
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
 
     @property
     def metadata(self) -> Any:
         parts = dict.fromkeys(range(self.partitions))
-        return SimpleNamespace(topics={"t": SimpleNamespace(partitions=parts)}, brokers={1: ("h", 1), 2: ("h", 2)})
+        return SimpleNamespace(
+            topics={"t": SimpleNamespace(partitions=parts)},
+            brokers={1: ("h", 1), 2: ("h", 2)},
+            partition=lambda *_: PartitionInfo(1, 3, (1, 2), self.in_sync),
+        )
+
+    def leader(self, *_: Any) -> int:
+        return 1
+
+    async def offsets_told_by(self, node: int, wanted: Any, **_: Any) -> dict[tuple[str, int], LogOffset]:
+        if node == 2:
+            return dict.fromkeys(wanted, self.follower)
+        return await self.log_ends(wanted)
+
+    async def topic_told_by(self, node: int, _: str) -> None:
+        assert node == 2
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
         self.asked += 1
@@ -511,3 +531,29 @@ def test_two_controllers_at_once_flip_once() -> None:
     asyncio.run(both())
     assert [r.unsettled for r in stage.log.history if isinstance(r, TopicRecord)].count(True) == 1
     assert stage.record.phase is TopicPhase.PROMOTED
+
+
+def test_a_leader_of_the_source_that_another_replica_knows_to_be_replaced_is_not_believed_behind_the_fence() -> None:
+    """Its successor has acknowledged what it lacks: what is copied of it is not all."""
+    stage = Stage()
+    log_ends = stage.source.log_ends
+
+    async def replaced(keys: Any) -> Any:
+        if stage.record.phase is TopicPhase.FENCED:
+            stage.source.follower = LogOffset(Code.FENCED_LEADER_EPOCH, -1, -1)
+        return await log_ends(keys)
+
+    stage.source.log_ends = replaced  # type: ignore[method-assign]
+    record = promoted(stage)
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("source-moved: the source's leader of t-0 changed after the barrier")
+
+
+def test_a_topic_is_not_fenced_while_a_replica_in_sync_on_the_source_is_silent() -> None:
+    """It may have been elected, with writers who know that."""
+    stage = Stage()
+    stage.source.in_sync = (1, 2, 3)
+    record = promoted(stage)
+    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
+    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]
+    assert record.reason.startswith("leader-unproven: of the brokers of cluster that are in sync for t-0 (1, 2, 3)")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import LogOffset
+from kmigrate.cluster.layout import PartitionInfo
 from kmigrate.errors import Failed, Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence, Upkept
@@ -52,9 +53,17 @@ class Cluster:
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
     metadata: Any = field(
         default_factory=lambda: SimpleNamespace(
-            topics={topic: SimpleNamespace(partitions={0: None}) for topic in "tu"}, brokers={1: ("h", 1)}
+            topics={topic: SimpleNamespace(partitions={0: None}) for topic in "tu"},
+            brokers={1: ("h", 1)},
+            partition=lambda *_: PartitionInfo(1, 3, (1,), (1,)),
         )
     )
+
+    def leader(self, *_: Any) -> int:
+        return 1
+
+    async def offsets_told_by(self, _: int, wanted: Any, **__: Any) -> dict[tuple[str, int], LogOffset]:
+        return await self.log_ends(wanted)
 
     async def log_ends(self, keys: Any) -> dict[tuple[str, int], LogOffset]:
         await asyncio.sleep(0)

@@ -1,0 +1,116 @@
+"""Where logs end by the word of their leaders, and by the word of their replicas that these lead still.
+
+A leader that is cut off from its controller, or that stood still, goes on to answer as leader while another one takes
+records. It names what it knows, and so does a former leader that has become a follower: asked for its log's end
+(replica id −2), that one answers without an error, too, under the new leader's epoch. So every question names the
+leader epoch that we know, and is asked of all replicas. Seen on 2.8.2, 3.9.1 and 4.3.1:
+
+A  Who answers without an error under an epoch that it is said to lead is the one leader of that epoch.
+B  A replica that knows a later epoch refuses (FENCED_LEADER_EPOCH): another has been elected. One that does not know
+   even this one refuses, too (UNKNOWN_LEADER_EPOCH), and says with that that it leads nothing later.
+C  Without an unclean election the next leader is one of those in sync, and knows that it is before it takes a record.
+   So when each of these has answered that it knows no later epoch, nobody has acknowledged what the leader lacks.
+   Where one of them has not answered, nobody can say so (REPLICA_NOT_AVAILABLE). A broker that is dead is in sync for
+   seconds yet, until its cluster takes it out; writes with acks=all wait for the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
+from kmigrate.cluster.layout import PartitionInfo
+from kmigrate.errors import Failed, Refused
+from kmigrate.net.tasks import TaskOwner
+from kmigrate.protocol.codes import Code
+
+__all__ = ["refuse_unwitnessed", "witnessed_ends"]
+
+_PATIENCE_S = 1.0
+"""For the other replicas, once the leaders have answered."""
+_NO_LATER_LEADER = frozenset({0, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
+
+_Key = tuple[str, int]
+_Told = Mapping[int, Mapping[_Key, LogOffset]]
+"""By broker; nothing of one that has not answered."""
+
+
+async def witnessed_ends(client: ClusterClient, keys: Iterable[_Key]) -> dict[_Key, LogOffset]:
+    """Log ends of partitions as they are known to be led; the error where it is not proven that they still are.
+
+    Who knows a later leader is asked for it, so that the next question goes there. Raises Failed where a leader does
+    not answer.
+    """
+    asked = list(keys)
+    unknown = {topic for topic, partition in asked if client.leader(topic, partition) < 0}
+    if unknown:
+        await client.refresh(unknown)
+    parts = {key: part for key in asked if (part := client.metadata.partition(*key)) is not None and part.leader >= 0}
+    told = await _told(client, parts)
+    for node, topic in {(node, key[0]) for node, ends in told.items() for key, end in ends.items() if _later(end)}:
+        await client.topic_told_by(node, topic)
+    judged = {key: _judged(key, part, told) for key, part in parts.items()}
+    unheard = {key for key, end in judged.items() if end.error == Code.REPLICA_NOT_AVAILABLE}
+    if unheard:  # who has just left, or died, may have been taken out since we heard who is in sync
+        await client.refresh({topic for topic, _ in unheard})
+        for key in unheard:
+            now = client.metadata.partition(*key)
+            if now is not None and now.leader_epoch == parts[key].leader_epoch:
+                judged[key] = _judged(key, now, told)
+    missing = LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1)
+    return {key: judged.get(key, missing) for key in asked}
+
+
+def refuse_unwitnessed(client: ClusterClient, ends: Mapping[_Key, LogOffset]) -> None:
+    """Raise Refused where nobody can say whether another broker leads by now (C)."""
+    for (topic, partition), end in ends.items():
+        if end.error == Code.REPLICA_NOT_AVAILABLE:
+            part = client.metadata.partition(topic, partition)
+            nodes = ", ".join(map(str, part.in_sync)) if part is not None else "?"
+            raise Refused(
+                "leader-unproven",
+                f"of the brokers of {client.settings.name} that are in sync for {topic}-{partition} ({nodes}), one did "
+                "not answer whether another leads it by now",
+            )
+
+
+async def _told(client: ClusterClient, parts: Mapping[_Key, PartitionInfo]) -> _Told:
+    """What the replicas say; of those that lead nothing only what comes in time."""
+    hosted: dict[int, dict[_Key, int]] = {}
+    for key, part in parts.items():
+        for node in {part.leader, *part.replicas}:
+            if node == part.leader or node in client.metadata.brokers:
+                hosted.setdefault(node, {})[key] = LATEST
+    epochs = {key: part.leader_epoch for key, part in parts.items()}
+    tasks = TaskOwner()
+    try:
+        asked = {
+            node: tasks.start(client.offsets_told_by(node, theirs, epochs=epochs, replica_id=LOG_END))
+            for node, theirs in hosted.items()
+        }
+        leading = {part.leader for part in parts.values()}
+        told = {node: await asked[node] for node in leading}
+        others = {task: node for node, task in asked.items() if node not in leading}
+        if others:
+            done, _ = await asyncio.wait(others, timeout=_PATIENCE_S)
+            told |= {others[task]: task.result() for task in done if not isinstance(task.exception(), Failed)}
+        return told
+    finally:
+        await tasks.close()
+
+
+def _later(end: LogOffset) -> bool:
+    return end.error == Code.FENCED_LEADER_EPOCH
+
+
+def _judged(key: _Key, part: PartitionInfo, told: _Told) -> LogOffset:
+    words = {node: ends[key] for node, ends in told.items() if key in ends}
+    end = words.get(part.leader, LogOffset(Code.LEADER_NOT_AVAILABLE, -1, -1))
+    if end.error:
+        return end
+    if any(map(_later, words.values())):
+        return LogOffset(Code.FENCED_LEADER_EPOCH, -1, -1)
+    if all(node in words and words[node].error in _NO_LATER_LEADER for node in part.in_sync):
+        return end
+    return LogOffset(Code.REPLICA_NOT_AVAILABLE, -1, -1)

@@ -1,0 +1,146 @@
+"""Where a source's logs end, by brokers that led: one that has not heard of its successor, and one that follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from kmigrate.cluster.client import ClusterClient, LogOffset
+from kmigrate.cluster.witnesses import witnessed_ends
+from kmigrate.protocol.codes import Code
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.relay import Relay
+from kmigrate.sandbox.topics import create_topics
+from tests.integration.migration import wait_until
+from tests.integration.mirror_world import settings_of
+from tests.integration.test_old_sources import OLD_VERSION
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(120)]
+
+_LED = 1
+_TOPIC = "orders"
+_KEY = (_TOPIC, 0)
+
+
+def address(cluster: KafkaCluster, node: int) -> str:
+    return f"127.0.0.1:{cluster.brokers[node].port}"
+
+
+def client_of(cluster: KafkaCluster, node: int) -> ClusterClient:
+    """It asks this broker who leads, for as long as it answers; librdkafka would ask whichever it is connected to."""
+    return ClusterClient(settings_of("source", address(cluster, node)))
+
+
+def leads(cluster: KafkaCluster, node: int) -> int:
+    async def ask() -> int:
+        async with client_of(cluster, node) as client:
+            await client.refresh([_TOPIC])
+            return client.leader(*_KEY)
+
+    return asyncio.run(ask())
+
+
+def make_topic(cluster: KafkaCluster) -> None:
+    copies: dict[str, Any] = {"replica_assignment": [[_LED, 2, 3]], "config": {"min.insync.replicas": "2"}}
+    create_topics(cluster.client(), [NewTopic(_TOPIC, 1, **copies)])
+    wait_until(lambda: {leads(cluster, node) for node in cluster.brokers} == {_LED}, 20, "every broker to know it")
+
+
+def write(bootstrap: str, count: int) -> None:
+    """Records that a client was told are stored by all replicas in sync."""
+    acknowledged: list[bool] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for _ in range(count):
+        producer.produce(_TOPIC, b"value", on_delivery=lambda error, _: acknowledged.append(error is None))
+    assert producer.flush(60) == 0
+    assert acknowledged == [True] * count
+
+
+async def believed(client: ClusterClient) -> LogOffset:
+    return (await witnessed_ends(client, [_KEY]))[_KEY]
+
+
+def test_a_leader_that_has_not_heard_of_its_successor_is_not_believed(tmp_path: Path) -> None:
+    """Without its session in ZooKeeper it goes on to answer as leader, and names itself to whoever asks who leads.
+
+    Brokers of a KRaft cluster have more ways than one to their controllers: no single line cuts them off.
+    """
+    source = KafkaCluster.create(ClusterSpec("source", OLD_VERSION, 3), tmp_path)
+    assert source.zookeeper is not None
+    told = source.brokers[_LED].properties
+    with Relay(source.zookeeper.address) as line:
+        told.write_text(told.read_text().replace(source.zookeeper.address, line.address), encoding="utf-8")
+        try:
+            source.start()
+            source.wait_ready()
+            make_topic(source)
+            write(source.bootstrap, 50)
+            line.stall()
+            wait_until(lambda: leads(source, 2) not in (-1, _LED), 40, "another leader")
+            write(f"{address(source, 2)},{address(source, 3)}", 50)
+
+            async def ask() -> None:
+                async with client_of(source, _LED) as client:
+                    await client.refresh([_TOPIC])
+                    assert (await client.log_ends([_KEY]))[_KEY] == LogOffset(0, 50, 0)
+                    assert (await believed(client)).error == Code.FENCED_LEADER_EPOCH
+                    assert await believed(client) == LogOffset(0, 100, 1)
+                    assert client.leader(*_KEY) != _LED
+
+            asyncio.run(ask())
+        finally:
+            source.stop()
+
+
+@pytest.mark.parametrize("version", [OLD_VERSION, SOURCE_VERSION, TARGET_VERSION])
+def test_a_leader_that_follows_by_now_is_not_believed_and_one_that_is_silent_is_missed(
+    version: str, own_cluster: Callable[..., KafkaCluster]
+) -> None:
+    source = own_cluster(version=version, brokers=3, config={"auto.leader.rebalance.enable": "false"})
+    make_topic(source)
+    write(source.bootstrap, 50)
+
+    async def ask() -> None:
+        async with client_of(source, 2) as client:
+            await client.refresh([_TOPIC])
+            assert await believed(client) == LogOffset(0, 50, 0)
+            source.terminate(_LED)
+            source.restart(_LED)
+            await asyncio.to_thread(source.wait_ready)
+            followers = await client.log_ends([_KEY])
+            assert (client.leader(*_KEY), followers[_KEY].error) == (_LED, 0)
+            assert (await believed(client)).error == Code.FENCED_LEADER_EPOCH
+            now = await believed(client)
+            assert (now.error, now.offset) == (0, 50)
+            await asyncio.to_thread(wait_until, lambda: in_sync(source) == {1, 2, 3}, 30, "all to be in sync again")
+            source.pause(_LED)
+            try:
+                await client.refresh([_TOPIC])
+                assert (await believed(client)).error == Code.REPLICA_NOT_AVAILABLE
+                await asyncio.wait_for(until_believed(client), 30)  # its cluster gives it up within its session
+            finally:
+                source.resume(_LED)
+
+    asyncio.run(ask())
+
+
+async def until_believed(client: ClusterClient) -> None:
+    while True:
+        if not (await believed(client)).error:
+            return
+        await asyncio.sleep(0.2)
+
+
+def in_sync(cluster: KafkaCluster) -> set[int]:
+    async def ask() -> set[int]:
+        async with client_of(cluster, 2) as client:
+            part = (await client.refresh([_TOPIC])).partition(*_KEY)
+            return set(part.in_sync) if part is not None else set()
+
+    return asyncio.run(ask())
