@@ -22,8 +22,8 @@ from functools import partial
 from kmigrate.errors import ProtocolViolation
 from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
-from kmigrate.records.batch import CONTROL, TRANSACTIONAL, Batch, check_crc, walk
-from kmigrate.records.merge import Stretch, merge, pieces
+from kmigrate.records.batch import CONTROL, TRANSACTIONAL, Batch, check_crc, row, walk
+from kmigrate.records.merge import LARGEST_MERGED, Stretch, merge, pieces
 from kmigrate.records.old_messages import OldMessages, is_old
 from kmigrate.records.rewrite import Run, effort, needs_rewriting, rewrite
 
@@ -139,9 +139,10 @@ def read_steps(
         return Reading(read_at, leader_epoch, rest=rest(read_at, leader_epoch))
     reading = Reading(read_at, leader_epoch)
     filter_ = _Aborted(aborted)
-    is_whole, is_too_much = not len(records), False
+    taken = 0 if aborted else _take_row(reading, records)
+    is_whole, is_too_much = not len(records) or taken > 0, False
     try:
-        for piece in pieces(records, read_at, barrier):
+        for piece in pieces(records[taken:], reading.next_offset, barrier):
             is_whole = True
             if isinstance(piece, Stretch):
                 _take_stretch(reading, piece, hole_limit)
@@ -181,6 +182,20 @@ def _reaches(reading: Reading, base_offset: int, hole_limit: int) -> bool:
     if base_offset > at:
         reading.compacted = True
     return True
+
+
+def _take_row(reading: Reading, records: memoryview) -> int:
+    """Read on by the large batches in front that go as they are, most logs' only kind; how many bytes they take."""
+    found, taken = row(records, reading.next_offset, LARGEST_MERGED)
+    steps = reading.steps
+    for start, end, newest, producer_id, attributes, _, view in found:
+        # Nobody has looked at its CRC yet: the target's broker will, for it goes along with the batch.
+        steps.append(Append(start, end, view, newest))
+        if producer_id < DIRECT_LIMIT and not attributes & TRANSACTIONAL:
+            reading.direct = (producer_id, start)
+    if found:
+        _, reading.next_offset, _, _, _, reading.leader_epoch, _ = found[-1]
+    return taken
 
 
 def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:

@@ -41,11 +41,13 @@ __all__ = [
     "LOG_APPEND_TIME",
     "TRANSACTIONAL",
     "Batch",
+    "Plain",
     "assemble",
     "check_crc",
     "extent",
     "next_sequence",
     "places",
+    "row",
     "stamp",
     "translate",
     "walk",
@@ -70,6 +72,8 @@ _HEAD = struct.Struct(">qiibI")
 _TAIL = struct.Struct(">hiqqqhii")
 """The header up to the CRC, and what of it stands under the CRC."""
 _PRODUCER = struct.Struct(">qhi")
+_PLAIN = struct.Struct(">qiib4xhi8xqq6xi")
+"""Base offset, length, leader epoch, magic, attributes, last offset delta, max timestamp, producer id, count."""
 _CRC = struct.Struct(">I")
 _SUMMED = struct.Struct(">Ih")
 """The CRC and the attributes."""
@@ -77,6 +81,11 @@ _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER_ID = struct.Struct(">q")
 _WRITTEN = struct.Struct(">8xi4xb4xhi16xqhi")
 """Length, magic, attributes, last offset delta, producer id, epoch and base sequence."""
+
+
+_NOT_AS_IT_IS = CONTROL | LOG_APPEND_TIME
+Plain = tuple[int, int, int, int, int, int, memoryview]
+"""First offset and the one behind the last, newest time, producer id, attributes, leader epoch, all bytes."""
 
 
 @dataclass(slots=True)
@@ -176,6 +185,27 @@ def walk(data: memoryview, *, until_old: bool = False) -> Iterator[Batch]:
             data[at:stop],
         )
         at = stop
+
+
+def row(data: memoryview, offset: int, more_than: int) -> tuple[list[Plain], int]:
+    """The batches in front of a records field that go as they are, and where they end.
+
+    They follow each other from `offset` on without a gap, have all their records, in their producers' times, and more
+    than `more_than` bytes each. What comes behind them `walk` tells. Much less work than a `walk`.
+    """
+    found: list[Plain] = []
+    at, end = 0, len(data)
+    while at + HEADER_SIZE <= end:
+        base, length, epoch, magic, attributes, delta, newest, producer, count = _PLAIN.unpack_from(data, at)
+        stop = at + 12 + length
+        if base != offset or magic != 2 or attributes & _NOT_AS_IT_IS or count != delta + 1 or count <= 0:
+            break
+        if stop - at <= more_than or stop > end:
+            break
+        offset += count
+        found.append((base, offset, newest, producer, attributes, epoch, data[at:stop]))
+        at = stop
+    return found, at
 
 
 def places(data: memoryview) -> list[int]:

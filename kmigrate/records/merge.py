@@ -25,13 +25,14 @@ from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, places
 from kmigrate.records.old_messages import OldMessages, walk_all
 from kmigrate.records.rewrite import Run
 
-__all__ = ["Stretch", "merge", "pieces"]
+__all__ = ["LARGEST_MERGED", "Stretch", "merge", "pieces"]
 
 _FEW = 16
 """Fewer batches than this are not worth the numpy calls."""
 _MOST_RECORDS = 32
 """Batches of more records cost a broker little per record, and would make the steps many and thin."""
-_MOST_BYTES = 16 << 10
+LARGEST_MERGED = 16 << 10
+"""Bytes of a batch; larger ones are no small ones."""
 _FULL = 64 << 10
 """Size that merged batches grow to: what a well-tuned producer's batch.size would have given."""
 _HEADER = np.dtype([
@@ -110,7 +111,7 @@ def _stretches(data: memoryview, start: int, barrier: int | None) -> Iterator[tu
     heads = _words(np.frombuffer(data, np.uint8), _HEADER)[at[:-1]]
     bases, counts = heads["base_offset"].astype(np.int64), heads["count"].astype(np.int64)
     fits = (heads["attributes"] == 0) & (counts == heads["last_offset_delta"].astype(np.int64) + 1)
-    fits &= (counts > 0) & (counts <= _MOST_RECORDS) & (np.diff(at) <= _MOST_BYTES) & (bases >= start)
+    fits &= (counts > 0) & (counts <= _MOST_RECORDS) & (np.diff(at) <= LARGEST_MERGED) & (bases >= start)
     fits &= bases <= _LAST - counts
     small = np.flatnonzero(fits)
     if len(small) < _FEW:

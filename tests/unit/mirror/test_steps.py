@@ -5,11 +5,18 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Callable
+from itertools import chain
 
 import pytest
 from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kmigrate.mirror import steps
 from kmigrate.mirror.steps import Append, Hole, Reading, read_steps
+from kmigrate.records.batch import row
+from kmigrate.records.merge import LARGEST_MERGED
 from tests.unit.mirror.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, record, zstd_of_zeros
 
 TXN = TRANSACTIONAL
@@ -212,3 +219,44 @@ def test_the_newest_batch_that_came_through_no_router_is_noted() -> None:
     assert read(batch(0, 1, producer=9, attributes=MARKER), read_at=0).direct is None
     assert read(batch(0, 1) + batch(1, 1, producer=9, attributes=TXN), read_at=0).direct == (-1, 0), "it may be routed"
     assert isinstance(read(batch(0, 1), read_at=0).steps[0], Append)
+
+
+_LARGE = b"\0" * LARGEST_MERGED
+_COUNTS, _PRODUCERS = st.integers(1, 3), st.sampled_from((-1, 7, 1 << 41))
+_PLAIN = st.tuples(st.just(_LARGE), _COUNTS, st.sampled_from((0, TXN, 4)), st.just(0), st.just(0), _PRODUCERS)
+_ANY = st.tuples(
+    st.sampled_from((_LARGE, b"", b"\1" * (LARGEST_MERGED - 61))),
+    _COUNTS | st.sampled_from((0, 40)),
+    st.sampled_from((0, TXN, MARKER, LOG_APPEND_TIME, 0x40)),
+    st.integers(0, 1),  # offsets that are not there before it
+    st.integers(-1, 0),  # records that are not there
+    _PRODUCERS,
+)
+_ENTRIES = st.tuples(st.lists(_PLAIN, max_size=4), st.lists(_ANY, max_size=3), st.lists(_PLAIN, max_size=2))
+
+
+@given(_ENTRIES, st.sampled_from((0, 0, 0, 1, 2)), st.booleans(), st.integers(0, 40))
+@settings(max_examples=200)
+def test_large_batches_in_front_are_read_as_each_would_be_alone(
+    entries: tuple[list[tuple[bytes, int, int, int, int, int]], ...], read_at: int, cut: bool, epoch: int
+) -> None:
+    data, at = b"", 0
+    for text, count, attributes, gap, missing, producer in chain(*entries):
+        at += gap
+        records = max(0, count + missing)
+        held = {"attributes": attributes, "producer": producer, "epoch": epoch + at, "timestamp": 1_000 + at}
+        data += batch(at, count, records=records, text=text, **held)
+        at += count
+    data = data[: len(data) - 5 * cut]
+
+    def read_by(row: Callable[..., object]) -> tuple[object, ...]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(steps, "row", row)
+            found = read(data, read_at=read_at)
+        told = [
+            (step.start, step.end, *([bytes(step.view), step.max_timestamp] if isinstance(step, Append) else []))
+            for step in found.steps
+        ]
+        return told, found.next_offset, found.leader_epoch, found.direct, found.compacted, found.problem
+
+    assert read_by(row) == read_by(lambda data, offset, more_than: ([], 0))
