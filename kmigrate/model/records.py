@@ -240,6 +240,8 @@ class TopicRecord:
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
     compacted: bool = False
     """A log cleaner works on the source topic, by its own policy or by its cluster's default."""
+    cleaned_to: Mapping[int, int] = field(default_factory=dict)
+    """Where the source's logs ended when that was over: a cleaner has worked below, while or after it was copied."""
     granted_acls: tuple[Acl, ...] = ()
     """Rules that kmigrate put on the target, written before they are put there; no other rule is ever removed."""
     promote_acls: tuple[Acl, ...] = ()
