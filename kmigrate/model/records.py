@@ -451,6 +451,8 @@ class StrayRecord:
     host: str
     instances: tuple[str, ...]
     """The oldest of very many are not named: the record's own key stands for them, which no instance takes off."""
+    bootstrap: str = ""
+    """host:port of the newest one's bootstrap listener; '' where it was written by a version that did not say."""
 
     @property
     def key(self) -> str:
