@@ -23,6 +23,8 @@ _EVERY_S = 5.0
 """From one broker's word to the next one's."""
 _PATIENCE_S = 2.0
 """For an answer, connection and login included, before the next broker's turn is waited for."""
+_REFUSED_S = 60.0
+"""Until a broker that has refused our login is asked again."""
 _NO_WORD = frozenset({"no-answer", "other-cluster"})
 
 Ask = Callable[[int, Topics], Awaitable[bytearray]]
@@ -37,7 +39,7 @@ class Others:
         self._silence = silence
         self._ask = ask
         self._asked: dict[str, float] = {}
-        """When each was asked last."""
+        """When each was asked last; one that has refused us, when it may be asked again."""
         self._behind: set[str] = set()
         self._began = 0.0
         self._tasks = TaskOwner()
@@ -62,11 +64,12 @@ class Others:
         known = {"{}:{}".format(*address): node for node, address in self._layout.known.brokers.items()}
         self._behind.intersection_update(known)
         self._asked = {address: at for address, at in self._asked.items() if address in known}
-        others = known.keys() - {heard}
+        now = monotonic()
+        others = {address for address in known.keys() - {heard} if self._asked.get(address, 0.0) <= now}
         if not others:
             return
         address = min(others, key=lambda each: (self._silence.since(each), self._asked.get(each, 0.0), known[each]))
-        self._asked[address] = monotonic()
+        self._asked[address] = now
         behind, later = False, False
         try:
             for topics in self._layout.questions():
@@ -82,8 +85,9 @@ class Others:
             if error.ref in _NO_WORD:
                 self._silence.note(address)
             return
-        except Failed:
-            return  # a login that is refused is told where somebody waits for it
+        except Failed:  # a login that is refused is told where somebody waits for it; to try it on would lock accounts
+            self._asked[address] = monotonic() + _REFUSED_S
+            return
         self._silence.spoke(address)
         self._behind.discard(address)
         self._behind.update({address} if behind else (), {heard} if later else ())

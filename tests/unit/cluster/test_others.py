@@ -196,6 +196,19 @@ def test_one_that_cannot_be_asked_harms_nobody(
     play(monkeypatch, scene)
 
 
+def test_a_broker_that_refuses_our_login_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the way nobody shall lock an account, nor raise doubts that hold up other connections."""
+
+    async def scene(brokers: _Brokers) -> None:
+        brokers.says[2] = AuthenticationFailed("authentication-failed", "not you")
+        assert [await brokers.heard(1) for _ in range(4)] == [[2], [3], [3], [3]]
+        monkeypatch.setattr(others, "_REFUSED_S", 0.0)
+        brokers.others._asked.clear()
+        assert [await brokers.heard(1) for _ in range(3)] == [[2], [3], [2]]
+
+    play(monkeypatch, scene)
+
+
 def test_nobody_waits_for_it_and_it_ends_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(brokers: _Brokers) -> None:
         monkeypatch.setattr(others, "_PATIENCE_S", 60.0)
