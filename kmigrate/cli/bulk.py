@@ -21,13 +21,13 @@ from kmigrate.errors import Refused, UsageError
 from kmigrate.mirror.activation import remembers_long, request_limit
 from kmigrate.mirror.ranges import Choice, CopyRange, Key, cautions, choose
 from kmigrate.mirror.survey import left_to_copy
-from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.records import CopyEngine, LinkRecord, TopicRecord
 from kmigrate.model.sharing import by_spark
 from kmigrate.sandbox.java import find_java
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.positions import Positions
+from kmigrate.workflow.left import copied_up_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +125,7 @@ async def look_at_bulk(
     compacted = {record.topic for record in records if record.compacted}
     ranges = await left_to_copy(source, starts, estate.target, compacted=compacted, pipelining=remembers)
     mapped = [record for record in aligned.values() if record.mapped]
-    positions = await _mapped_up_to(estate, mapped)
+    positions = {(each.topic, p): at for each in mapped for p, at in (await copied_up_to(estate, each)).items()}
     ranges += await left_to_copy(source, positions, compacted=compacted, pipelining=remembers)
     new = [topic for topic in topics if topic not in aligned]
     if new:
@@ -146,17 +146,6 @@ async def look_at_bulk(
 
 def _starts(records: Iterable[TopicRecord]) -> dict[Key, int]:
     return {(record.topic, partition): first for record in records for partition, first in record.starts.items()}
-
-
-async def _mapped_up_to(estate: Estate, records: Sequence[TopicRecord]) -> dict[Key, int]:
-    """Source positions up to which topics with offsets of their own are copied: the target's log ends do not say so."""
-    found = _starts(records)
-    for record in records:
-        if record.phase not in NOT_COPIED_YET:
-            for partition, made in (await Positions(estate.target, estate.log).maps(record)).items():
-                key = record.topic, partition
-                found[key] = max(found.get(key, 0), made.covered)
-    return found
 
 
 def _missing() -> str:

@@ -13,7 +13,7 @@ from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.model.records import TopicRecord, VerifiedRange
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
-from kmigrate.parity.plan import TopicRange
+from kmigrate.parity.plan import CLEANED, TopicRange
 from kmigrate.protocol.codes import row
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.positions import Positions
@@ -66,6 +66,9 @@ async def ranges_of(
         (r.topic, p): max(r.starts.get(p, 0), mine[r.topic, p].offset) for r in records for p in range(r.partitions)
     }
     starts = {key: at if key in kept else max(at, _on_source(theirs, maps, key)) for key, at in firsts.items()}
+    cleaned = {
+        (r.topic, p): CLEANED if r.compacted else r.cleaned_to.get(p, 0) for r in records for p in range(r.partitions)
+    }
     cut = {key for key in kept if _begins_late(theirs, maps, key, starts)}
     whole = {key: each for key, each in verified.items() if key not in cut}
     if reached:
@@ -74,7 +77,11 @@ async def ranges_of(
         keys = [key for key in keys if _anything_new(starts[key], now[key], ends[key], whole.get(key))]
         ends = now
     ranges = [
-        replace(_range(key, starts[key], max(starts[key], ends[key]), maps.get(key), whole.get(key)), kept=key in kept)
+        replace(
+            _range(key, starts[key], max(starts[key], ends[key]), maps.get(key), whole.get(key)),
+            kept=key in kept,
+            cleaned_to=cleaned[key],
+        )
         for key in keys
     ]
     if reached:

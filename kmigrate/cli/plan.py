@@ -1,9 +1,9 @@
-"""`kmigrate plan`: what each topic of the source would get, before anything is written."""
+"""`kmigrate plan`: what each topic of the source would get, before anything is written; of a copy, what is left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import typer
@@ -21,12 +21,16 @@ from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import full_width, table
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
-from kmigrate.errors import Refused
+from kmigrate.errors import Refused, Unreachable
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.ids import is_internal
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import TopicRecord
+from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow import verbs
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.left import copied_up_to, padding_left
 
 __all__ = ["TopicOutlook", "app", "plan"]
 
@@ -43,7 +47,7 @@ _STYLES = {"identical": "green", "mapped": "cyan"}
 
 @dataclass(frozen=True)
 class TopicOutlook:
-    """One topic's future: figures are of this moment."""
+    """One topic's future: figures are of this moment, and of what is left where it is mirrored already."""
 
     topic: str
     partitions: int
@@ -52,7 +56,7 @@ class TopicOutlook:
     padding: int
     """Filler offsets below the first record (they cost bytes once, and are deleted again)."""
     records: int
-    """Offsets from the start to the source's end; records at most."""
+    """Offsets from the start, or from where its copy stands, to the source's end; records at most."""
     holes: int
     """Offsets that no reader sees (markers, aborted data, compacted away); all of them where `holes_exact`."""
     holes_exact: bool
@@ -80,9 +84,10 @@ async def plan(
     rate: Annotated[float, typer.Option("--rate", help="MB a second that the copy is taken to make.", min=0.1)] = 50,
     link: Link = None,
 ) -> Answer:
-    """Say what each topic would get.
+    """Say what each topic would get, or what is left of its copy.
 
-    Partitions, replicas, padding, holes, records to copy, how long, identical or mapped offsets; changes nothing.
+    Partitions, replicas, padding, holes, records to copy, how long, identical or mapped offsets; changes nothing. Of a
+    topic that is mirrored already only what is still to come is counted, whatever --from and --offsets say.
     """
     start = start_position(from_)
     verbs.check_offsets_mode(offsets)
@@ -153,7 +158,7 @@ async def _outlook(
     estate: Estate, link: str, source: ClusterClient, info: TopicInfo | None, name: str, asked: _Asked, notes: list[str]
 ) -> TopicOutlook:
     # It reads batches, with what no other command loads.
-    from kmigrate.mirror.outlook import filling_s, sample, why_mapped
+    from kmigrate.mirror.outlook import filling_s, sample
 
     against = ""
     try:
@@ -161,44 +166,114 @@ async def _outlook(
         notes += [f.what for f in checked.findings if f.level == "warn"]
     except Refused as refused:
         against = refused.what
-    known = estate.log.state.topic_owner(name)
-    state = known.phase.value if known is not None else "new"
+    owner = estate.log.state.topic_owner(name)
+    state = owner.phase.value if owner is not None else "new"
+    known = owner if owner is not None and owner.link == link and not owner.forgotten_ms else None
+    if known is not None and known.phase is TopicPhase.PROMOTED:
+        return _nothing_left(estate, known, info)
     if info is None:
         return TopicOutlook(name, 0, 0, 0, 0, 0, 0, True, 0, 0.0, against, state, tuple(notes))
+    if known is not None:
+        notes += _held_back(known)
+        asked = replace(asked, start="earliest" if known.starts else known.start, offsets=known.offsets)
     keys = [(name, p) for p in sorted(info.partitions)]
     first = await source.list_offsets(dict.fromkeys(keys, _timestamp(asked.start)))
     ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
-    begin = {p: first[name, p].offset if first[name, p].offset >= 0 else ends[name, p].offset for _, p in keys}
-    mapped = known.mapped if known is not None and known.starts else asked.offsets == "mapped"
-    why = await why_mapped(source, asked.settings, name, begin, compacted=asked.compacted)
-    if why and asked.offsets == "identical":
-        against = against or f"identical offsets can not be had: {why}"
-    elif why and not mapped:
-        mapped = True
-        notes.append(f"mapped: {why}")
+    if known is not None and known.starts:
+        ahead = await _going_on(estate, known, {p: first[name, p].offset for _, p in keys})
+    else:
+        starts = {p: first[name, p].offset if first[name, p].offset >= 0 else ends[name, p].offset for _, p in keys}
+        ahead = await _begun_anew(source, name, starts, asked)
+    begin, mapped = ahead.begin, ahead.mapped
     seen = [await sample(source, name, p, begin[p], ends[name, p].offset, stretches=asked.stretches) for _, p in keys]
-    replicas = max((len(p.replicas) for p in info.partitions.values()), default=0)
-    padding = 0 if mapped else sum(max(0, offset) for offset in begin.values())
+    replicas = _replicas(info)
     size = sum(each.bytes for each in seen)
     copying = size / (asked.rate * 1e6)
     filling = 0.0 if mapped else filling_s(seen, asked.round_trip_s)
+    notes += ahead.notes
     if filling > max(copying, _LONG_S):
-        notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it; --offsets mapped leaves them out")
+        way_out = "" if known is not None else "; --offsets mapped leaves them out"
+        notes.append(f"holes, mostly of transactions, take {filling:,.0f} s of it{way_out}")
     return TopicOutlook(
         name,
         len(info.partitions),
         replicas,
         min(replicas, len(estate.target.metadata.brokers)),
-        padding,
+        ahead.padding,
         sum(max(0, ends[key].offset - begin[key[1]]) for key in keys),
         sum(each.holes for each in seen),
         all(each.exact for each in seen),
         size,
-        round(copying + filling + padding / _PADDING_RATE, 1),
-        against or ("mapped" if mapped else "identical"),
+        round(copying + filling + ahead.padding / _PADDING_RATE, 1),
+        against or ahead.against or ("mapped" if mapped else "identical"),
         state,
         tuple(notes),
     )
+
+
+def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
+    """Of a topic that is promoted, whether its source is still there or not."""
+    replicas = _replicas(info) if info is not None else 0
+    on_target = min(replicas, len(estate.target.metadata.brokers))
+    offsets, state = "mapped" if record.mapped else "identical", record.phase.value
+    return TopicOutlook(record.topic, record.partitions, replicas, on_target, 0, 0, 0, True, 0, 0.0, offsets, state, ())
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """What is to be copied of a topic, and how."""
+
+    begin: dict[int, int]
+    """From which source offset on, by partition."""
+    mapped: bool
+    padding: int
+    against: str = ""
+    notes: tuple[str, ...] = ()
+
+
+async def _begun_anew(source: ClusterClient, name: str, starts: dict[int, int], asked: _Asked) -> _Ahead:
+    """All of a topic, where nothing of it is there yet."""
+    from kmigrate.mirror.outlook import why_mapped
+
+    padding = sum(max(0, offset) for offset in starts.values())
+    if asked.offsets == "mapped":
+        return _Ahead(starts, True, 0)
+    why = await why_mapped(source, asked.settings, name, starts, compacted=asked.compacted)
+    if why and asked.offsets == "identical":
+        return _Ahead(starts, False, padding, f"identical offsets can not be had: {why}")
+    return _Ahead(starts, True, 0, notes=(f"mapped: {why}",)) if why else _Ahead(starts, False, padding)
+
+
+async def _going_on(estate: Estate, record: TopicRecord, kept: dict[int, int]) -> _Ahead:
+    """What is left of a copy, where the source's logs begin so.
+
+    What was deleted there before it was copied is not copied any more, and a partition that was added is all new.
+    """
+    notes: tuple[str, ...] = ()
+    try:
+        at, padding = await copied_up_to(estate, record), await padding_left(estate, record)
+    except Unreachable as error:
+        at, padding = dict(record.starts), 0
+        notes = (f"the target does not tell how far the copy is, so all of it is counted: {error.what}",)
+    begin = {partition: max(at.get(partition, 0), start) for partition, start in kept.items()}
+    if not record.mapped:
+        padding += sum(max(0, kept[partition]) for partition in kept.keys() - record.starts.keys())
+    return _Ahead(begin, record.mapped, padding, notes=notes)
+
+
+def _held_back(record: TopicRecord) -> list[str]:
+    """Why it takes longer than its figures say."""
+    notes = []
+    if record.paused:
+        notes.append(f"it is paused: {advised('topic resume', record.link, record.topic)}")
+    if record.stops:
+        stopped = ", ".join(map(str, sorted(record.stops)))
+        notes.append(f"partitions that have stopped, and that only a person lets go on (kmigrate status): {stopped}")
+    return notes
+
+
+def _replicas(info: TopicInfo) -> int:
+    return max((len(p.replicas) for p in info.partitions.values()), default=0)
 
 
 def _timestamp(start: str) -> int:

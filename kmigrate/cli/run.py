@@ -122,7 +122,8 @@ async def forget_router(
 ) -> Answer:
     """Take a silent router out of the fences' count.
 
-    Without --dead it is remembered that it may live: topics that are promoted are sealed on the source for it.
+    Without --dead it is remembered that it may live: topics that are promoted are sealed on the source for it. With it
+    the call is refused while a router answers at its address.
     """
     async with call.estate() as estate:
         looked = await verbs.forget_router(estate, name, dead=dead, plan=True)
@@ -130,7 +131,8 @@ async def forget_router(
             return plan_answer(looked)
         if looked.changes:
             asked = f"Have all processes of router {name} ended? Seals" if dead else f"Forget router {name}? Fences"
-            await call.confirm(yes, f"{asked} will not wait for it any more")
+            doubts = "".join(f"{each}. " for each in looked.warnings)
+            await call.confirm(yes, f"{doubts}{asked} will not wait for it any more")
         return plan_answer(await verbs.forget_router(estate, name, dead=dead))
 
 

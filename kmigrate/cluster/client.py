@@ -26,6 +26,7 @@ from kmigrate.cluster.layout import (
 )
 from kmigrate.cluster.logins import Logins
 from kmigrate.cluster.offsets import LogOffset, ask_for_offsets, offsets_told
+from kmigrate.cluster.others import Others
 from kmigrate.cluster.silence import Silence, first_answer
 from kmigrate.cluster.versions import ask_versions, refuse_too_old
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Unreachable
@@ -83,6 +84,7 @@ class ClusterClient:
         self._logins = Logins()
         self._closed = False
         self.silence = Silence()
+        self._others = Others(self.layout, self.silence, self._layout_told_by)
 
     async def __aenter__(self) -> ClusterClient:
         return self
@@ -93,6 +95,7 @@ class ClusterClient:
     async def close(self) -> None:
         """For good: who still asks something is refused, and opens no connection that nobody would close."""
         self._closed = True
+        await self._others.close()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -107,24 +110,24 @@ class ClusterClient:
     async def bootstrap(self) -> BrokerConnection:
         """Any broker that answers: a known one first, then the bootstrap addresses.
 
-        One that stands still, or that nothing comes back from, takes connections all the same.
+        One that stands still, or that nothing comes back from, takes connections all the same; one that is cut off
+        from its controller answers from the past.
         """
         controls = [each for (_, purpose), each in self._connections.items() if purpose == "control"]
         known = {each.address: each for each in controls if not each.lost}
         for address, connection in known.items():
-            if address not in self.silence:
+            if address not in self.silence and address not in self._others:
                 return connection
         failures: list[str] = []
         addresses = [*self.metadata.brokers.items()]
         addresses += [(-1 - n, address) for n, address in enumerate(self.settings.bootstrap)]
 
-        def doubts(each: tuple[int, tuple[str, int]]) -> tuple[float, tuple[float, bool]]:
-            address = "{}:{}".format(*each[1])
-            return self.silence.since(address), self._logins.doubts(address)
+        def doubts(each: tuple[int, tuple[str, int]]) -> tuple[tuple[float, bool], tuple[float, bool]]:
+            return self.doubts(each[1]), self._logins.doubts("{}:{}".format(*each[1]))
 
         for node, (host, port) in sorted(addresses, key=doubts):
-            if (silent := known.get(f"{host}:{port}")) is not None:
-                return silent
+            if (doubted := known.get(f"{host}:{port}")) is not None:
+                return doubted
             try:
                 # A login that fails is told at once: asking the other brokers would only lock the account.
                 return await self._open(node, host, port, "control")
@@ -156,6 +159,7 @@ class ClusterClient:
             if len(self._refreshes) >= _MOST_REFRESHES:
                 self._refreshes.clear()
             self._refreshes[asked] = began
+            self._others.heard(self.silence.last_heard)
             return metadata
 
     async def names_taken(self, topics: Iterable[str]) -> frozenset[str]:
@@ -176,9 +180,21 @@ class ClusterClient:
     ) -> _T:
         return await first_answer(self.bootstrap, ask, hear, self.silence, self.settings.request_timeout_s)
 
-    def silent_since(self, address: tuple[str, int]) -> float:
-        """What can be asked of any broker is asked of the newest such last."""
-        return self.silence.since("{}:{}".format(*address))
+    async def _layout_told_by(self, node: int, topics: Topics) -> bytearray:
+        connection = await self.connection(node)
+        return await connection.call_raw(
+            METADATA,
+            METADATA_VERSION,
+            [ask_about(topics)],
+            flexible=True,
+            timeout=self.settings.request_timeout_s,
+        )
+
+    def doubts(self, address: tuple[str, int]) -> tuple[float, bool]:
+        """What can be asked of any broker is asked of the greatest last: since when it is silent, and whether it was
+        found to be behind another."""
+        named = "{}:{}".format(*address)
+        return self.silence.since(named), named in self._others
 
     async def topic(self, name: str) -> TopicInfo | None:
         """One topic, read now; None where the cluster does not have it."""
@@ -212,15 +228,7 @@ class ClusterClient:
 
     async def topic_told_by(self, node: int, name: str) -> TopicInfo | None:
         """One topic, as this broker knows it, or as we do where another one has told of later leaders."""
-        connection = await self.connection(node)
-        answer = await connection.call_raw(
-            METADATA,
-            METADATA_VERSION,
-            [ask_about((name,))],
-            flexible=True,
-            timeout=self.settings.request_timeout_s,
-        )
-        return self.layout.hear((name,), answer).topics.get(name)
+        return self.layout.hear((name,), await self._layout_told_by(node, (name,))).topics.get(name)
 
     def leader(self, topic: str, partition: int) -> int:
         """The known leader's node id; −1 where there is none or it is not known."""
@@ -257,9 +265,9 @@ class ClusterClient:
         connected = {each.address for each in self._connections.values() if not each.lost}
         brokers = self.metadata.brokers
 
-        def doubts(node: int) -> tuple[float, bool, bool]:
+        def doubts(node: int) -> tuple[tuple[float, bool], bool, bool]:
             address = "{}:{}".format(*brokers[node])
-            return self.silent_since(brokers[node]), address not in connected, address != self.silence.last_heard
+            return self.doubts(brokers[node]), address not in connected, address != self.silence.last_heard
 
         return min(brokers, key=doubts, default=-1)
 

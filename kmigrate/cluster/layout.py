@@ -30,6 +30,8 @@ __all__ = [
 
 METADATA, METADATA_VERSION = 3, 10
 _MOST_ANSWERS = 256
+_MOST_AT_ONCE = 1_000
+"""Partitions that an answer tells of where nobody waits for it: to decode it holds up everybody else."""
 
 Topics = tuple[str, ...] | None
 """The topics that a question is about; None for all."""
@@ -100,35 +102,88 @@ class Layout:
         self._agreed: dict[Topics, set[bytes]] = {}
         """By question the answers that `known` agrees with. There are several to one: a KRaft broker names any living
         one as the controller, whoever asks."""
+        self._nothing_later: dict[Topics, dict[bytes, bool]] = {}
+        """By question the answers that tell of no later leader than `known`, and whether they are behind it."""
 
     def hear(self, asked: Topics, frame: bytearray) -> Metadata:
         """Take in the response to a question; raises ProtocolViolation, and Unreachable where another cluster gave it.
 
         An address that was a broker's may be one of another cluster's by now.
         """
-        at = response_body_offset(frame, flexible=True)
-        body = bytes(memoryview(frame)[at:])
+        body = _body(frame)
         if body in self._agreed.get(asked, ()):
             return self.known
-        answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
-        ours, theirs = self.known.cluster_id, answer.cluster_id or ""
-        if ours and theirs and ours != theirs:
-            raise Unreachable("other-cluster", f"a broker of cluster {theirs} answers in place of one of {ours}")
-        brokers = {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers} or self.known.brokers
+        answer = self._answer(frame)
+        brokers = _brokers(answer) or self.known.brokers
         heard = Metadata(answer.cluster_id or "", brokers, self._topics(answer.topics, whole=asked is None))
         if heard != self.known:
-            self.known = heard
-            self._agreed.clear()
+            self._know(heard)
         elif sum(map(len, self._agreed.values())) >= _MOST_ANSWERS:
             self._agreed.clear()
         self._agreed.setdefault(asked, set()).add(body)
         return self.known
 
+    def hear_of_later(self, asked: Topics, frame: bytearray) -> bool:
+        """Take from a response nothing but later leaders of partitions that are known, and where these are; whether
+        it tells of an earlier one anywhere. Raises as `hear`.
+
+        Who has fallen behind does not know of new topics, and calls deleted ones alive: only an epoch says which of
+        two brokers has heard more.
+        """
+        body = _body(frame)
+        if (behind := self._nothing_later.get(asked, {}).get(body)) is not None:
+            return behind
+        answer, topics, behind = self._answer(frame), dict(self.known.topics), False
+        for told in filter(None, map(_topic_info, answer.topics)):
+            known = topics.get(told.name)
+            if known is None or known.topic_id is None or known.topic_id != told.topic_id:
+                continue  # without an id it may be another one
+            later: dict[int, PartitionInfo] = {}
+            for number, before in known.partitions.items():
+                part = told.partitions.get(number, before)
+                if part.leader_epoch > before.leader_epoch:
+                    later[number] = part
+                behind |= before.leader_epoch > part.leader_epoch >= 0
+            if later:
+                topics[told.name] = TopicInfo(told.name, told.topic_id, {**known.partitions, **later})
+        if topics != self.known.topics:
+            brokers = {**_brokers(answer), **self.known.brokers}
+            self._know(Metadata(self.known.cluster_id, brokers, topics))
+        elif sum(map(len, self._nothing_later.values())) >= _MOST_ANSWERS:
+            self._nothing_later.clear()
+        self._nothing_later.setdefault(asked, {})[body] = behind
+        return behind
+
+    def questions(self) -> list[Topics]:
+        """About all topics that are known, so many at once as are told of within some milliseconds."""
+        questions: list[Topics] = []
+        names: list[str] = []
+        count = 0
+        for name, info in self.known.topics.items():
+            names.append(name)
+            count += len(info.partitions)
+            if count >= _MOST_AT_ONCE:
+                questions.append(tuple(names))
+                names, count = [], 0
+        return [*questions, tuple(names)] if names else questions
+
     def keep(self, topics: Collection[str]) -> None:
         """Forget all topics but these."""
         kept = {name: info for name, info in self.known.topics.items() if name in topics}
-        self.known = Metadata(self.known.cluster_id, self.known.brokers, kept)
+        self._know(Metadata(self.known.cluster_id, self.known.brokers, kept))
+
+    def _know(self, news: Metadata) -> None:
+        self.known = news
         self._agreed.clear()
+        self._nothing_later.clear()
+
+    def _answer(self, frame: bytearray) -> Any:
+        at = response_body_offset(frame, flexible=True)
+        answer = decode_body(entity(METADATA, METADATA_VERSION, "response"), frame, at)
+        ours, theirs = self.known.cluster_id, answer.cluster_id or ""
+        if ours and theirs and ours != theirs:
+            raise Unreachable("other-cluster", f"a broker of cluster {theirs} answers in place of one of {ours}")
+        return answer
 
     def _topics(self, told: Iterable[Any], *, whole: bool) -> dict[str, TopicInfo]:
         """All that is known with what was told; nothing but that where it is a `whole` cluster's."""
@@ -140,6 +195,14 @@ class Layout:
             else:
                 found[info.name] = _newest(self.known.topics.get(info.name), info)
         return found
+
+
+def _body(frame: bytearray) -> bytes:
+    return bytes(memoryview(frame)[response_body_offset(frame, flexible=True) :])
+
+
+def _brokers(answer: Any) -> dict[int, tuple[str, int]]:
+    return {int(b.node_id): (str(b.host), int(b.port)) for b in answer.brokers}
 
 
 def _topic_info(told: Any) -> TopicInfo | None:

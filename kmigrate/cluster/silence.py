@@ -47,8 +47,12 @@ class Silence:
             self.note(address)
 
     def heard(self, address: str) -> None:
-        self._since.pop(address, None)
+        self.spoke(address)
         self.last_heard = address
+
+    def spoke(self, address: str) -> None:
+        """It has answered something that only it was asked for."""
+        self._since.pop(address, None)
 
 
 async def first_answer(

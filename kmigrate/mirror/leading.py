@@ -357,4 +357,5 @@ def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
         restore_configs=prepared.configs.restore,
         drop_configs=prepared.configs.drop,
         compacted=prepared.compacted,
+        cleaned_to={},
     )

@@ -352,10 +352,26 @@ class Upkeep:
                 raise Unreachable("no-leader", f"the new partitions of {topic} on the target get no leaders")
             await sleep(0.02)
 
+    async def _with_cleaner(self, record: TopicRecord, compacted: bool) -> TopicRecord:
+        """The record with whether a log cleaner works on the source, and up to where one has that does so no more."""
+        if compacted == record.compacted:
+            return record
+        cleaned_to = record.cleaned_to
+        if not compacted:  # the ends are read after the policy was: what is written from now on nobody cleans
+            keys = [(record.topic, partition) for partition in range(record.partitions)]
+            ends = await self._source.log_ends(keys)
+            if any(end.error for end in ends.values()):
+                return record  # there is another round
+            cleaned_to = {partition: end.offset for (_, partition), end in ends.items()}
+        return replace(record, compacted=compacted, cleaned_to=cleaned_to)
+
     async def _follow_configs(self, record: TopicRecord, seen: _Seen, replicas: int) -> TopicRecord:
-        if any(record.target_starts.values()):
-            return record  # it held data before it was mirrored: its configs are its own
         ours, theirs, defaults = seen.source_configs, seen.target_configs, seen.target_defaults
+        noted = record
+        if not isinstance(ours, KmigrateError) and "cleanup.policy" in ours:
+            noted = await self._with_cleaner(record, is_compacted(ours))
+        if any(record.target_starts.values()):  # it held data before it was mirrored: its configs are its own
+            return await self._write(record, noted) if noted != record else record
         if isinstance(ours, KmigrateError):
             raise ours
         if isinstance(theirs, KmigrateError):
@@ -363,8 +379,8 @@ class Upkeep:
         if isinstance(defaults, KmigrateError):
             raise defaults
         configs = self._maker.configs(ours, defaults, replicas, theirs, record.restore_configs, record.seal)
-        changed = replace(record, restore_configs=configs.restore, drop_configs=configs.drop)
-        record = await self._write(record, replace(changed, compacted=is_compacted(ours)))
+        changed = replace(noted, restore_configs=configs.restore, drop_configs=configs.drop)
+        record = await self._write(record, changed)
         put, remove = self._maker.changes(configs, theirs)
         await self._target_admin.alter_topic_configs(record.topic, put, remove)
         if put or remove:

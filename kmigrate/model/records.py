@@ -240,6 +240,8 @@ class TopicRecord:
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
     compacted: bool = False
     """A log cleaner works on the source topic, by its own policy or by its cluster's default."""
+    cleaned_to: Mapping[int, int] = field(default_factory=dict)
+    """Where the source's logs ended when that was over: a cleaner has worked below, while or after it was copied."""
     granted_acls: tuple[Acl, ...] = ()
     """Rules that kmigrate put on the target, written before they are put there; no other rule is ever removed."""
     promote_acls: tuple[Acl, ...] = ()
@@ -449,6 +451,8 @@ class StrayRecord:
     host: str
     instances: tuple[str, ...]
     """The oldest of very many are not named: the record's own key stands for them, which no instance takes off."""
+    bootstrap: str = ""
+    """host:port of the newest one's bootstrap listener; '' where it was written by a version that did not say."""
 
     @property
     def key(self) -> str:

@@ -218,7 +218,7 @@ class State:
         """What is written of a router before another takes its place or it is forgotten."""
         known = self.stray(left.name)
         before = known.instances if known is not None else ()
-        return StrayRecord(left.name, left.host, before).joined(left.instance)
+        return StrayRecord(left.name, left.host, before, left.bootstrap).joined(left.instance)
 
     def lease(self, what: str) -> LeaseRecord | None:
         found = self.records.get(f"lease/{what}")

@@ -18,6 +18,7 @@ from kmigrate.errors import UsageError
 from kmigrate.model.offsetmap import OffsetMap, Run
 
 __all__ = [
+    "CLEANED",
     "BucketDigest",
     "BucketKey",
     "PartitionKey",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 MOST_BUCKETS = 20_000  # each is one row at the driver
+CLEANED = 1 << 62  # beyond every offset: a log cleaner works on all of it
 SMALLEST_BUCKET = 1_000  # smaller ones would cost more rows than they save re-reading
 
 
@@ -76,6 +78,7 @@ class TopicRange:
     map: OffsetMap | None = field(default=None, hash=False)  # None: the target's offsets are the source's
     verified_from: int | None = None  # from here to start all was compared before: originals may stand there
     kept: bool = False  # the target deletes nothing of it by itself: what it has not any more is lost
+    cleaned_to: int = 0  # of what is below a log cleaner may have taken records that others below have superseded
 
     def __post_init__(self) -> None:
         origin = self.start if self.verified_from is None else self.verified_from
@@ -110,6 +113,12 @@ class TopicRange:
         """The target's position for one of the source, up to the range's end."""
         place = self.map.to_target(offset) if self.map is not None else None
         return offset if place is None else place.offset
+
+    @property
+    def cleaned(self) -> TopicRange | None:
+        """What of it a cleaner works on, or has worked on."""
+        end = min(self.end, self.cleaned_to)
+        return replace(self, end=end) if self.start < end else None
 
     def resumed(self, start: int, distance: int) -> TopicRange:
         """The range from this source offset on, where the target has everything `distance` behind its place."""

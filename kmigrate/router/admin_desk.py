@@ -6,7 +6,7 @@ their promote; all else is for the target. Nothing of it waits, and answers may 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kmigrate.protocol.codes import code_of
@@ -21,10 +21,10 @@ from kmigrate.router.apis.broker_names import (
     show_names,
 )
 from kmigrate.router.apis.configs import DESCRIBE_CONFIGS, show_own_configs
-from kmigrate.router.apis.groups import DESCRIBE_GROUPS
+from kmigrate.router.apis.groups import DESCRIBE_GROUPS, leaves_group
 from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
-from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, refuse_share
+from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, ask_for_subscription, refuse_share, subscription_told
 from kmigrate.router.apis.transactions import read_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import create_topics
@@ -106,13 +106,38 @@ class AdminDesk:
             self._edge.to_target([frame], head.correlation_id, answered)
 
     def _share(self, head: RequestHead, frame: bytearray, request: Any, reply: Reply) -> None:
-        refusal = refuse_share(head, request, self._core.mirrored())
-        if refusal is None:
+        """A member of a share group: who has subscribed to a mirrored topic is refused, whenever that was."""
+        members, mirrored = self._core.share_members, self._core.mirrored()
+        group, member, topics = str(request.group_id), str(request.member_id), request.subscribed_topic_names
+        if leaves_group(request):
+            members.forget(group, member)
             self._edge.to_target([frame], head.correlation_id, reply)
-            return
-        answer, text = refusal
-        self._say(head, text)
-        reply(answer)
+        elif topics is not None or not mirrored or members.is_cleared(group, member, mirrored):
+            self._judge_share(head, frame, request, reply, topics)
+        else:
+
+            def told(answer: bytearray) -> None:
+                self._judge_share(head, frame, request, reply, subscription_told(answer, member))
+
+            self._edge.to_target([ask_for_subscription(head, group)], head.correlation_id, told)
+
+    def _judge_share(
+        self, head: RequestHead, frame: bytearray, request: Any, reply: Reply, topics: Iterable[str] | None
+    ) -> None:
+        """`topics` None: nothing is known against the member."""
+        members, mirrored = self._core.share_members, self._core.mirrored()
+        if topics is not None:
+            group, member = str(request.group_id), str(request.member_id)
+            refusal = refuse_share(head, request, map(str, topics), mirrored)
+            if refusal is not None:
+                members.forget(group, member)
+                answer, text = refusal
+                self._say(head, text)
+                reply(answer)
+                return
+            if mirrored:
+                members.clear(group, member, mirrored)
+        self._edge.to_target([frame], head.correlation_id, reply)
 
     def _say(self, head: RequestHead, text: str) -> None:
         self._core.outside.say(f"{head.client_id or 'a client'}: {text}")

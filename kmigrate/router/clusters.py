@@ -178,7 +178,7 @@ class Clusters:
         brokers = self.target.metadata.brokers
         if node is not None:
             return [brokers[node]] if node in brokers else []
-        return sorted([*brokers.values(), *self.target.settings.bootstrap], key=self.target.silent_since)
+        return sorted([*brokers.values(), *self.target.settings.bootstrap], key=self.target.doubts)
 
     async def source_addresses(self, link: str, node: int) -> Sequence[tuple[str, int]]:
         source = self._sources.get(link)

@@ -28,6 +28,7 @@ from kmigrate.router.limits import Limits
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.read_ahead import Room
 from kmigrate.router.settings import RouterSettings
+from kmigrate.router.share_members import ShareMembers
 from kmigrate.router.stand_ins import StandIns
 
 __all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
@@ -223,6 +224,7 @@ class Core:
     at_target: AtTarget = field(default_factory=AtTarget)
     followers: Followers = field(default_factory=Followers)
     held: HeldGroups = field(default_factory=HeldGroups)
+    share_members: ShareMembers = field(default_factory=ShareMembers)
     behind: dict[str, float] = field(default_factory=dict)
     """Until when nobody waits for the copies of these topics: somebody has in vain."""
     late: Late = field(default_factory=Late)

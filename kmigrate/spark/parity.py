@@ -17,6 +17,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,7 @@ from pyspark.sql import functions as F
 
 from kmigrate.errors import Failed
 from kmigrate.parity.plan import (
+    CLEANED,
     BucketDigest,
     BucketKey,
     PartitionKey,
@@ -129,11 +131,11 @@ class _Check:
         bounded = clock()
         sides = self.digest(self.ranges)
         digested = clock()
-        differing = differing_buckets(*sides)
-        compacted = self.compacted({key.topic for key in differing})
-        anomalies, unexamined = self.name(compacted, *sides)
+        cleaned = self.cleaned(*sides)
+        anomalies, plain, unexamined = self.name(cleaned, *sides)
         wrong = {PartitionKey(each.topic, place.partition) for each in anomalies for place in each.places}
-        differing = [key for key in differing if key.topic not in compacted or key.of in wrong]
+        apart = (key for key in differing_buckets(*sides) if key.of in cleaned and key.of in wrong)
+        differing = sorted({*plain, *apart})
         ended = clock()
         return report_of(
             self.ranges,
@@ -180,14 +182,34 @@ class _Check:
         sides = (self.source.java(), topics), (self.target.java(), topics - kept)
         return {name for side, asked in sides if asked for name in compacted_topics(self.spark, side, asked)}
 
+    def cleaned(self, source: Digests, target: Digests) -> dict[PartitionKey, TopicRange]:
+        """What a log cleaner works on, or has, of the partitions that differ there."""
+        differing = differing_buckets(source, target)
+        compacted = self.compacted({key.topic for key in differing})
+        found: dict[PartitionKey, TopicRange] = {}
+        whole = {each.key: each for each in self.ranges}
+        for key in differing:
+            each = whole[key.of]
+            if key.topic in compacted:
+                each = replace(each, cleaned_to=CLEANED)
+            part = each.cleaned
+            if part is not None and key.bucket * self.size < part.end:
+                found[key.of] = part
+        return found
+
     def name(
-        self, compacted: set[str], source: Digests, target: Digests
-    ) -> tuple[list[Anomaly], list[BucketKey]]:
-        """The anomalies of the differing buckets, and the buckets left unread."""
-        plain = [{key: each for key, each in side.items() if key.topic not in compacted} for side in (source, target)]
-        trail = Trail(self.ranges, self.size, *plain)
-        differ = {key.of for key in differing_buckets(source, target) if key.topic in compacted}
-        read = self.newest([each for each in self.ranges if each.key in differ])
+        self, cleaned: Mapping[PartitionKey, TopicRange], source: Digests, target: Digests
+    ) -> tuple[list[Anomaly], list[BucketKey], list[BucketKey]]:
+        """The anomalies of the differing buckets, those buckets that no cleaner explains, and the ones left unread."""
+        beyond = [each.resumed(cleaned[each.key].end, 0) for each in self.ranges if each.key in cleaned]
+        rests = {each.key: each for each in beyond if each.offsets}
+        plain = [
+            {key: each for key, each in side.items() if key.of not in cleaned} | again
+            for side, again in zip((source, target), self.digest(list(rests.values())), strict=True)
+        ]
+        trail = Trail([rests.get(each.key, each) for each in self.ranges], self.size, *plain)
+        differing = differing_buckets(*plain)
+        read = self.newest(cleaned)
         while buckets := trail.step():
             moved: list[TopicRange] = []
             for each in self.drill(buckets, trail.ranges.values()):
@@ -197,21 +219,26 @@ class _Check:
             if moved:
                 trail.digested(moved, *self.digest(moved))
         anomalies, strays = judge(read)
-        return (anomalies + settle(strays, self.locate(strays)) if read else []), trail.unexamined
+        return (anomalies + settle(strays, self.locate(strays)) if read else []), differing, trail.unexamined
 
-    def newest(self, ranges: Sequence[TopicRange]) -> list[Drilled]:
-        """The newest records of the keys of compacted partitions, as far as they differ."""
+    def newest(self, cleaned: Mapping[PartitionKey, TopicRange]) -> list[Drilled]:
+        """The newest records of the keys of what cleaners work on, as far as they differ."""
+        ranges = list(cleaned.values())
         sides = self.each(ranges)
         if not sides:
             return []
-        with watched(self.spark, "drill", self.on_progress):
-            return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET, self.behind)
 
-    def behind(self, keys: set[PartitionKey]) -> DataFrame | None:
-        """What both logs hold behind the ranges of these partitions by now."""
-        asked = [each for each in self.ranges if each.key in keys]
+        def behind(keys: set[PartitionKey]) -> DataFrame | None:
+            return self.behind([cleaned[key] for key in sorted(keys)])
+
+        with watched(self.spark, "drill", self.on_progress):
+            return newest_records(self.spark, reduce(DataFrame.unionAll, sides), ranges, DRILL_BUDGET, behind)
+
+    def behind(self, asked: Sequence[TopicRange]) -> DataFrame | None:
+        """What both logs hold behind these ranges by now, as far as a cleaner has heeded it."""
         sides = self.source, self.target
-        now = both_bounds(self.spark, [side.java() for side in sides], sorted(keys))
+        now = both_bounds(self.spark, [side.java() for side in sides], [each.key for each in asked])
+        now = [_up_to(heeded, bounds) for heeded, bounds in zip(_heeded(asked), now, strict=True)]
         places = [each.at_source for each in asked], [each.at_target for each in asked]
         rows: list[DataFrame] = []
         for side, bounds, ranges in zip(sides, now, places, strict=True):
@@ -276,6 +303,19 @@ class _Check:
             target = read_ranges(self.spark, self.target, held, size=self.size, target=True, maps=maps)
             both.append(target.withColumn("side", F.lit(1)))
         return both
+
+
+def _heeded(ranges: Sequence[TopicRange]) -> Sides[int]:
+    """Up to which offset of either side a cleaner has seen what supersedes a record."""
+    source, target = {each.key: each.cleaned_to for each in ranges}, dict[PartitionKey, int]()
+    for each in ranges:
+        place = each.map.to_target(each.cleaned_to) if each.map is not None else None
+        target[each.key] = each.cleaned_to if each.map is None else CLEANED if place is None else place.offset
+    return source, target
+
+
+def _up_to(ends: Mapping[PartitionKey, int], bounds: Mapping[PartitionKey, Bounds]) -> dict[PartitionKey, Bounds]:
+    return {key: each._replace(end=min(each.end, ends[key])) for key, each in bounds.items()}
 
 
 def _explained(error: Exception) -> Failed:

@@ -15,11 +15,12 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError, Unreachable, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
+from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.resolve import addresses_of
 from kmigrate.protocol.api import entity
 from kmigrate.workflow.plan import Finding
 
-__all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port"]
+__all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port", "takes_connections"]
 
 _API_VERSIONS, _WRITE_TXN_MARKERS = 18, 27
 """Every broker speaks WriteTxnMarkers, which is between brokers; a router offers it to nobody."""
@@ -104,6 +105,17 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
     if _WRITE_TXN_MARKERS in {int(key.api_key) for key in versions.api_keys}:
         return Bootstrap(address, Leads.TARGET, f"a broker of the target answers behind {host}:{port}")
     return Bootstrap(address, Leads.ROUTER, f"a router answers at {host}:{port}")
+
+
+async def takes_connections(address: str) -> bool:
+    """Whether anything listens there, whatever it speaks and whether it ever answers."""
+    host, port = host_and_port(address)
+    try:
+        connection = await BrokerConnection.open(host, port, client_id="kmigrate")
+    except Unreachable:
+        return False
+    connection.close()
+    return True
 
 
 def bootstrap_findings(found: Sequence[Bootstrap], brokers: Sequence[tuple[str, int]]) -> list[Finding]:

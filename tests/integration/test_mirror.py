@@ -120,6 +120,9 @@ def test_the_log_start_is_met_exactly_by_fillers_as_planned_even_inside_a_batch(
             await asyncio.to_thread(produce, source.bootstrap, topic, 300, partitions=3)
             await world.caught_up(topic)
             assert_identical(world, topic, at_least=8_000)
+            (left,) = (await asyncio.to_thread(command_line.does, "plan", topic, "--link", world.link))["topics"]
+            assert (left["state"], left["offsets"]) == ("mirroring", "identical")
+            assert [left[name] for name in ("padding", "records", "holes", "bytes", "seconds")] == [0, 0, 0, 0, 0.0]
 
     asyncio.run(scene())
 

@@ -184,6 +184,8 @@ def test_a_compacted_topic_with_a_huge_gap_is_mapped_by_itself_and_groups_go_on_
         run.start("mirror", "controller")
         run.does("topic", "mirror", topic)
         wait_until(lambda: run.does("status")["topics"][0]["lag"] == 0, 40, "the copy")
+        left = run.does("plan", topic)["topics"][0]
+        assert [left[name] for name in ("offsets", "records", "holes", "seconds")] == ["mapped", 0, 0, 0.0]
         status = run.does("status")["topics"][0]
         assert status["offsets"].startswith("mapped (") and "run" in status["offsets"]
         told = run.does("offsets", "translate", topic, str(records[9][0]), str(gap_from + 5), str(1 << 40))

@@ -111,7 +111,11 @@ TOPICS: dict[str, tuple[Log, Log]] = {
     "compacted-equal": ({0: []}, {0: []}),  # the same, with holes where a cleaner would make them
     "compacted-faults": ({0: []}, {0: []}),
     "compacted-beyond": ({0: []}, {0: []}),  # mapped, and one of its keys stands behind the range by now
+    "cleaned-equal": ({0: []}, {0: []}),  # plain by now, and compacted at the source until shortly before its end
+    "cleaned-before": ({0: []}, {0: []}),  # the same, until before there was what supersedes the missing record
+    "cleaned-behind": ({0: []}, {0: []}),  # records are lost that were written when nobody cleaned any more
 }
+CLEANED_TO = {"cleaned-equal": 9, "cleaned-before": 7, "cleaned-behind": 1}
 
 # The same, copied without the source's holes behind records of others.
 MAPPED: dict[str, tuple[Log, Log]] = {
@@ -252,11 +256,16 @@ def report(source: KafkaCluster, target: KafkaCluster, spark: SparkSession) -> P
         "compacted-equal": ({0}, {}),
         "compacted-faults": ({0, 5}, {4: b"other"}),
         "compacted-beyond": ({0, 3}, {}),
+        "cleaned-equal": (set(), {}),
+        "cleaned-before": (set(), {}),
+        "cleaned-behind": ({1, 5}, {0: b"other"}),
     }
     for name, (gone, values) in cleaned.items():
-        produce_compacted(source, name, {1}, {})
+        produce_compacted(source, name, set() if name == "cleaned-behind" else {1}, {})
         produce_compacted(target, name, gone, values)
     ranges = with_maps(ranges_of(source, SOURCE_LOGS))
+    worked = {topic(name): end for name, end in CLEANED_TO.items()}
+    ranges = [replace(each, cleaned_to=worked.get(each.topic, 0)) for each in ranges]
     produce(target, {"compacted-beyond": {0: [Record(b"a", b"newer than what was cleaned away")]}})
     seen: list[str] = []
     told = verify_with(
@@ -386,18 +395,31 @@ def test_what_a_later_record_has_superseded_may_be_gone_also_where_offsets_are_m
     assert row(report, "compacted-beyond") == (5, 4, True, 0)
 
 
+def test_what_a_cleaner_took_before_its_topic_became_plain_is_no_difference(report: ParityReport) -> None:
+    assert row(report, "cleaned-equal") == (5, 6, True, 0)
+
+
+def test_what_no_cleaner_can_have_taken_is_missed_also_where_one_has_worked(report: ParityReport) -> None:
+    assert found(report, "cleaned-before") == [("extra", None, Place(0, 2), ())]
+    assert found(report, "cleaned-behind") == [
+        ("altered", Place(0, 0), Place(0, 0), ("value",)),
+        ("lost", Place(0, 2), None, ()),
+        ("lost", Place(0, 10), None, ()),
+    ]
+
+
 def test_counts_are_exact_and_add_up(report: ParityReport) -> None:
     told = report.as_json()
     assert told["anomalies"] == {
-        "lost": 3,
+        "lost": 5,
         "duplicated": 1,
         "reordered": 1,
-        "altered": 611,
+        "altered": 612,
         "misplaced": 2,
-        "extra": 1,
+        "extra": 2,
         "shifted": 0,
     }
-    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 619, len(SOURCE_LOGS))
+    assert (told["equal"], told["mismatches"], told["topics"]) == (False, 623, len(SOURCE_LOGS))
     json.dumps(told)
 
 
@@ -406,7 +428,7 @@ def test_parquet_holds_every_finding_with_its_places(
 ) -> None:
     write_findings(spark, report.findings, tmp_path / "findings")
     table = spark.read.parquet(str(tmp_path / "findings"))
-    assert table.count() == 619
+    assert table.count() == 623
     (moved,) = table.where(f"topic = '{topic('mapped-misplaced')}'").collect()
     assert tuple(moved) == ("misplaced", topic("mapped-misplaced"), 0, 110, 1, 175, [], 1)
     (lost,) = table.where(f"topic = '{topic('lost')}'").collect()

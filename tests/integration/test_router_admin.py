@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -15,7 +16,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.sandbox.kafka import KafkaCluster
+from tests.integration.java_clients import JavaProgram
 from tests.integration.router_world import link_between, quietly, router
 
 Names = Callable[[str], str]
@@ -90,3 +93,33 @@ def test_a_broker_is_described_and_configured_under_the_id_that_the_router_shows
 
     before, during, after = asyncio.run(scenario())
     assert before == after != during == "15001"
+
+
+def test_a_member_of_a_share_group_that_had_subscribed_before_its_topic_is_mirrored_is_refused_with_the_reason(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
+) -> None:
+    """Kafka's own share consumer names its topics once, when it joins."""
+    topic, group = unique_name("shared"), unique_name("sharers")
+    make_topic(target, topic)
+    member = JavaProgram(tmp_path, "member")
+    words = ("--topic", topic, "--group-id", group, "--verbose")
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            with router("r1", target) as running:
+                try:
+                    tool = "org.apache.kafka.tools.VerifiableShareConsumer"
+                    member.run(tool, "--bootstrap-server", running.bootstrap, *words)
+                    producer = Producer({"bootstrap.servers": target.bootstrap})
+                    deadline = time.monotonic() + 60
+                    while "records_consumed" not in member.said:  # it begins at the end, whenever that is
+                        assert time.monotonic() < deadline, member.said
+                        producer.produce(topic, b"v")
+                        await quietly(producer.flush, 5)
+                        await asyncio.sleep(0.2)
+                    await world.put(topic, TopicPhase.INITIALISING)
+                    await quietly(member.until, "GroupAuthorizationException", 0, 30)
+                finally:
+                    await quietly(member.end)
+
+    asyncio.run(scenario())

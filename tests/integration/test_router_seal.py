@@ -7,7 +7,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -15,11 +16,17 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.presences import RouterPresence
 from kmigrate.net.clock import monotonic
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
+from kmigrate.sandbox.relay import Relay
+from kmigrate.state.log import StateLog
+from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.sealing import Sealer, may_come_off
+from kmigrate.workflow.verbs import forget_router
 from tests.integration.migration import Migration, fresh_migration, wait_until
 from tests.integration.router_world import Writer, ends, link_between, quietly, router, settings_of, values
 
@@ -139,3 +146,35 @@ def test_a_silent_router_is_overcome_by_a_fence_that_the_source_broker_holds(mig
     assert verdict.acked > 500
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
     assert {topic: ends(run.source.bootstrap, topic) for topic in barriers} == barriers, "both clusters accepted"
+
+
+def test_a_router_that_has_lost_the_state_log_alone_is_not_called_dead(
+    target: KafkaCluster, source: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """It answers its clients, and would forward past a promote that no seal is put on for."""
+    name = unique_name("router")
+
+    async def scenario() -> None:
+        async with (
+            link_between(source, target, unique_name("link")) as world,
+            ClusterClient(settings_of("target", target.bootstrap)) as client,
+        ):
+            estate = cast("Estate", SimpleNamespace(log=world.log, target=client))
+            with Relay(target.bootstrap) as line, router(name, target, state_via=line.address) as running:
+                await world.routers_apply()
+                line.stall()
+                await quietly(wait_until, lambda: not heard(world.log, name), 30, "nobody to hear of it")
+                with pytest.raises(Refused) as caught:
+                    await forget_router(estate, name, dead=True)
+                assert caught.value.ref == "router-answers"
+                running.process.send_signal(signal.SIGSTOP)
+                looked = await forget_router(estate, name, dead=True, plan=True)
+                assert [each.ref for each in looked.findings] == ["router-address-taken"]
+                running.kill()
+                assert (await forget_router(estate, name, dead=True)).findings == ()
+
+    asyncio.run(scenario())
+
+
+def heard(log: StateLog, name: str) -> bool:
+    return any(word.name == name for word in log.alive(RouterPresence))

@@ -1,9 +1,10 @@
-"""Where a source's logs end, by brokers that led: one that has not heard of its successor, and one that follows it."""
+"""Brokers of a source that led: one that has not heard of its successor, and one that follows it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from confluent_kafka.admin import NewTopic
 from kmigrate.cluster.client import ClusterClient, LogOffset
 from kmigrate.cluster.witnesses import witnessed_ends
 from kmigrate.protocol.codes import Code
+from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, ClusterSpec, KafkaCluster
 from kmigrate.sandbox.relay import Relay
 from kmigrate.sandbox.topics import create_topics
-from tests.integration.migration import wait_until
-from tests.integration.mirror_world import settings_of
+from tests.integration.migration import Migration, wait_until
+from tests.integration.mirror_world import bounds, settings_of
 from tests.integration.test_old_sources import OLD_VERSION
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(120)]
@@ -66,12 +68,14 @@ async def believed(client: ClusterClient) -> LogOffset:
     return (await witnessed_ends(client, [_KEY]))[_KEY]
 
 
-def test_a_leader_that_has_not_heard_of_its_successor_is_not_believed(tmp_path: Path) -> None:
-    """Without its session in ZooKeeper it goes on to answer as leader, and names itself to whoever asks who leads.
+@contextlib.contextmanager
+def cut_off_on_request(root: Path) -> Iterator[tuple[KafkaCluster, Relay]]:
+    """A source of three brokers, and the only line from one of them to ZooKeeper.
 
-    Brokers of a KRaft cluster have more ways than one to their controllers: no single line cuts them off.
+    Without its session it goes on to answer as leader, and names itself to whoever asks who leads. Brokers of a KRaft
+    cluster have more ways than one to their controllers: no single line cuts them off.
     """
-    source = KafkaCluster.create(ClusterSpec("source", OLD_VERSION, 3), tmp_path)
+    source = KafkaCluster.create(ClusterSpec("source", OLD_VERSION, 3), root)
     assert source.zookeeper is not None
     told = source.brokers[_LED].properties
     with Relay(source.zookeeper.address) as line:
@@ -80,22 +84,63 @@ def test_a_leader_that_has_not_heard_of_its_successor_is_not_believed(tmp_path: 
             source.start()
             source.wait_ready()
             make_topic(source)
-            write(source.bootstrap, 50)
-            line.stall()
-            wait_until(lambda: leads(source, 2) not in (-1, _LED), 40, "another leader")
-            write(f"{address(source, 2)},{address(source, 3)}", 50)
-
-            async def ask() -> None:
-                async with client_of(source, _LED) as client:
-                    await client.refresh([_TOPIC])
-                    assert (await client.log_ends([_KEY]))[_KEY] == LogOffset(0, 50, 0)
-                    assert (await believed(client)).error == Code.FENCED_LEADER_EPOCH
-                    assert await believed(client) == LogOffset(0, 100, 1)
-                    assert client.leader(*_KEY) != _LED
-
-            asyncio.run(ask())
+            yield source, line
         finally:
             source.stop()
+
+
+def cut_off(source: KafkaCluster, line: Relay) -> None:
+    line.stall()
+    wait_until(lambda: leads(source, 2) not in (-1, _LED), 40, "another leader")
+
+
+def test_a_leader_that_has_not_heard_of_its_successor_is_not_believed(tmp_path: Path) -> None:
+    with cut_off_on_request(tmp_path) as (source, line):
+        write(source.bootstrap, 50)
+        cut_off(source, line)
+        write(f"{address(source, 2)},{address(source, 3)}", 50)
+
+        async def ask() -> None:
+            async with client_of(source, _LED) as client:
+                await client.refresh([_TOPIC])
+                assert (await client.log_ends([_KEY]))[_KEY] == LogOffset(0, 50, 0)
+                assert (await believed(client)).error == Code.FENCED_LEADER_EPOCH
+                assert await believed(client) == LogOffset(0, 100, 1)
+                assert client.leader(*_KEY) != _LED
+
+        asyncio.run(ask())
+
+
+def test_mirror_and_router_go_on_with_its_successor(tmp_path: Path, own_cluster: Callable[..., KafkaCluster]) -> None:
+    """Both know no other broker at the start, and it answers all that they ask it."""
+    target = own_cluster()
+    with cut_off_on_request(tmp_path / "source") as (source, line):
+        run = Migration(source, target, tmp_path / "run")
+        run.config.write_text(run.config.read_text().replace(source.bootstrap, address(source, _LED)))
+        try:
+            run.does("link", "create", "blue", "--source", "source", "--target", "target")
+            run.start("mirror", "router")
+            run.does("topic", "mirror", _TOPIC)
+            impatient = {"socket.timeout.ms": 4000, "request.timeout.ms": 4000}
+            run.run_clients([ProducerSpec("p-rd", "librdkafka", _TOPIC, 50.0, settings=impatient)], at=run.routers)
+            run.writers_go_on(100)
+            cut_off(source, line)
+            assert leads(source, _LED) == _LED
+            run.writers_go_on(500)
+            assert leads(source, _LED) == _LED
+            assert run.traffic is not None
+            run.traffic.stop()
+            successors = f"{address(source, 2)},{address(source, 3)}"
+            wait_until(
+                lambda: bounds(target.bootstrap, _TOPIC) == bounds(successors, _TOPIC),
+                20,
+                lambda: f"{bounds(target.bootstrap, _TOPIC)} {bounds(successors, _TOPIC)}\n{run.logs()}",
+            )
+            verdict = run.judge(_TOPIC)
+            assert verdict.acked >= 600
+            assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+        finally:
+            run.stop()
 
 
 @pytest.mark.parametrize("version", [OLD_VERSION, SOURCE_VERSION, TARGET_VERSION])

@@ -183,6 +183,12 @@ def test_configs_follow_the_source_and_are_relaxed_until_promote(
             await asyncio.to_thread(produce, source.bootstrap, topic, 500)
             await world.caught_up(topic)
             assert_identical(world, topic, at_least=500)
+            ended = {p: end for p, (_, end) in bounds(source.bootstrap, topic).items()}
+            set_configs(source.bootstrap, topic, {"cleanup.policy": "delete"})
+            plain = await world.log.wait(
+                lambda state: r if (r := state.topic(world.link, topic)) and not r.compacted else None, 20, "the policy"
+            )
+            assert plain.cleaned_to == ended
 
     asyncio.run(scene())
 

@@ -2,32 +2,61 @@
 
 A share group keeps the state of each record at its own cluster, and only its start offsets can be moved (C13). One that
 came to the router before its topics' promote would begin anew at the target and pass over what it had not read, so its
-members are refused until then. Answers to reads name leaders and where they are, like those of Fetch.
+members are refused until then. They name their topics once: later their coordinator is asked for them. Answers to
+reads name leaders and where they are, like those of Fetch.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from kmigrate.protocol.api import decode_answer, entity
-from kmigrate.protocol.codes import Code
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, frame_answer
+from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.nodeids import AddressBook
 
-__all__ = ["LEADER_FIELDS", "SHARE_GROUP_HEARTBEAT", "SHARE_READS", "refuse_share", "show_leaders"]
+__all__ = [
+    "LEADER_FIELDS",
+    "SHARE_GROUP_HEARTBEAT",
+    "SHARE_READS",
+    "ask_for_subscription",
+    "refuse_share",
+    "show_leaders",
+    "subscription_told",
+]
 
 SHARE_GROUP_HEARTBEAT, SHARE_FETCH, SHARE_ACKNOWLEDGE = 76, 78, 79
 SHARE_READS = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE})
+_DESCRIBE = entity(77, 1, "request")
 _LEADERS = frozenset({"response.Responses.Partitions.CurrentLeader", "response.NodeEndpoints"})
 LEADER_FIELDS: dict[int, frozenset[str]] = dict.fromkeys(SHARE_READS, _LEADERS)
 
 
-def refuse_share(head: RequestHead, request: Any, mirrored: Collection[str]) -> tuple[bytes, str] | None:
-    """The refusal of a member that subscribes to a mirrored topic, and what to log."""
-    touched = sorted({str(name) for name in request.subscribed_topic_names or ()} & set(mirrored))
+def ask_for_subscription(head: RequestHead, group: str) -> bytes:
+    """The question for the topics of a group's members, for the coordinator that this connection leads to."""
+    return frame_request(
+        _DESCRIBE(group_ids=(group,), include_authorized_operations=False), head.correlation_id, head.client_id
+    )
+
+
+def subscription_told(answer: bytearray, member: str) -> frozenset[str] | None:
+    """The topics that a member has subscribed to; None where the coordinator does not know, or does not say."""
+    for group in read_answer(_DESCRIBE, answer).groups:
+        for each in group.members if not code_of(group.error_code) else ():
+            if each.member_id == member:
+                return frozenset(map(str, each.subscribed_topic_names))
+    return None
+
+
+def refuse_share(
+    head: RequestHead, request: Any, topics: Iterable[str], mirrored: Collection[str]
+) -> tuple[bytes, str] | None:
+    """The refusal of a member whose topics are mirrored, some of them at least, and what to log."""
+    touched = sorted(set(topics).intersection(mirrored))
     if not touched:
         return None
     text = f"share group {request.group_id} on mirrored topic {', '.join(touched)} was refused until its promote"

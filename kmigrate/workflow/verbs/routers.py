@@ -1,22 +1,34 @@
-"""The verb that takes a silent router out of the fences' count, and what a promote is told of such routers."""
+"""The verb that takes a silent router out of the fences' count, and what a promote is told of such routers.
+
+Who is called dead is sealed for no more. Nothing else would hold up a router that has lost the state log and goes on to
+forward, until it hears of it. So a person's word is held against what answers at the router's own address.
+"""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
 
 from kmigrate.errors import Refused
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import RouterRecord, StrayRecord
 from kmigrate.model.state import State
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.bootstraps import Leads, ask_bootstraps, takes_connections
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 
 __all__ = ["forget_router", "unheard_routers"]
 
+_ANSWER_S = 3.0
+"""For an address of a router that is called dead: most of these are gone, or a host's that is."""
+
 
 async def forget_router(estate: Estate, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
     """Take a silent router out of the fences' count; with `dead`, say for a person that its process has ended.
 
-    Refused while the router is heard of. One that may live is remembered (`StrayRecord`): promotes are sealed for it.
+    Refused while the router is heard of, or called dead while one answers at its address. One that may live is
+    remembered (`StrayRecord`): promotes are sealed for it.
     """
     record, stray = _known(estate.log.state, name)
     runs = record is not None and record.instance in {p.instance for p in estate.log.alive(RouterPresence)}
@@ -27,7 +39,10 @@ async def forget_router(estate: Estate, name: str, *, dead: bool = False, plan: 
         changes.append("remember that it may live: topics that are promoted are sealed on the source for it")
     if ended is not None:
         changes.append(f"believe that {len(ended.instances)} earlier process(es) of router {name} have ended")
-    made = Plan.of("router forget", changes, [] if changes else [_unchanged(name, runs=runs)])
+    found = [] if changes else [_unchanged(name, runs=runs)]
+    if dead and changes:
+        found += await _signs_of_life(estate, name, {each.bootstrap for each in (gone, ended) if each is not None})
+    made = Plan.of("router forget", changes, found)
     made.refuse()
     if plan:
         return made
@@ -59,6 +74,35 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
         return Finding("refuse", "router-alive", f"router {name} is running", "stop it: it then leaves by itself")
     known = f"router {name} is forgotten, and may live"
     return Finding("ok", "router-forgotten", known, f"kmigrate router forget {name} --dead")
+
+
+async def _signs_of_life(estate: Estate, name: str, addresses: Iterable[str]) -> list[Finding]:
+    """What answers, or listens at least, where a router is said to be dead and no other one is known to be."""
+    instances = {router.instance: router.bootstrap for router in estate.log.state.routers()}
+    others = {word.bootstrap or instances.get(word.instance, "") for word in estate.log.alive(RouterPresence)}
+    found: list[Finding] = []
+    for address in sorted(set(addresses) - others - {""}):
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                leads = (await ask_bootstraps(estate.target, [address]))[0].leads
+        except TimeoutError:
+            leads = Leads.NOWHERE
+        if leads is Leads.ROUTER:
+            what = f"router {name} is called dead, and a router answers at {address}"
+            found.append(Finding("refuse", "router-answers", what, "stop that process, then repeat"))
+        elif leads is Leads.NOWHERE and await _is_taken(address):
+            what = f"something at {address}, where router {name} was, takes connections and does not answer as a router"
+            remedy = "it may be that router, standing still: see that its process has ended"
+            found.append(Finding("warn", "router-address-taken", what, remedy))
+    return found
+
+
+async def _is_taken(address: str) -> bool:
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            return await takes_connections(address)
+    except TimeoutError:
+        return False
 
 
 async def _drop(estate: Estate, record: RouterRecord | StrayRecord) -> None:

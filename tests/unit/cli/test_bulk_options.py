@@ -16,6 +16,7 @@ from kmigrate.mirror.ranges import Caution, Choice, CopyRange
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.records import ClusterRef, CopyEngine, LinkRecord, TopicRecord
+from kmigrate.workflow import left as left_module
 
 
 def given(engine: str, *conf: str, throttle: int = 0, continuous: bool = False, no_wait: bool = False) -> BulkOptions:
@@ -84,7 +85,7 @@ def test_what_is_left_of_a_mapped_topic_begins_where_its_map_ends(monkeypatch: p
         return object(), None
 
     monkeypatch.setattr(bulk, "left_to_copy", left)
-    monkeypatch.setattr(bulk, "Positions", lambda *_: SimpleNamespace(maps=lambda record: maps(None, record)))
+    monkeypatch.setattr(left_module, "Positions", lambda *_: SimpleNamespace(maps=lambda record: maps(None, record)))
     state = SimpleNamespace(topic=lambda _, topic: records[topic])
     estate = SimpleNamespace(source=source, target="the target", log=SimpleNamespace(state=state))
     link = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)

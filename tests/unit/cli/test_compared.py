@@ -20,7 +20,7 @@ from kmigrate.model.offsetmap import OffsetMap, Run
 from kmigrate.model.records import PartitionBarrier, TopicRecord, VerifiedRange
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.model.stops import AcceptedLoss
-from kmigrate.parity.plan import TopicRange
+from kmigrate.parity.plan import CLEANED, TopicRange
 
 KEY = ("t", 0)
 MIRRORED = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, starts={0: 10})
@@ -77,6 +77,15 @@ def test_what_the_source_has_deleted_is_compared_by_nobody() -> None:
 def test_a_promoted_topic_has_its_own_retention() -> None:
     got = compared_range(PROMOTED, Cluster(0, 60), Cluster(30, 90))
     assert (got.start, got.end, got.kept) == (30, 50, False)
+
+
+@pytest.mark.parametrize("of", [MIRRORED, PROMOTED], ids=["mirrored", "promoted"])
+def test_how_far_a_log_cleaner_has_worked_is_known_when_the_topic_is_plain_by_now(of: TopicRecord) -> None:
+    """Else what it took away from the source after it was copied is called extra."""
+    clusters = Cluster(0, 60), Cluster(10, 60)
+    assert compared_range(of, *clusters).cleaned_to == 0
+    assert compared_range(replace(of, cleaned_to={0: 40}), *clusters).cleaned_to == 40
+    assert compared_range(replace(of, compacted=True, cleaned_to={0: 40}), *clusters).cleaned_to == CLEANED
 
 
 @pytest.mark.parametrize(("first", "verified_from"), [(200, 10), (205, None)])

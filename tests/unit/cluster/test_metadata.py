@@ -25,9 +25,12 @@ _HEAD = b"\0\0\0\x10\0\0\0\x01\0"
 """Size, correlation id and no tags: what stands before a flexible answer's body."""
 
 
-def answer_of(*brokers: int, cluster: str = "c", error: ErrorCode = ErrorCode.none) -> bytearray:
-    """An answer that names these brokers, each at the port of its number; the error is that of topic t."""
-    return _answer(brokers=brokers, cluster=cluster, error=error)
+def answer_of(
+    *brokers: int, cluster: str = "c", error: ErrorCode = ErrorCode.none, leaders: Sequence[int] = (), id_: int = 1
+) -> bytearray:
+    """An answer that names these brokers, each at the port of its number; the error is that of topic t, the leaders
+    are of its partitions, each in the epoch of its number."""
+    return _answer(*leaders, brokers=brokers, cluster=cluster, error=error, id_=id_)
 
 
 def _answer(
@@ -36,6 +39,7 @@ def _answer(
     controller: int = 1,
     brokers: Sequence[int] = (1,),
     cluster: str = "c",
+    id_: int = 1,
 ) -> bytearray:
     kind = entity(3, 10, "response")
     topic, broker = element_type(kind, "topics"), element_type(kind, "brokers")
@@ -52,12 +56,13 @@ def _answer(
         )
         for n, leader in enumerate(leaders)
     )
+    topic_id = UUID(int=id_) if id_ else None
     told = kind(
         throttle_time=dt.timedelta(),
         brokers=tuple(broker(node_id=node, host="127.0.0.1", port=node, rack=None) for node in brokers),
         cluster_id=cluster,
         controller_id=controller,
-        topics=(topic(error_code=error, name="t", topic_id=UUID(int=1), is_internal=False, partitions=parts),),
+        topics=(topic(error_code=error, name="t", topic_id=topic_id, is_internal=False, partitions=parts),),
     )
     return bytearray(_HEAD + encode_body(told))
 
@@ -171,7 +176,7 @@ def test_questions_that_take_turns_are_each_answered_as_before() -> None:
             assert await client.refresh(["t"]) is known
         assert len(decoded) == 2
 
-    with _decoded() as decoded:
+    with decoded_answers() as decoded:
         asyncio.run(scene())
 
 
@@ -187,7 +192,7 @@ def test_answers_that_differ_in_the_controller_alone_are_read_once_each() -> Non
         await client.refresh(["t"])
         assert client.leader("t", 0) == 2
 
-    with _decoded() as decoded:
+    with decoded_answers() as decoded:
         asyncio.run(scene())
 
 
@@ -210,7 +215,7 @@ def test_a_topic_is_looked_for_at_every_broker() -> None:
 
 
 @contextmanager
-def _decoded() -> Iterator[list[bytearray]]:
+def decoded_answers() -> Iterator[list[bytearray]]:
     """The answers that are decoded meanwhile."""
     frames: list[bytearray] = []
 

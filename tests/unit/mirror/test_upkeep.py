@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
+from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.layout import PartitionInfo, TopicInfo
 from kmigrate.errors import BrokerRefused, Unreachable
 from kmigrate.mirror import access
@@ -222,6 +223,38 @@ def test_configs_are_relaxed_again_only_while_the_topic_is_mirrored_by_us(
     with suppress(_OvertakenError):
         asyncio.run(kept._follow_configs(looked_at, seen, 1))
     assert admin.put == put
+
+
+@pytest.mark.parametrize("target_starts", [{}, {0: 3}], ids=["made by us", "with data of its own"])
+def test_up_to_where_a_log_cleaner_has_worked_is_noted_when_it_does_so_no_more(target_starts: dict[int, int]) -> None:
+    class Source(Cluster):
+        end = LogOffset(6, -1, -1)
+
+        async def log_ends(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], LogOffset]:
+            return dict.fromkeys(keys, self.end)
+
+    source = Source()
+    before = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1, target_starts=target_starts)
+    log = MemoryLog(LINK, before)
+    kept = upkeep(log, Admin(), source)
+
+    def follow(policy: str) -> tuple[bool, dict[int, int]]:
+        record = log.state.topic("l", "t")
+        assert record is not None
+        configs = {"cleanup.policy": ConfigValue(policy, own=True)}
+        seen = _Seen(None, None, configs, configs, {"cleanup.policy": "delete"})
+        now = asyncio.run(kept._follow_configs(record, seen, 1))
+        assert now == log.state.topic("l", "t")
+        return now.compacted, dict(now.cleaned_to)
+
+    assert follow("delete") == (False, {})
+    assert follow("compact,delete") == (True, {})
+    assert follow("delete") == (True, {}), "its leader does not tell where it ends: there is another round"
+    source.end = LogOffset(0, 70, 1)
+    assert follow("delete") == (False, {0: 70})
+    assert follow("compact") == (True, {0: 70})
+    source.end = LogOffset(0, 90, 1)
+    assert follow("delete") == (False, {0: 90})
 
 
 @pytest.mark.parametrize(

@@ -423,7 +423,7 @@ def test_whoever_wants_any_broker_of_the_target_is_not_sent_to_a_silent_one_firs
     target = SimpleNamespace(
         metadata=SimpleNamespace(brokers=brokers),
         settings=SimpleNamespace(bootstrap=(("a", 1), ("c", 3))),
-        silent_since=lambda address: 7.0 if address == ("a", 1) else 0.0,
+        doubts=lambda address: (7.0 if address == ("a", 1) else 0.0, False),
     )
 
     async def scenario() -> None:

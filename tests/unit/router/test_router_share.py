@@ -9,9 +9,11 @@ import pytest
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import decode_body, encode_body, entity
 from kmigrate.protocol.frames import encode_request_head, response_body_offset
+from kmigrate.router import share_members
 from kmigrate.router.apis.blank import blank, element, frame_answer
 from kmigrate.router.apis.offered import OFFERED
 from kmigrate.router.core import Outcome
+from kmigrate.router.share_members import ShareMembers
 from tests.unit.router.router_fakes import Stage, route
 
 READS = [(key, version) for key in (78, 79) for version in range(OFFERED[key][0], OFFERED[key][1] + 1)]
@@ -55,9 +57,11 @@ def test_answers_to_reads_name_leaders_and_their_listeners_as_the_router_shows_t
     assert key != 78 or [part.records for part in seen] == [b"\0" * 70] * 2
 
 
-def _subscribe(stage: Stage, *topics: str) -> None:
+def _subscribe(stage: Stage, *topics: str, member: str = "m", epoch: int = 3) -> None:
+    """A member's heartbeat: it says nothing of its topics where they are the same."""
     kind = entity(76, 1, "request")
-    _ask(stage, blank(kind, group_id="g", member_id="m", subscribed_topic_names=topics or None))
+    told = blank(kind, group_id="g", member_id=member, member_epoch=epoch, subscribed_topic_names=topics or None)
+    _ask(stage, told)
 
 
 @pytest.mark.parametrize("serve", [Serve.HIDDEN, Serve.FORWARD, Serve.HOLD])
@@ -70,9 +74,103 @@ def test_a_member_on_a_mirrored_topic_is_refused_with_the_reason(serve: Serve) -
     assert stage.edge.sent == []
 
 
-@pytest.mark.parametrize("topics", [("other",), ("promoted",), ()])
+@pytest.mark.parametrize("topics", [("other",), ("promoted",)])
 def test_other_members_pass(topics: tuple[str, ...]) -> None:
     stage = Stage(route("t", Serve.FORWARD), route("promoted", Serve.LOCAL))
     _subscribe(stage, *topics)
-    assert [sent.where for sent in stage.edge.sent] == ["target"]
+    assert _asked(stage) == [76]
     assert stage.edge.replies == []
+
+
+def _asked(stage: Stage) -> list[int]:
+    """The APIs of what was sent to the target since the last look."""
+    keys = [int.from_bytes(sent.frame[4:6]) for sent in stage.edge.sent]
+    assert {sent.where for sent in stage.edge.sent} <= {"target"}
+    stage.edge.sent.clear()
+    return keys
+
+
+def _describe(stage: Stage, *topics: str, member: str = "m", error: int = 0) -> None:
+    """The coordinator's answer to the question that is under way."""
+    done = stage.edge.sent[-1].done
+    assert (_asked(stage), done is not None) == ([77], True)
+    kind = entity(77, 1, "response")
+    group_type = element(kind, "groups")
+    member_type = element(group_type, "members")
+    assignment = get_type_hints(member_type)["assignment"](topic_partitions=())
+    one = blank(member_type, member_id=member, subscribed_topic_names=topics, assignment=assignment)
+    answer = blank(kind, groups=(blank(group_type, group_id="g", error_code=error, members=(one,)),))
+    assert done is not None
+    done(Outcome(bytearray(frame_answer(answer, 7))))
+
+
+def test_one_that_had_subscribed_before_its_topic_was_mirrored_is_refused_at_its_next_heartbeat() -> None:
+    """It names no topics any more, and read on at the target, from wherever it began there."""
+    stage = Stage()
+    for topics in (["t"], []):
+        _subscribe(stage, *topics)
+        done = stage.edge.sent[-1].done
+        assert (_asked(stage), done is not None) == ([76], True)
+        assert done is not None
+        done(Outcome(bytearray(frame_answer(blank(entity(76, 1, "response")), 7))))
+    stage.edge.replies.clear()
+    stage.swap(route("t", Serve.HIDDEN))
+    _subscribe(stage)
+    _describe(stage, "t", "other")
+    assert int(_told(stage, entity(76, 1, "response")).error_code) == 30
+    assert stage.edge.sent == []
+
+
+def test_a_member_is_asked_about_once_for_each_time_that_more_is_mirrored() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    for expected in ([77, 76], [76], [76]):
+        _subscribe(stage)
+        if 77 in expected:
+            _describe(stage, "other")
+        assert _asked(stage) == expected[-1:]
+    stage.swap(route("t", Serve.LOCAL))
+    _subscribe(stage)
+    assert _asked(stage) == [76]
+    stage.swap(route("t", Serve.LOCAL), route("u", Serve.HIDDEN))
+    _subscribe(stage)
+    _describe(stage, "other")
+    assert _asked(stage) == [76]
+    _subscribe(stage, "other", "more")
+    _subscribe(stage)
+    assert _asked(stage) == [76, 76], "what it says itself need not be asked for"
+
+
+@pytest.mark.parametrize(("member", "error"), [("another", 0), ("m", 16)])
+def test_of_whom_the_coordinator_does_not_tell_nothing_is_held_and_it_is_asked_again(member: str, error: int) -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    for _ in range(2):
+        _subscribe(stage)
+        _describe(stage, "t", member=member, error=error)
+        assert _asked(stage) == [76]
+    assert stage.edge.replies == []
+
+
+def test_what_is_mirrored_while_the_coordinator_is_asked_counts() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    _subscribe(stage)
+    stage.swap(route("t", Serve.FORWARD), route("u", Serve.HIDDEN))
+    _describe(stage, "u")
+    assert "mirrored topic u" in _told(stage, entity(76, 1, "response")).error_message
+
+
+def test_who_leaves_may_do_so_and_is_forgotten() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    _subscribe(stage, "other")
+    _subscribe(stage, epoch=-1)
+    assert _asked(stage) == [76, 76]
+    _subscribe(stage)
+    assert _asked(stage) == [77]
+
+
+def test_so_many_members_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_members, "_MOST_MEMBERS", 2)
+    known, mirrored = ShareMembers(), {"t": ""}
+    for member in "abac":
+        known.clear("g", member, mirrored)
+    assert [known.is_cleared("g", member, mirrored) for member in "abc"] == [True, False, True]
+    assert not known.is_cleared("h", "a", mirrored)
