@@ -26,6 +26,8 @@ __all__ = [
     "listed_ids",
     "open_topics",
     "open_transactions",
+    "open_writers",
+    "tells_transactions",
 ]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
@@ -108,19 +110,32 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
     if not client.metadata.brokers:
         await client.refresh([])
     found: dict[str, frozenset[str]] = {}
-    listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
     for node in sorted(client.metadata.brokers):
-        listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
-        if code_of(listed.error_code):
-            raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
-        open_ = {str(each.transactional_id) for each in listed.transaction_states} & set(names)
-        if not open_:
-            continue
-        described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
-        for each in described.transaction_states:
-            if not code_of(each.error_code) and _is_open(each.transaction_state):
-                found[str(each.transactional_id)] = frozenset(str(topic.topic) for topic in each.topics)
+        found.update(await _open_at(client, node, frozenset(names)))
     return found
+
+
+async def open_writers(client: ClusterClient, topic: str, partitions: int) -> set[str]:
+    """Who has a transaction open at a topic, or markers of one to come: transactional ids, or producers by number.
+
+    Asked of its partitions and, from Kafka 3.0 on, of all coordinators, which know also what has written nothing yet.
+    """
+    found: set[str] = set()
+    if {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+        if not client.metadata.brokers:
+            await client.refresh([])
+        coordinators = sorted(client.metadata.brokers)
+        asked = await together(*(_open_at(client, node) for node in coordinators))
+        found = {name for each in asked for name, topics in each.items() if topic in topics}
+    if found:
+        return found
+    told = await client.describe_producers([(topic, partition) for partition in range(partitions)])
+    return {f"producer {p.producer_id}" for _, all_ in told.values() for p in all_ if p.txn_start_offset >= 0}
+
+
+async def tells_transactions(client: ClusterClient) -> bool:
+    """Whether a cluster's coordinators tell of their transactions (Kafka ≥ 3.0)."""
+    return _DESCRIBE_TRANSACTIONS in await _apis(client)
 
 
 async def listed_ids(client: ClusterClient) -> set[str]:
@@ -209,6 +224,27 @@ async def _begun(
             first = min(waiting, key=lambda p: p.txn_start_offset)
             found[key] = OpenTransaction(first.txn_start_offset, first.producer_id, first.last_timestamp)
     return found
+
+
+async def _open_at(
+    client: ClusterClient, node: int, names: frozenset[str] | None = None
+) -> dict[str, frozenset[str]]:
+    """The open transactions of a coordinator, of these ids or of all, with their topics whose marker is not written."""
+    listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
+    if code_of(listed.error_code):
+        raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
+    open_ = {str(each.transactional_id) for each in listed.transaction_states}
+    if names is not None:
+        open_ &= names
+    if not open_:
+        return {}
+    described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
+    return {
+        str(each.transactional_id): frozenset(str(topic.topic) for topic in each.topics)
+        for each in described.transaction_states
+        if not code_of(each.error_code) and _is_open(each.transaction_state)
+    }
 
 
 async def _apis(client: ClusterClient) -> set[int]:

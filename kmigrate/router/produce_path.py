@@ -175,7 +175,11 @@ class ProduceJudge:
         known = self._core.table.transactions.get(name, {}).get(route.link)
         held = (known.producer_id, known.epoch) if known is not None else (-1, -1)
         plan.transactional_id = name
-        if known is not None and held == (batch.producer_id, batch.producer_epoch):
+        same = held == (batch.producer_id, batch.producer_epoch)
+        if known is not None and same and (known.cut_off or (not known.in_force and route.serve is Serve.FORWARD)):
+            plan.move, plan.error = Move.ANSWER, Code.INVALID_PRODUCER_ID_MAPPING
+            return plan
+        if known is not None and same and known.in_force:
             plan.source_holder = (known.source_id, known.source_epoch)
             plan.behind = self.stops.blocks(plan.part.topic, plan.part.partition, batch)
         if held[0] == batch.producer_id and batch.producer_epoch < held[1]:
@@ -205,6 +209,10 @@ class ProduceJudge:
 
     def _local(self, part: ProducePart, batch: Batch, route: TopicRoute, held: Held | None, name: str | None) -> Plan:
         if batch.is_transactional and name is not None:
+            known = self._core.table.transactions.get(name, {}).get(route.link)
+            held_by = (known.producer_id, known.epoch) if known is not None and known.cut_off else (-1, -1)
+            if held_by == (batch.producer_id, batch.producer_epoch):
+                return Plan(part, Move.ANSWER, batch, route, error=Code.INVALID_PRODUCER_ID_MAPPING)
             return self._entering(Plan(part, Move.TARGET, batch, route, transactional_id=name), batch, held)
         if batch.producer_id < 0 or batch.is_transactional:
             return Plan(part, Move.TARGET)

@@ -49,10 +49,10 @@ from kmigrate.workflow.barrier_table import BarrierTable
 from kmigrate.workflow.outcome import flipped, flipped_as_decided, given_up, go_forward, no_way_back
 from kmigrate.workflow.proof import Proof
 from kmigrate.workflow.readers import refuse_readers
-from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
+from kmigrate.workflow.sealing import Sealer, may_come_off
 from kmigrate.workflow.settling import put_in_force, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
+from kmigrate.workflow.transactions import begun_at, refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.turns import Turns
 from kmigrate.workflow.unit import (
     Rendezvous,
@@ -66,6 +66,8 @@ from kmigrate.workflow.unit import (
 )
 
 __all__ = ["TopicPromotion"]
+
+_LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -165,7 +167,7 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record) or not await self._turn(record):
+        if not await self._ready(record) or not await self._old_ended(record) or not await self._turn(record):
             return  # it is looked at anew
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
@@ -174,6 +176,29 @@ class TopicPromotion:
         await refuse_readers(self.log.state, self.link, self.topic, self.source_admin)
         await self._rehearse(record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
+
+    async def _old_ended(self, record: TopicRecord) -> bool:
+        """Where a seal is to come, until no transaction is open that is now: False where its record has changed.
+
+        One of a client that hangs on a silent router is open for as long as that client has patience, and a fence would
+        have all others wait for it.
+        """
+        if not self.sealer.unheard(record):
+            return True
+        terms, key = self._terms(record), (self.link, self.topic)
+        deadline = monotonic() + terms.pending_timeout_s
+        left = seen = await begun_at(self.source, record)
+        while left:
+            self.rendezvous.pending.discard(key)
+            self._waits_for(record, "transactions to end that may hang on a router that does not answer")
+            if self._record() != record:
+                return False
+            if monotonic() > deadline:
+                numbers = ", ".join(sorted({str(producer_id) for _, producer_id, _ in left}))
+                raise Refused("open-transaction", f"producer {numbers} has had a transaction open on {record.topic}")
+            await sleep(_LOOK_S)
+            left = seen & await begun_at(self.source, record)
+        return await self._ready(record)
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait until it is this topic's turn (I); False where by then it is not ready, or of another unit."""
@@ -256,22 +281,12 @@ class TopicPromotion:
         return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
     def _silent_router(self, record: TopicRecord) -> str | None:
-        """A router that cannot acknowledge a fence, and that no seal overcomes, or not yet (rule G)."""
+        """A router that cannot acknowledge a fence, and that no seal overcomes yet (rule G)."""
         alive = {p.instance for p in self.log.alive(RouterPresence)}
         for router in self.log.state.routers():
             if router.instance not in alive and not self.sealer.given_up(router.instance):
                 return f"router {router.name} on {router.host} is registered but silent"
-        return self._unsealable(record, self.sealer.unheard(record))
-
-    def _unsealable(self, record: TopicRecord, unheard: Mapping[str, str]) -> str | None:
-        if not unheard or not transactional(self.log.state, record):
-            return None
-        names = sorted(set(unheard.values()))
-        return (
-            f"nobody hears of router {', '.join(names)}, and {record.topic} is written in transactions, so that it "
-            f"cannot be sealed in its place: start it again, or, if its process has surely ended: "
-            f"kmigrate router forget {names[0]} --dead"
-        )
+        return None
 
     # fencing
 
@@ -289,12 +304,8 @@ class TopicPromotion:
             ) from late
         await wait_for_ends(self.log.state, self.source, record, deadline)
         unheard = self.sealer.unheard(record)
-        if unheard or record.seal is not None:
-            why = self._unsealable(record, unheard)
-            if why is not None:
-                raise Refused("not-drained", why)
-            if not await self.sealer.put_on(record, unheard, deadline):
-                return
+        if (unheard or record.seal is not None) and not await self.sealer.put_on(record, unheard, deadline):
+            return
         ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
