@@ -111,26 +111,32 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
         await client.refresh([])
     found: dict[str, frozenset[str]] = {}
     for node in sorted(client.metadata.brokers):
-        found.update(await _open_at(client, node, frozenset(names)))
+        told = await _open_at(client, node, frozenset(names))
+        found.update({name: each.topics for name, each in told.items()})
     return found
 
 
-async def open_writers(client: ClusterClient, topic: str, partitions: int) -> set[str]:
-    """Who has a transaction open at a topic, or markers of one to come: transactional ids, or producers by number.
+async def open_writers(client: ClusterClient, topic: str, partitions: int) -> dict[str, frozenset[int]]:
+    """Who has a transaction open at a topic, or markers of one to come, each with what tells it from the next one.
 
-    Asked of its partitions and, from Kafka 3.0 on, of all coordinators, which know also what has written nothing yet.
+    By transactional id with the time when it began, from Kafka 3.0 on, where coordinators tell also of what has written
+    nothing yet, and not of what hangs: nobody will write markers for that. Before, by the producer's number, as its
+    partitions know it, with the offsets where it began.
     """
-    found: set[str] = set()
+    found: dict[str, frozenset[int]] = {}
     if {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
         if not client.metadata.brokers:
             await client.refresh([])
         coordinators = sorted(client.metadata.brokers)
-        asked = await together(*(_open_at(client, node) for node in coordinators))
-        found = {name for each in asked for name, topics in each.items() if topic in topics}
-    if found:
+        for told in await together(*(_open_at(client, node) for node in coordinators)):
+            found |= {name: frozenset({each.began}) for name, each in told.items() if topic in each.topics}
         return found
-    told = await client.describe_producers([(topic, partition) for partition in range(partitions)])
-    return {f"producer {p.producer_id}" for _, all_ in told.values() for p in all_ if p.txn_start_offset >= 0}
+    for _, producers in (await client.describe_producers([(topic, p) for p in range(partitions)])).values():
+        for each in producers:
+            if each.txn_start_offset >= 0:
+                name = f"producer {each.producer_id}"
+                found[name] = found.get(name, frozenset()) | {each.txn_start_offset}
+    return found
 
 
 async def tells_transactions(client: ClusterClient) -> bool:
@@ -226,10 +232,16 @@ async def _begun(
     return found
 
 
-async def _open_at(
-    client: ClusterClient, node: int, names: frozenset[str] | None = None
-) -> dict[str, frozenset[str]]:
-    """The open transactions of a coordinator, of these ids or of all, with their topics whose marker is not written."""
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An open transaction as its coordinator tells it: its topics whose marker is not written, and since when."""
+
+    topics: frozenset[str]
+    began: int
+
+
+async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None = None) -> dict[str, _Open]:
+    """The open transactions of a coordinator, of these ids or of all."""
     listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
     listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
     if code_of(listed.error_code):
@@ -241,7 +253,9 @@ async def _open_at(
         return {}
     described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
     return {
-        str(each.transactional_id): frozenset(str(topic.topic) for topic in each.topics)
+        str(each.transactional_id): _Open(
+            frozenset(str(topic.topic) for topic in each.topics), millis_of(each.transaction_start_time)
+        )
         for each in described.transaction_states
         if not code_of(each.error_code) and _is_open(each.transaction_state)
     }

@@ -33,6 +33,7 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.transactions import open_writers
 from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
@@ -52,7 +53,7 @@ from kmigrate.workflow.readers import refuse_readers
 from kmigrate.workflow.sealing import Sealer, may_come_off
 from kmigrate.workflow.settling import put_in_force, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.transactions import begun_at, refuse_lost_ids, wait_for_ends
+from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.turns import Turns
 from kmigrate.workflow.unit import (
     Rendezvous,
@@ -68,6 +69,8 @@ from kmigrate.workflow.unit import (
 __all__ = ["TopicPromotion"]
 
 _LOOK_S = 0.1
+_SHORT_S = 1.0
+"""Longer than what transactions take that do not hang; one that begins behind a hanging one may hang as well."""
 
 
 @dataclass(slots=True)
@@ -167,7 +170,7 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record) or not await self._old_ended(record) or not await self._turn(record):
+        if not await self._ready(record) or not await self._none_hangs(record) or not await self._turn(record):
             return  # it is looked at anew
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
@@ -177,28 +180,34 @@ class TopicPromotion:
         await self._rehearse(record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
 
-    async def _old_ended(self, record: TopicRecord) -> bool:
-        """Where a seal is to come, until no transaction is open that is now: False where its record has changed.
+    async def _none_hangs(self, record: TopicRecord) -> bool:
+        """Where a seal is to come, until no transaction at the topic is open for long; False where its record changed.
 
-        One of a client that hangs on a silent router is open for as long as that client has patience, and a fence would
-        have all others wait for it.
+        One whose client hangs on a silent router is open for as long as that client has patience, and a fence would
+        have all others wait for it. Where a group goes along its members wait already.
         """
-        if not self.sealer.unheard(record):
+        writers = any(self.topic in each.topics for each in self.log.state.transactions(self.link))
+        _, groups = unit_records(self.log.state, record)
+        if not writers or groups or not self.sealer.unheard(record):
             return True
-        terms, key = self._terms(record), (self.link, self.topic)
-        deadline = monotonic() + terms.pending_timeout_s
-        left = seen = await begun_at(self.source, record)
-        while left:
-            self.rendezvous.pending.discard(key)
-            self._waits_for(record, "transactions to end that may hang on a router that does not answer")
-            if self._record() != record:
-                return False
-            if monotonic() > deadline:
-                numbers = ", ".join(sorted({str(producer_id) for _, producer_id, _ in left}))
-                raise Refused("open-transaction", f"producer {numbers} has had a transaction open on {record.topic}")
+        deadline = monotonic() + self._terms(record).pending_timeout_s
+        seen: dict[tuple[str, int], float] = {}
+        calm_since = monotonic()
+        while self._record() == record:
+            self.rendezvous.pending.discard((self.link, self.topic))
+            told = await open_writers(self.source, record.topic, record.partitions)
+            now = monotonic()
+            seen = {(name, began): seen.get((name, began), now) for name, all_ in told.items() for began in all_}
+            names = ", ".join(sorted({name for (name, _), since in seen.items() if now - since >= _SHORT_S}))
+            if names:
+                calm_since = now
+                self._waits_for(record, f"the open transaction of {names}, which may hang on a router")
+                if now > deadline:
+                    raise Refused("open-transaction", f"{names} has had one open on {record.topic} for long")
+            elif now - calm_since >= 2 * _SHORT_S:
+                return await self._ready(record)
             await sleep(_LOOK_S)
-            left = seen & await begun_at(self.source, record)
-        return await self._ready(record)
+        return False
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait until it is this topic's turn (I); False where by then it is not ready, or of another unit."""
@@ -302,7 +311,8 @@ class TopicPromotion:
             raise Refused(
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
-        await wait_for_ends(self.log.state, self.source, record, deadline)
+        if record.seal is None and not self.sealer.unheard(record):
+            await wait_for_ends(self.log.state, self.source, record, deadline)
         unheard = self.sealer.unheard(record)
         if (unheard or record.seal is not None) and not await self.sealer.put_on(record, unheard, deadline):
             return

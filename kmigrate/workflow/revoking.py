@@ -60,6 +60,7 @@ class Revoker:
     async def revoke(self, record: TopicRecord, deadline: float) -> bool:
         """Until every identity that may write a topic in transactions is refused by the source (A).
 
+        Each as soon as it has none open, so that routers which go on come to an end one identity after the other.
         False where somebody has lifted the fence meanwhile: from then on no other identity is touched.
         """
         tells: bool | None = None
@@ -73,34 +74,30 @@ class Revoker:
 
     async def finish(self, record: TopicRecord, deadline: float) -> None:
         """Bring to its end what was begun, by whoever it was (D)."""
-        left = begun(self.log.state, record)
-        if left:
+        while left := begun(self.log.state, record):
             await self._all(record, left, await tells_transactions(self.source), deadline)
 
     async def _all(
         self, record: TopicRecord, holders: Sequence[TransactionRecord], tells: bool, deadline: float
     ) -> None:
-        if not tells:
-            await self._wait_for_logs(holders, deadline)
-        for at in range(0, len(holders), _AT_ONCE):
-            some = holders[at : at + _AT_ONCE]
+        """All that can be revoked now."""
+        ready = holders if tells else await self._with_none_open(holders)
+        if not ready:
+            await _pause(deadline, ", ".join(holder.name for holder in holders))
+        for at in range(0, len(ready), _AT_ONCE):
+            some = ready[at : at + _AT_ONCE]
             await together(*(self._revoke(record, holder, tells, deadline) for holder in some))
 
-    async def _wait_for_logs(self, holders: Sequence[TransactionRecord], deadline: float) -> None:
-        """Until none has records of an open transaction anywhere: an abort would end it (E)."""
+    async def _with_none_open(self, holders: Sequence[TransactionRecord]) -> Sequence[TransactionRecord]:
+        """Those of which no log of any topic has records of an open transaction: an abort would end it (E)."""
         state = self.log.state
         twins = [twin for holder in holders for twin in _twins(state, holder)]
-        names = {twin.source_id: twin.name for twin in twins}
         topics = {(twin.link, topic) for twin in twins for topic in twin.topics}
         found = [state.topic(link, topic) for link, topic in sorted(topics)]
         keys = [(each.topic, partition) for each in found if each is not None for partition in range(each.partitions)]
-        while True:
-            told = (await self.source.describe_producers(keys)).values()
-            open_ = {p.producer_id for _, producers in told for p in producers if p.txn_start_offset >= 0}
-            left = sorted(names[each] for each in open_ & names.keys())
-            if not left:
-                return
-            await _pause(deadline, ", ".join(left))
+        told = (await self.source.describe_producers(keys)).values()
+        open_ = {p.producer_id for _, producers in told for p in producers if p.txn_start_offset >= 0}
+        return [holder for holder in holders if holder.source_id not in open_]
 
     async def _revoke(self, record: TopicRecord, holder: TransactionRecord, tells: bool, deadline: float) -> None:
         identity = (holder.name, holder.source_id, holder.source_epoch)

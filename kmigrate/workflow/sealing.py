@@ -12,9 +12,10 @@ C  It is in force when the leader of each partition has shown it (`cluster.refus
 D  It is taken off at once after an un-fence. After a flip it stays until each of its routers is accounted for: it has
    acknowledged the fence, left with a word, or was declared dead.
 E  No transaction is open at the topic when it is sealed, and none may begin: a coordinator whose marker meets the seal
-   never ends that transaction, also when the seal is gone (tried on 3.9.1), and its id is lost. So it is sealed when
-   nobody has one open there, with the identities revoked under which routers write it (`revoking`), and looked at once
-   more after the proof: where a late word has come between, the seal gives way until that transaction has ended.
+   never ends that transaction, also when the seal is gone (tried on 3.9.1), and its id is lost. So those that are open
+   may end, then the identities are revoked under which routers write it (`revoking`), and it is sealed when nobody has
+   one open. After the proof that is asked once more: where a late word of an id came between that had not written the
+   topic before, the seal gives way until its transaction has ended.
 """
 
 from __future__ import annotations
@@ -105,10 +106,12 @@ class Sealer:
             names = {**(known.routers if known is not None else {}), **routers}
             await self._write(record, Seal(before, names))
             return False
+        await self._none_left(record, await self._open(record), deadline)
         while True:
-            await self._still(record, deadline)
             if not await self.revoker.revoke(record, deadline):
                 return False
+            while begun_late := await self._open(record):
+                await self._none_left(record, begun_late, deadline)
             await self.admin.alter_topic_configs(record.topic, {SIZE_LIMIT: SEALED_SIZE})
             await self.log.read_to_end()
             now = self.log.state.topic(record.link, record.topic)
@@ -116,19 +119,26 @@ class Sealer:
                 await self._restore(record.topic, known)
                 return False
             await self._shown(record, Takes.NOTHING, deadline)
-            if not await open_writers(self.source, record.topic, record.partitions):
+            if not await self._open(record):
                 return True
             await self._restore(record.topic, known)
 
-    async def _still(self, record: TopicRecord, deadline: float) -> None:
-        """Until nobody has a transaction open at the topic, through routers or past them."""
-        while names := await open_writers(self.source, record.topic, record.partitions):
+    async def _open(self, record: TopicRecord) -> dict[str, frozenset[int]]:
+        """Transactions that are open at the topic, through routers or past them."""
+        return await open_writers(self.source, record.topic, record.partitions)
+
+    async def _none_left(self, record: TopicRecord, seen: Mapping[str, frozenset[int]], deadline: float) -> None:
+        """Until none of these is open any more. Whether others are does not matter: a router that is cut off from the
+        state log goes on, so that there may be one at any time, until the identities are revoked one by one.
+        """
+        left = sorted(seen)
+        while left:
             if monotonic() > deadline:
-                raise Refused(
-                    "open-transaction",
-                    f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source",
-                )
+                names = ", ".join(left)
+                raise Refused("open-transaction", f"{names} has a transaction open on {record.topic} at the source")
             await sleep(_PAUSE_S)
+            now = await self._open(record)
+            left = [name for name in left if seen[name] & now.get(name, frozenset())]
 
     async def take_off(self, record: TopicRecord) -> None:
         """Have the source take writes again; tried again by the next look where the source does not answer."""

@@ -11,7 +11,7 @@ from kmigrate.model.records import TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["begun_at", "refuse_lost_ids", "wait_for_ends"]
+__all__ = ["refuse_lost_ids", "wait_for_ends"]
 
 _PAUSE_S = 0.005
 
@@ -35,17 +35,6 @@ async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord
                 "open-transaction", f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
             )
         await sleep(_PAUSE_S)
-
-
-async def begun_at(source: ClusterClient, record: TopicRecord) -> frozenset[tuple[int, int, int]]:
-    """Transactions that have written a topic and not ended: partition, producer id, and the offset where each began."""
-    told = await source.describe_producers([(record.topic, partition) for partition in range(record.partitions)])
-    return frozenset(
-        (partition, each.producer_id, each.txn_start_offset)
-        for (_, partition), (_, producers) in told.items()
-        for each in producers
-        if each.txn_start_offset >= 0
-    )
 
 
 async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterClient, record: TopicRecord) -> None:

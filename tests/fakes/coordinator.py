@@ -12,7 +12,7 @@ from kmigrate.cluster.client import ProducerState
 from kmigrate.cluster.coordinators import Identity, Now
 from kmigrate.errors import BrokerRefused
 from kmigrate.protocol.codes import Code
-from kmigrate.workflow import revoking, sealing
+from kmigrate.workflow import promote, revoking, sealing
 
 
 @dataclass
@@ -29,6 +29,7 @@ class Coordinator:
     denies: bool = False
     topics: tuple[str, ...] = ()
     """Of the open transaction."""
+    began: int = 1
     asked: list[str] = field(default_factory=list)
     before: Callable[[str], None] = lambda _: None
     _last_epoch: int = -1
@@ -38,6 +39,7 @@ class Coordinator:
         for module, names in (
             (revoking, ("now_at", "end_as", "raise_epoch", "may_speak_for", "tells_transactions")),
             (sealing, ("open_writers",)),
+            (promote, ("open_writers",)),
         ):
             for name in names:
                 patch.setattr(module, name, getattr(self, name))
@@ -67,9 +69,9 @@ class Coordinator:
     async def may_speak_for(self, _: Any, name: str) -> None:
         self._hears("may_speak_for")
 
-    async def open_writers(self, _: Any, topic: str, __: int) -> set[str]:
+    async def open_writers(self, _: Any, topic: str, __: int) -> dict[str, frozenset[int]]:
         self._hears("open_writers")
-        return {"till"} if topic in self.topics else set()
+        return {"till": frozenset({self.began})} if topic in self.topics else {}
 
     async def now_at(self, _: Any, name: str) -> Now | None:
         self._hears("now_at")

@@ -75,7 +75,7 @@ def test_how_it_ended_is_written_down_before_the_source_forgets_it(monkeypatch: 
 
 @pytest.mark.parametrize("kind", [{}, {"tells": False}, {"forgives": True}])
 def test_a_transaction_that_slips_in_is_cut_off_and_its_record_says_so(
-    monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool]
+    monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]
 ) -> None:
     coordinator = Coordinator(**kind)
     revoker = scene(monkeypatch, coordinator)
@@ -150,7 +150,7 @@ def test_before_kafka_3_0_no_abort_is_sent_while_the_logs_tell_of_an_open_transa
 @pytest.mark.parametrize("slips", [False, True])
 @pytest.mark.parametrize("kind", [{}, {"tells": False}, {"forgives": True}])
 def test_what_a_controller_leaves_half_done_is_finished_by_the_next(
-    monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool], slips: bool, after: int
+    monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], slips: bool, after: int
 ) -> None:
     """It dies right before the source is asked to refuse the identity, or right after."""
     coordinator = Coordinator(**kind)

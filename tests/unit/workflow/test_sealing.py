@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import ConfigValue
-from kmigrate.cluster.client import ProducerState
 from kmigrate.cluster.refusal import Takes
 from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
@@ -239,6 +238,8 @@ def written(scene: Any, monkeypatch: pytest.MonkeyPatch) -> Scene:
         return {}
 
     monkeypatch.setattr(promote, "refuse_lost_ids", none_lost)
+    monkeypatch.setattr(promote, "_SHORT_S", 0.02)
+    monkeypatch.setattr(promote, "_LOOK_S", 0.003)
     monkeypatch.setattr(transactions, "open_topics", open_topics)
     made: Scene = scene(SILENT, TILL)
     return made
@@ -272,26 +273,43 @@ def test_a_seal_gives_way_to_a_transaction_that_a_late_word_has_begun(written: S
     looked: list[str] = []
 
     def late(what: str) -> None:
-        if what != "open_writers":
+        if what != "open_writers" or written.stage.record.phase is not TopicPhase.FENCING:
             return
         looked.append(written.admin.limit.value)
-        if len(looked) == 2:
+        if len(looked) == 3:
             written.coordinator.topics = ("t",)
-        elif len(looked) == 4:
+        elif len(looked) == 5:
             written.coordinator.topics = ()
 
     written.coordinator.before = late
     assert written.promote().phase is TopicPhase.PROMOTED
-    assert looked == ["1048588", "1", "1048588", "1048588", "1"]
+    assert looked == ["1048588", "1048588", "1", "1048588", "1048588", "1048588", "1"]
 
 
 def test_a_transaction_that_does_not_end_gives_the_promote_up_and_no_identity_is_touched(written: Scene) -> None:
-    written.coordinator.topics = ("t",)
+    def begun(_: str) -> None:
+        written.coordinator.topics = ("t",) if written.stage.record.phase is TopicPhase.FENCING else ()
+
+    written.coordinator.before = begun
     record = written.promote()
     assert record.phase is TopicPhase.MIRRORING
     assert record.reason == "open-transaction: till has a transaction open on t at the source"
     assert written.admin.altered == [] and revoked(written) is None
     assert written.promote().seal is None, "what was written down is taken back"
+
+
+def test_a_router_that_goes_on_comes_to_an_end_though_a_transaction_is_open_at_any_time(written: Scene) -> None:
+    """It is cut off from the state log, and has many clients."""
+    coordinator = written.coordinator
+
+    def goes_on(_: str) -> None:
+        if written.stage.record.phase is TopicPhase.FENCING and not coordinator.refuses:
+            coordinator.topics, coordinator.began = ("t",), coordinator.began + 1
+        else:
+            coordinator.topics = ()
+
+    coordinator.before = goes_on
+    assert written.promote().phase is TopicPhase.PROMOTED
 
 
 def test_a_missing_right_to_speak_for_an_id_is_found_before_anything_is_changed(written: Scene) -> None:
@@ -355,29 +373,25 @@ def test_a_seal_is_not_taken_out_of_the_record_while_a_revocation_is_half_done(w
 
 
 def test_transactions_that_may_hang_on_the_silent_router_are_waited_for_before_the_fence(written: Scene) -> None:
-    """A fence would have every writer wait for that one client's patience."""
-    source, hanging = written.stage.source, ProducerState(9, 8, 5, 1, 50)
-    source.producers = (hanging,)
-    looked: list[TopicPhase] = []
-    describe = source.describe_producers
+    """A fence would have every writer wait for that one client's patience; its next one may hang, too."""
+    coordinator, looked = written.coordinator, [0]
+    coordinator.topics = ("t",)
 
-    async def described(keys: Any) -> Any:
-        looked.append(written.stage.record.phase)
-        if len(looked) == 3:
-            source.producers = (replace(hanging, txn_start_offset=60),)  # the next one of that client
-        elif written.stage.record.phase is TopicPhase.FENCING:
-            source.producers = ()
-        return await describe(keys)
+    def look(_: str) -> None:
+        looked[0] += 1
+        coordinator.began = 1 if looked[0] < 10 else 2 if looked[0] < 20 else looked[0]
+        if written.stage.record.phase is TopicPhase.FENCING:
+            coordinator.topics = ()
+            assert looked[0] > 20
 
-    source.describe_producers = described  # type: ignore[method-assign]
+    coordinator.before = look
     assert written.promote().phase is TopicPhase.PROMOTED
-    assert looked[:3] == [TopicPhase.PROMOTE_PENDING] * 3
 
 
 def test_one_that_hangs_on_for_too_long_is_named_and_nothing_was_fenced(written: Scene) -> None:
-    written.stage.source.producers = (ProducerState(9, 8, 5, 1, 50),)
+    written.coordinator.topics = ("t",)
     record = written.promote()
-    assert record.reason == "open-transaction: producer 9 has had a transaction open on t"
+    assert record.reason == "open-transaction: till has had one open on t for long"
     assert TopicPhase.FENCING not in {r.phase for r in written.stage.log.history if isinstance(r, TopicRecord)}
 
 
