@@ -21,7 +21,7 @@ _END = entity(26, 3, "request")
 _ENDED = {
     LastEnd.COMMITTED: Code.NONE,
     LastEnd.ABORTED: Code.INVALID_TXN_STATE,
-    LastEnd.CUT_OFF: Code.INVALID_PRODUCER_ID_MAPPING,
+    LastEnd.CUT_OFF: Code.UNKNOWN_PRODUCER_ID,
 }
 """What a commit is told of a transaction whose end only its record knows; an abort has nothing left to do."""
 _OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})

@@ -5,8 +5,9 @@ is fenced before the source is touched. Nobody is taken for a newer one at its w
 source ends the transaction that is open there, so the target is asked first whom it has given the id.
 
 An identity that a controller has revoked (`Revoked`) is nobody's at the source any more. Its holder is told
-INVALID_PRODUCER_ID_MAPPING where he would begin there: clients abort what they have not begun, ask for the next epoch
-and count their sequences from 0 again, as the source then wants it.
+UNKNOWN_PRODUCER_ID where he would begin there: clients abort what they have not begun, ask for the next epoch and count
+their sequences from 0 again, as the source then wants it. Java does so from 2.5 to 4.3, and librdkafka; at
+INVALID_PRODUCER_ID_MAPPING Java 4.x ends.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Holders:
             if known.epoch == errand.epoch:
                 if known.in_force:
                     return known
-                errand.fail(Code.INVALID_PRODUCER_ID_MAPPING)
+                errand.fail(Code.UNKNOWN_PRODUCER_ID)
                 return None
             if known.epoch > errand.epoch:
                 errand.fail(Code.PRODUCER_FENCED)

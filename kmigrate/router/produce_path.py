@@ -177,7 +177,7 @@ class ProduceJudge:
         plan.transactional_id = name
         same = held == (batch.producer_id, batch.producer_epoch)
         if known is not None and same and (known.cut_off or (not known.in_force and route.serve is Serve.FORWARD)):
-            plan.move, plan.error = Move.ANSWER, Code.INVALID_PRODUCER_ID_MAPPING
+            plan.move, plan.error = Move.ANSWER, Code.INVALID_TXN_STATE
             return plan
         if known is not None and same and known.in_force:
             plan.source_holder = (known.source_id, known.source_epoch)
@@ -212,7 +212,7 @@ class ProduceJudge:
             known = self._core.table.transactions.get(name, {}).get(route.link)
             held_by = (known.producer_id, known.epoch) if known is not None and known.cut_off else (-1, -1)
             if held_by == (batch.producer_id, batch.producer_epoch):
-                return Plan(part, Move.ANSWER, batch, route, error=Code.INVALID_PRODUCER_ID_MAPPING)
+                return Plan(part, Move.ANSWER, batch, route, error=Code.INVALID_TXN_STATE)
             return self._entering(Plan(part, Move.TARGET, batch, route, transactional_id=name), batch, held)
         if batch.producer_id < 0 or batch.is_transactional:
             return Plan(part, Move.TARGET)

@@ -122,7 +122,7 @@ class TransactionDesk:
         if key == INIT_PRODUCER_ID:
             self._init(errand)
         elif key != END_TXN and self._holders.cut_off(errand):
-            errand.fail(Code.INVALID_PRODUCER_ID_MAPPING)
+            errand.fail(Code.ILLEGAL_GENERATION if key == TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
         elif key == TXN_OFFSET_COMMIT:
             self._commit_offsets(errand)
         elif not self._core.table.mirroring:
@@ -409,7 +409,7 @@ class TransactionDesk:
         elif (record.producer_id, record.epoch) != (errand.producer_id, errand.epoch):
             errand.fail(Code.PRODUCER_FENCED)
         elif not record.in_force:
-            errand.fail(Code.INVALID_PRODUCER_ID_MAPPING)
+            errand.fail(Code.ILLEGAL_GENERATION)  # at which every client aborts
         else:
             request = errand.request
             named = replace(

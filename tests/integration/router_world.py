@@ -356,7 +356,7 @@ class InTransactions:
                     self._producer.flush(60)
                     self._producer.abort_transaction(60)
                     return False
-                self._producer.commit_transaction(60)
+                self._commit()
             except KafkaException as raised:
                 error = raised.args[0]
                 if not error.txn_requires_abort():
@@ -368,6 +368,14 @@ class InTransactions:
             for partition, value in values:
                 self.committed.setdefault(partition, []).append(value)
             return True
+
+    def _commit(self) -> None:
+        while True:
+            try:
+                return self._producer.commit_transaction(60)
+            except KafkaException as raised:
+                if not raised.args[0].retriable():
+                    raise
 
     def until(self, transactions: int, timeout: float = 30) -> None:
         deadline = time.monotonic() + timeout

@@ -300,11 +300,13 @@ def test_a_silent_router_is_overcome_by_a_fence_that_the_source_broker_holds(mig
 
 @pytest.mark.soak
 def test_a_silent_router_does_not_hold_back_topics_that_transactions_write(migration: Migration) -> None:
-    """Two topics of one unit; a transaction that hangs on the silent router is waited for before the fence."""
+    """Two topics of one unit. A transaction that hangs on the silent router is waited for before the fence, until its
+    time is up: its client is told so when that router goes on, and writes it again.
+    """
     run = migration
     for topic in ("debit", "credit"):
         run.make_topic(topic, 3)
-    quiet = {"log_level": 0, "socket.timeout.ms": 5000, "api.version.request.timeout.ms": 2000}
+    quiet = {"log_level": 0, "transaction.timeout.ms": 8000}
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
     run.start("mirror", "router-a", "router-b", "controller")
     run.does("topic", "mirror", "debit", "credit")
@@ -331,5 +333,5 @@ def test_a_silent_router_does_not_hold_back_topics_that_transactions_write(migra
         assert ends(run.source.bootstrap, topic) == barriers[topic]
         found = committed(topic, run.target)
         for writer in writers:
-            assert (writer.errors, writer.aborted) == ([], [])
+            assert writer.errors == [] and len(writer.aborted) <= 2
             assert of(writer.name, found) == writer.committed

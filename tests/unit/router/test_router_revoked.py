@@ -27,6 +27,7 @@ from tests.unit.router.test_router_transactions import (
 )
 
 INVALID_TXN_STATE, MAPPING, CONCURRENT, EPOCH, FENCED = 48, 49, 51, 47, 90
+BEGIN_ANEW = 59
 DISOWNED = (EPOCH, MAPPING, FENCED)
 RECORD = TransactionRecord("l", NAME, *T, *S, ("t",))
 
@@ -98,7 +99,7 @@ def test_a_router_that_cannot_read_the_log_has_its_client_come_again() -> None:
     [
         (LastEnd.COMMITTED, True, 0),
         (LastEnd.ABORTED, True, INVALID_TXN_STATE),
-        (LastEnd.CUT_OFF, True, MAPPING),
+        (LastEnd.CUT_OFF, True, BEGIN_ANEW),
         (LastEnd.COMMITTED, False, 0),
         (LastEnd.ABORTED, False, 0),
         (LastEnd.CUT_OFF, False, 0),
@@ -156,7 +157,7 @@ def test_one_that_the_source_does_not_let_end_while_its_identity_is_being_revoke
     desk.codes["source", END] = FENCED
     assert desk.end() == CONCURRENT
     revoke(desk, LastEnd.CUT_OFF)
-    assert desk.end() == MAPPING
+    assert desk.end() == BEGIN_ANEW
     assert in_flight(desk) == 0
 
 
@@ -166,7 +167,7 @@ def test_one_that_the_source_does_not_let_end_while_its_identity_is_being_revoke
 def test_who_comes_back_to_the_source_is_told_to_ask_for_the_next_epoch() -> None:
     desk = forwarded()
     revoke(desk)
-    assert desk.add("t") == {"t": MAPPING}
+    assert desk.add("t") == {"t": BEGIN_ANEW}
     assert desk.end(committed=False) == 0
     assert desk.asked(ADD, END) == []
 
@@ -202,11 +203,13 @@ def test_nothing_of_a_transaction_that_was_cut_off_is_let_in_anywhere(flip: bool
     revoke(desk, LastEnd.CUT_OFF)
     if flip:
         flipped(desk)
-    assert desk.add("t") == {"t": MAPPING}
-    assert desk.offsets("g") == MAPPING
+    assert desk.add("t") == {"t": BEGIN_ANEW}
+    assert desk.offsets("g") == BEGIN_ANEW
     assert desk.produce("t") is None
     told, *_ = parse_answer(desk.stage.edge.replies[-1], 9)
-    assert [part.error for part in told] == [MAPPING]
+    assert [part.error for part in told] == [INVALID_TXN_STATE]
+    answer = desk.says(COMMIT, transactional_id=NAME, producer_id=T[0], producer_epoch=T[1], group_id="g")
+    assert answer.topics == (), "of none in it"
     assert desk.asked(ADD, OFFSETS, COMMIT) == []
 
 
