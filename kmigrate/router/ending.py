@@ -58,12 +58,15 @@ class Ending:
         else:
             self._end_again(errand)
 
-    def _end_at_target(self, errand: Errand) -> None:
+    def _end_at_target(self, errand: Errand, *, nowhere_else: bool = False) -> None:
+        """`nowhere_else`: nothing is open at the source. What a fence has held and its client aborts began nowhere."""
+
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
             if code in _OVER:
                 self._places.ended_at_target(errand.name)
-            if code != self._code(errand, code):
+            never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not errand.request.committed
+            if never_began or code != self._code(errand, code):
                 errand.fail(0)
             else:
                 errand.reply(frame)
@@ -107,7 +110,7 @@ class Ending:
 
             def at_source(code: int) -> None:
                 if code == Code.INVALID_TXN_STATE:
-                    self._end_at_target(errand)
+                    self._end_at_target(errand, nowhere_else=True)
                 else:
                     errand.fail(code)
 

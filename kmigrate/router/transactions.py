@@ -197,10 +197,15 @@ class TransactionDesk:
                 # It has no rights there, or nobody answers; neither matters for what is not mirrored, and the first
                 # write to what is asks again, which ends whatever an earlier holder had begun there.
                 code = 0
+            if code and self._holders.disowned(errand, link, {code}, again):
+                return
             if code:
                 errand.fail(code)
             else:
                 self._init_sources(errand, frame, links)
+
+        def again(_: Errand) -> None:
+            self._init_sources(errand, frame, [link, *links])
 
         self._holders.identify(errand, link, holder, errand.request.transaction_timeout, identified)
 

@@ -346,36 +346,35 @@ class InTransactions:
 
     def _transaction(self, number: int, *, abort: bool) -> bool:
         values = [(at % self.partitions, b"%s-%d-%d" % (self.name.encode(), number, at)) for at in range(4)]
-        while True:
-            try:
-                self._producer.begin_transaction()
-                for topic in self.topics:
-                    for partition, value in values:
-                        self._producer.produce(topic, value, partition=partition)
-                if abort:
-                    self._producer.flush(60)
-                    self._producer.abort_transaction(60)
-                    return False
-                self._commit()
-            except KafkaException as raised:
-                error = raised.args[0]
-                if not error.txn_requires_abort():
-                    self.errors.append(str(error))
-                    return False
-                self.aborted.append(str(error))
-                self._producer.abort_transaction(60)
-                continue
-            for partition, value in values:
-                self.committed.setdefault(partition, []).append(value)
-            return True
+        try:
+            while not self._written(values, abort=abort):
+                pass
+        except KafkaException as raised:
+            self.errors.append(str(raised.args[0]))
+            return False
+        if abort:
+            return False
+        for partition, value in values:
+            self.committed.setdefault(partition, []).append(value)
+        return True
 
-    def _commit(self) -> None:
-        while True:
-            try:
-                return self._producer.commit_transaction(60)
-            except KafkaException as raised:
-                if not raised.args[0].retriable():
-                    raise
+    def _written(self, values: list[tuple[int, bytes]], *, abort: bool) -> bool:
+        """One try; False where it had to be aborted."""
+        try:
+            self._producer.begin_transaction()
+            for topic in self.topics:
+                for partition, value in values:
+                    self._producer.produce(topic, value, partition=partition)
+            if abort:
+                self._producer.flush(60)
+            _again(self._producer.abort_transaction if abort else self._producer.commit_transaction)
+        except KafkaException as raised:
+            if not raised.args[0].txn_requires_abort():
+                raise
+            self.aborted.append(str(raised.args[0]))
+            _again(self._producer.abort_transaction)
+            return False
+        return True
 
     def until(self, transactions: int, timeout: float = 30) -> None:
         deadline = time.monotonic() + timeout
@@ -391,6 +390,16 @@ class InTransactions:
 
     def __exit__(self, *_: object) -> None:
         self.finish()
+
+
+def _again(end: Callable[[float], None]) -> None:
+    """Call it until it is through, as librdkafka wants it where it says that it took too long."""
+    while True:
+        try:
+            return end(60)
+        except KafkaException as raised:
+            if not raised.args[0].retriable():
+                raise
 
 
 def ends(bootstrap: str, topic: str, partitions: int = 3) -> list[int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kmigrate.model.records import LastEnd, Revoked, TransactionRecord
 from kmigrate.model.routes import Serve
+from kmigrate.protocol.codes import code_of
 from kmigrate.router.apis.produce import parse_answer
 from tests.unit.router.router_fakes import route
 from tests.unit.router.test_router_transactions import (
@@ -161,6 +163,19 @@ def test_one_that_the_source_does_not_let_end_while_its_identity_is_being_revoke
     assert in_flight(desk) == 0
 
 
+@pytest.mark.parametrize(("committed", "told"), [(False, 0), (True, INVALID_TXN_STATE)])
+def test_the_abort_of_what_a_fence_has_held_has_succeeded(committed: bool, told: int) -> None:
+    """Its client had less patience than the fence; at INVALID_TXN_STATE it would end."""
+    desk = forwarded()
+    fenced(desk)
+    assert desk.add("t") is None
+    desk.stage.edge.clock = 60.0
+    desk.stage.core.wake()
+    assert desk.codes_of(desk.read(ADD, 3)) == {"t": CONCURRENT}
+    desk.codes = {(where, END): INVALID_TXN_STATE for where in ("source", "target")}
+    assert desk.end(committed) == told
+
+
 # after a promote that was given up
 
 
@@ -185,6 +200,30 @@ def test_the_next_epoch_is_asked_for_in_nobodys_name_and_puts_an_end_to_it() -> 
     assert desk.add("t", epoch=T[1] + 1) == {"t": 0}
 
 
+def test_a_next_epoch_that_the_source_refuses_to_a_revoked_identity_is_asked_for_in_nobodys_name() -> None:
+    """The router has not read yet that it is revoked."""
+    desk = forwarded()
+    refusing = desk._told
+
+    def told(where: str, key: int, version: int, request: Any) -> Any:
+        desk.codes["source", INIT] = FENCED if getattr(request, "producer_id", -1) >= 0 else 0
+        return refusing(where, key, version, request)
+
+    desk._told = told  # type: ignore[method-assign]
+    while_it_stood_still(desk, lambda: revoke(desk))
+    desk.holders = {"target": (T[0], T[1] + 1), "source": (S[0], S[1] + 2)}
+    answer = desk.says(INIT, transactional_id=NAME, producer_id=T[0], producer_epoch=T[1])
+    assert code_of(answer.error_code) == 0
+    assert desk.stage.memory.records[("l", NAME)].source_epoch == S[1] + 2
+
+
+def test_a_next_epoch_that_the_source_refuses_for_good_is_refused() -> None:
+    desk = forwarded()
+    desk.codes["source", INIT] = FENCED
+    answer = desk.says(INIT, transactional_id=NAME, producer_id=T[0], producer_epoch=T[1])
+    assert code_of(answer.error_code) == FENCED
+
+
 def test_what_a_router_says_of_a_revoked_identity_does_not_bring_it_back() -> None:
     """It couples a topic by a record that it had read before."""
     revoked = replace(RECORD, revoked=Revoked(LastEnd.ABORTED, proven=True))
@@ -194,6 +233,31 @@ def test_what_a_router_says_of_a_revoked_identity_does_not_bring_it_back() -> No
 
 
 # what was cut off
+
+
+@pytest.mark.parametrize(("proven", "told"), [(None, EPOCH), (True, INVALID_TXN_STATE), (False, 6)])
+def test_a_batch_of_an_old_epoch_is_told_as_one_once_the_log_says_nothing_else(proven: bool | None, told: int) -> None:
+    """Its router is cut off from the state log, and forwards as before; the abort of what was open fences it."""
+    desk = forwarded()
+    desk.add("t")
+    sent = desk.produce("t")
+    assert sent is not None
+    if proven is not None:
+        while_it_stood_still(desk, lambda: revoke(desk, LastEnd.CUT_OFF, proven=proven))
+    sent.answer(EPOCH)
+    (answer,), *_ = parse_answer(desk.stage.edge.replies[-1], 9)
+    assert answer.error == told
+
+
+def test_a_batch_of_an_old_epoch_comes_again_while_the_log_cannot_be_read() -> None:
+    desk = forwarded()
+    desk.add("t")
+    sent = desk.produce("t")
+    assert sent is not None
+    desk.stage.memory.reach = False
+    sent.answer(EPOCH)
+    (answer,), *_ = parse_answer(desk.stage.edge.replies[-1], 9)
+    assert answer.error == 6
 
 
 @pytest.mark.parametrize("flip", [True, False])
