@@ -26,6 +26,8 @@ __all__ = [
     "listed_ids",
     "open_topics",
     "open_transactions",
+    "open_writers",
+    "tells_transactions",
 ]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
@@ -108,19 +110,38 @@ async def open_topics(client: ClusterClient, names: Collection[str]) -> dict[str
     if not client.metadata.brokers:
         await client.refresh([])
     found: dict[str, frozenset[str]] = {}
-    listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
     for node in sorted(client.metadata.brokers):
-        listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
-        if code_of(listed.error_code):
-            raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
-        open_ = {str(each.transactional_id) for each in listed.transaction_states} & set(names)
-        if not open_:
-            continue
-        described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
-        for each in described.transaction_states:
-            if not code_of(each.error_code) and _is_open(each.transaction_state):
-                found[str(each.transactional_id)] = frozenset(str(topic.topic) for topic in each.topics)
+        told = await _open_at(client, node, frozenset(names))
+        found.update({name: each.topics for name, each in told.items()})
     return found
+
+
+async def open_writers(client: ClusterClient, topic: str, partitions: int) -> dict[str, frozenset[int]]:
+    """Who has a transaction open at a topic, or markers of one to come, each with what tells it from the next one.
+
+    By transactional id with the time when it began, from Kafka 3.0 on, where coordinators tell also of what has written
+    nothing yet, and not of what hangs: nobody will write markers for that. Before, by the producer's number, as its
+    partitions know it, with the offsets where it began.
+    """
+    found: dict[str, frozenset[int]] = {}
+    if {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+        if not client.metadata.brokers:
+            await client.refresh([])
+        coordinators = sorted(client.metadata.brokers)
+        for told in await together(*(_open_at(client, node) for node in coordinators)):
+            found |= {name: frozenset({each.began}) for name, each in told.items() if topic in each.topics}
+        return found
+    for _, producers in (await client.describe_producers([(topic, p) for p in range(partitions)])).values():
+        for each in producers:
+            if each.txn_start_offset >= 0:
+                name = f"producer {each.producer_id}"
+                found[name] = found.get(name, frozenset()) | {each.txn_start_offset}
+    return found
+
+
+async def tells_transactions(client: ClusterClient) -> bool:
+    """Whether a cluster's coordinators tell of their transactions (Kafka ≥ 3.0)."""
+    return _DESCRIBE_TRANSACTIONS in await _apis(client)
 
 
 async def listed_ids(client: ClusterClient) -> set[str]:
@@ -209,6 +230,35 @@ async def _begun(
             first = min(waiting, key=lambda p: p.txn_start_offset)
             found[key] = OpenTransaction(first.txn_start_offset, first.producer_id, first.last_timestamp)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An open transaction as its coordinator tells it: its topics whose marker is not written, and since when."""
+
+    topics: frozenset[str]
+    began: int
+
+
+async def _open_at(client: ClusterClient, node: int, names: frozenset[str] | None = None) -> dict[str, _Open]:
+    """The open transactions of a coordinator, of these ids or of all."""
+    listing, describing = entity(_LIST_TRANSACTIONS, 0, "request"), entity(_DESCRIBE_TRANSACTIONS, 0, "request")
+    listed = await client.call(listing(state_filters=OPEN_STATES, producer_id_filters=()), node)
+    if code_of(listed.error_code):
+        raise Unreachable("transactions-unknown", f"broker {node} cannot list its transactions now")
+    open_ = {str(each.transactional_id) for each in listed.transaction_states}
+    if names is not None:
+        open_ &= names
+    if not open_:
+        return {}
+    described = await client.call(describing(transactional_ids=tuple(sorted(open_))), node)
+    return {
+        str(each.transactional_id): _Open(
+            frozenset(str(topic.topic) for topic in each.topics), millis_of(each.transaction_start_time)
+        )
+        for each in described.transaction_states
+        if not code_of(each.error_code) and _is_open(each.transaction_state)
+    }
 
 
 async def _apis(client: ClusterClient) -> set[int]:

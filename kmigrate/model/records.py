@@ -34,6 +34,7 @@ __all__ = [
     "CopyEngine",
     "CopyIdentity",
     "GroupRecord",
+    "LastEnd",
     "LeaseRecord",
     "LinkRecord",
     "PartitionBarrier",
@@ -41,6 +42,7 @@ __all__ = [
     "PromoteTerms",
     "PromotedUnit",
     "ProvenTopic",
+    "Revoked",
     "RouterRecord",
     "Seal",
     "StrayRecord",
@@ -373,6 +375,26 @@ class VerifiedRecord:
         return verified_key(self.link, self.topic)
 
 
+class LastEnd(StrEnum):
+    """How the last transaction of an identity ended at the source."""
+
+    COMMITTED = "committed"
+    """Or there was none."""
+    ABORTED = "aborted"
+    CUT_OFF = "cut-off"
+    """Aborted while its client may believe that it goes on: nothing of it may be written anywhere any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """An identity that the source takes no word of any more, in place of routers that nobody hears of (decision 10)."""
+
+    last_end: LastEnd
+    """What the source has forgotten with it."""
+    proven: bool = False
+    """Whether the source refuses it by now: until then a late word may still be taken, and end otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
     """A transactional id that routed producers use: whom the target takes its holder for, and whom the source does.
@@ -392,10 +414,22 @@ class TransactionRecord:
     """Mirrored topics that its source lets this id write in transactions: they are coupled, and promoted together."""
     groups: tuple[str, ...] = ()
     """Groups for which its source lets it commit positions in transactions: they are promoted with those topics."""
+    revoked: Revoked | None = None
+    """Of the identity at the source: its holder has to be given another one before it writes there again."""
 
     @property
     def key(self) -> str:
         return transaction_key(self.link, self.name)
+
+    @property
+    def in_force(self) -> bool:
+        """Whether the source may still take a word of its identity there."""
+        return self.revoked is None or not self.revoked.proven
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the holder's last transaction is gone and he may not know it."""
+        return self.revoked is not None and self.revoked.last_end is LastEnd.CUT_OFF
 
     def merged(self, newer: TransactionRecord) -> TransactionRecord:
         """What stands once two routers have told the same id's identities, where these do not cross."""
@@ -404,7 +438,11 @@ class TransactionRecord:
         if (self.producer_id, self.source_id) != (newer.producer_id, newer.source_id):
             return replace(newer, topics=topics, groups=groups)
         epoch, source_epoch = max(self.epoch, newer.epoch), max(self.source_epoch, newer.source_epoch)
-        return replace(newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups)
+        # Only a controller revokes an identity, and nobody gives it back.
+        revoked = self.revoked if source_epoch == self.source_epoch else newer.revoked
+        return replace(
+            newer, epoch=epoch, source_epoch=source_epoch, topics=topics, groups=groups, revoked=revoked
+        )
 
     def later_at_source(self, other: TransactionRecord) -> bool:
         """Whether the source has given the id to this one's holder after the other's."""

@@ -261,6 +261,8 @@ class Core:
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:
                 self.ended(link, name)  # another router has asked for the next epoch, which ended it
+            elif not known.in_force and known.epoch == entry.epoch:
+                self.ended(link, name)  # nothing was open when the source was made to refuse it, or it was cut off
         self.farewell.follow(table, closing=self.closing)
 
     def wake(self) -> None:

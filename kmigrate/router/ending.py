@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kmigrate.model.records import TransactionRecord
+from kmigrate.model.records import LastEnd, TransactionRecord
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import Code, code_of
@@ -18,6 +18,12 @@ from kmigrate.router.whereabouts import Whereabouts
 __all__ = ["Ending"]
 
 _END = entity(26, 3, "request")
+_ENDED = {
+    LastEnd.COMMITTED: Code.NONE,
+    LastEnd.ABORTED: Code.INVALID_TXN_STATE,
+    LastEnd.CUT_OFF: Code.UNKNOWN_PRODUCER_ID,
+}
+"""What a commit is told of a transaction whose end only its record knows; an abort has nothing left to do."""
 _OVER = frozenset({Code.NONE, Code.INVALID_TXN_STATE})
 """At which a transaction is open no more. Who is not its holder hears other codes, and ends nothing."""
 
@@ -52,12 +58,15 @@ class Ending:
         else:
             self._end_again(errand)
 
-    def _end_at_target(self, errand: Errand) -> None:
+    def _end_at_target(self, errand: Errand, *, nowhere_else: bool = False) -> None:
+        """`nowhere_else`: nothing is open at the source. What a fence has held and its client aborts began nowhere."""
+
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
             if code in _OVER:
                 self._places.ended_at_target(errand.name)
-            if code != self._code(errand, code):
+            never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not errand.request.committed
+            if never_began or code != self._code(errand, code):
                 errand.fail(0)
             else:
                 errand.reply(frame)
@@ -83,7 +92,8 @@ class Ending:
                 code = self._holders.talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if entry is not None and code in _OVER:
                     self._core.ended(link, errand.name, entry)
-            then(code)
+            if not self._holders.disowned(errand, link, {code}, self.take):
+                then(code)
 
         self._holders.talk.ask(link, errand.name, errand.head.client_id, message, told)
 
@@ -100,20 +110,31 @@ class Ending:
 
             def at_source(code: int) -> None:
                 if code == Code.INVALID_TXN_STATE:
-                    self._end_at_target(errand)
+                    self._end_at_target(errand, nowhere_else=True)
                 else:
                     errand.fail(code)
 
-            self._end_at_source(errand, record, at_source)
+            self._end_where_it_was(errand, record, at_source)
             return
 
         def at_target(frame: bytearray) -> None:
             if errand.code_in(frame) == Code.INVALID_TXN_STATE:
-                self._end_at_source(errand, record, lambda code: errand.fail(self._code(errand, code)))
+                self._end_where_it_was(errand, record, lambda code: errand.fail(self._code(errand, code)))
             else:
                 errand.reply(frame)
 
         self._to_target(errand, at_target)
+
+    def _end_where_it_was(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
+        """At the source, or by what the record says in its place where the identity is revoked."""
+        if record.revoked is None:
+            self._end_at_source(errand, record, then)
+        elif record.in_force:
+            then(Code.CONCURRENT_TRANSACTIONS)  # for a moment nobody can say
+        elif not errand.request.committed:
+            then(0)
+        else:
+            then(_ENDED[record.revoked.last_end])
 
     def _code(self, errand: Errand, code: int) -> int:
         """What the client is told of the cluster's code (`late`, C)."""

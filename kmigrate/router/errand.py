@@ -29,6 +29,8 @@ class Errand:
     deadline: float | None = None
     caught_up: bool = False
     """Whether what other routers have written was read for it."""
+    disowned: bool = False
+    """Whether the source took no word of its identity, and what has been written since was read."""
 
     @property
     def holder(self) -> tuple[str, int, int]:

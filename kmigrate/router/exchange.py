@@ -200,32 +200,34 @@ class Exchange:
         answers, throttle, hints = parse_answer(frame, part.version)
         plans = {(plan.part.topic, plan.part.partition): plan for plan in part.plans}
         told = []
-        too_large: list[Plan] = []
+        doubtful: list[tuple[Plan, int]] = []
         for answer in answers:
             plan = plans.get((answer.topic, answer.partition))
             if plan is not None:
                 told.append(self._judge.outcome(plan, answer))
-                if answer.error == Code.MESSAGE_TOO_LARGE:
+                if self._judge.doubtful(plan, answer.error):
                     self._judge.not_appended(plan)
-                    too_large.append(plan)
-        if too_large:
-            self._core.memory.catch_up(lambda known: self._take(part, self._unsealed(told, too_large, known), throttle))
+                    doubtful.append((plan, answer.error))
+        if doubtful:
+            self._core.memory.catch_up(lambda known: self._take(part, self._believed(told, doubtful, known), throttle))
         elif part.whole and not hints and told == answers:
             self._reply(frame)
         else:
             self._take(part, told, throttle)
 
-    def _unsealed(
-        self, told: Iterable[PartitionAnswer], too_large: Iterable[Plan], known: bool
+    def _believed(
+        self, told: Iterable[PartitionAnswer], doubtful: Iterable[tuple[Plan, int]], known: bool
     ) -> list[PartitionAnswer]:
-        """The answers, with 6 for each "too large" that may come from a seal; the others' clients give them up."""
-        sealed: dict[tuple[str, int], PartitionAnswer] = {}
-        for plan in too_large:
-            if self._judge.sealed(plan, caught_up=known):
-                sealed[plan.key[:2]] = plan.answer(Code.NOT_LEADER_OR_FOLLOWER)
-            else:
+        """The answers, with what clients are told of those that may come from a seal; which they do not retry, they
+        give up."""
+        changed: dict[tuple[str, int], PartitionAnswer] = {}
+        for plan, error in doubtful:
+            code = self._judge.believed(plan, error, caught_up=known)
+            if code != Code.NOT_LEADER_OR_FOLLOWER:
                 self._judge.given_up(plan)
-        return [sealed.get((answer.topic, answer.partition), answer) for answer in told]
+            if code != error:
+                changed[plan.key[:2]] = plan.answer(code)
+        return [changed.get((answer.topic, answer.partition), answer) for answer in told]
 
     def _refused(self, part: _Part, why: str) -> None:
         """The source broker could not be reached, or refuses this client: nothing was sent, so nothing was appended."""

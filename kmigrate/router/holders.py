@@ -3,12 +3,17 @@
 The pair of identities is written down before it is used. An older holder is known by its epoch at the target, and
 is fenced before the source is touched. Nobody is taken for a newer one at its word: to make a holder known at the
 source ends the transaction that is open there, so the target is asked first whom it has given the id.
+
+An identity that a controller has revoked (`Revoked`) is nobody's at the source any more. Its holder is told
+UNKNOWN_PRODUCER_ID where he would begin there: clients abort what they have not begun, ask for the next epoch and count
+their sequences from 0 again, as the source then wants it. Java does so from 2.5 to 4.3, and librdkafka; at
+INVALID_PRODUCER_ID_MAPPING Java 4.x ends.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,6 +31,7 @@ __all__ = ["Holders"]
 
 _INIT = entity(22, 4, "request")
 _DESCRIBE = entity(65, 0, "request")
+_DISOWNED = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
 _USUAL_TIMEOUT = dt.timedelta(seconds=60)
 """Clients' default of transaction.timeout.ms, for an id that was asked for before there was a mirrored topic."""
 
@@ -111,7 +117,10 @@ class Holders:
         known = self.records(errand.name).get(link)
         if known is not None and known.producer_id == errand.producer_id:
             if known.epoch == errand.epoch:
-                return known
+                if known.in_force:
+                    return known
+                errand.fail(Code.UNKNOWN_PRODUCER_ID)
+                return None
             if known.epoch > errand.epoch:
                 errand.fail(Code.PRODUCER_FENCED)
                 return None
@@ -122,6 +131,29 @@ class Holders:
         else:
             self._make_known(errand, link, again)
         return None
+
+    def disowned(self, errand: Errand, link: str, codes: Collection[int], again: Callable[[Errand], None]) -> bool:
+        """Whether the source takes no word of the holder's identity and it is not told so yet: it may be revoked.
+
+        The errand goes on (`again`) once all is read that was written; where the identity is being revoked right then,
+        its client comes again.
+        """
+        if _DISOWNED.isdisjoint(codes):
+            return False
+        if not errand.disowned:
+            errand.disowned = errand.caught_up = True
+            self._catch_up(errand, again)
+            return True
+        record = self.records(errand.name).get(link)
+        if record is None or record.revoked is None:
+            return False
+        errand.fail(Code.CONCURRENT_TRANSACTIONS)
+        return True
+
+    def cut_off(self, errand: Errand) -> bool:
+        """Whether what the holder may take for his open transaction is gone."""
+        held = (errand.producer_id, errand.epoch)
+        return any(r.cut_off and (r.producer_id, r.epoch) == held for r in self.records(errand.name).values())
 
     def _catch_up(self, errand: Errand, again: Callable[[Errand], None]) -> None:
         def read(reached: bool) -> None:

@@ -175,7 +175,11 @@ class ProduceJudge:
         known = self._core.table.transactions.get(name, {}).get(route.link)
         held = (known.producer_id, known.epoch) if known is not None else (-1, -1)
         plan.transactional_id = name
-        if known is not None and held == (batch.producer_id, batch.producer_epoch):
+        same = held == (batch.producer_id, batch.producer_epoch)
+        if known is not None and same and (known.cut_off or (not known.in_force and route.serve is Serve.FORWARD)):
+            plan.move, plan.error = Move.ANSWER, Code.INVALID_TXN_STATE
+            return plan
+        if known is not None and same and known.in_force:
             plan.source_holder = (known.source_id, known.source_epoch)
             plan.behind = self.stops.blocks(plan.part.topic, plan.part.partition, batch)
         if held[0] == batch.producer_id and batch.producer_epoch < held[1]:
@@ -205,6 +209,10 @@ class ProduceJudge:
 
     def _local(self, part: ProducePart, batch: Batch, route: TopicRoute, held: Held | None, name: str | None) -> Plan:
         if batch.is_transactional and name is not None:
+            known = self._core.table.transactions.get(name, {}).get(route.link)
+            held_by = (known.producer_id, known.epoch) if known is not None and known.cut_off else (-1, -1)
+            if held_by == (batch.producer_id, batch.producer_epoch):
+                return Plan(part, Move.ANSWER, batch, route, error=Code.INVALID_TXN_STATE)
             return self._entering(Plan(part, Move.TARGET, batch, route, transactional_id=name), batch, held)
         if batch.producer_id < 0 or batch.is_transactional:
             return Plan(part, Move.TARGET)
@@ -312,6 +320,25 @@ class ProduceJudge:
         if plan.batch is not None and not plan.own:
             self.stops.given_up(plan.part.topic, plan.part.partition, plan.batch)
 
+    def doubtful(self, plan: Plan, error: int) -> bool:
+        """Whether a source's answer may be owed to what a controller does in place of a router that does not answer."""
+        return error == Code.MESSAGE_TOO_LARGE or (plan.source_holder is not None and error in _OLD_EPOCH)
+
+    def believed(self, plan: Plan, error: int, *, caught_up: bool) -> int:
+        """What a client is told of a doubtful answer, once the state log was read to its end, or could not be.
+
+        A transaction whose identity was revoked is cut off where it was open: its client is to abort it.
+        """
+        assert plan.route is not None
+        if error == Code.MESSAGE_TOO_LARGE:
+            return Code.NOT_LEADER_OR_FOLLOWER if self.sealed(plan, caught_up=caught_up) else error
+        known = self._core.table.transactions.get(plan.transactional_id, {}).get(plan.route.link)
+        revoked = known is not None and known.revoked is not None
+        same = known is not None and (known.source_id, known.source_epoch) == plan.source_holder
+        if not caught_up or (revoked and same and known is not None and known.in_force):
+            return Code.NOT_LEADER_OR_FOLLOWER
+        return Code.INVALID_TXN_STATE if revoked and same else error
+
     def sealed(self, plan: Plan, *, caught_up: bool) -> bool:
         """Whether the source's "too large" may be its seal: any state of the topic but the one it was sent in.
 
@@ -360,5 +387,6 @@ _GATE_MOVES: dict[Verdict, tuple[Move, int]] = {
 }
 _MOVED = frozenset({3, 5, 6, 56, 72, 74, 75})
 """Errors of the source that mean: ask another broker. Surely not appended, told to the client as 6."""
+_OLD_EPOCH = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
 _NOT_APPENDED = _MOVED | frozenset({2, 19})
 """Retriable errors after which the batch is surely not in the log."""

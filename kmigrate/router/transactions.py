@@ -14,7 +14,8 @@ C  Under a fence a transaction may not begin where any topic of its transactiona
 D  Who comes to a connection in the middle of a transaction is asked about first, at both clusters.
 E  EndTxn of a transaction that is open nowhere is a repeated one whose answer was lost. The cluster where the last
    one was knows what became of it: the source while the topics are mirrored; after the promote the target, and where
-   that has never seen one, the source (`ending`).
+   that has never seen one, the source (`ending`). What the source has forgotten because the identity was revoked there
+   is in the id's record. What it then refuses is judged anew before a client hears of it (`holders`).
 F  At the target a partition whose sequences go on from the source's enters with its first batch (`late`).
 G  What a transactional id couples is what the source has let it have: a topic or group that its record does not name is
    asked for first, then counted, so that a fence from now on waits for it, then written down, and only then told to
@@ -120,6 +121,8 @@ class TransactionDesk:
         key = errand.head.api_key
         if key == INIT_PRODUCER_ID:
             self._init(errand)
+        elif key != END_TXN and self._holders.cut_off(errand):
+            errand.fail(Code.ILLEGAL_GENERATION if key == TXN_OFFSET_COMMIT else Code.UNKNOWN_PRODUCER_ID)
         elif key == TXN_OFFSET_COMMIT:
             self._commit_offsets(errand)
         elif not self._core.table.mirroring:
@@ -186,17 +189,23 @@ class TransactionDesk:
         link = links.pop(0)
         known = self._holders.records(errand.name).get(link)
         resumed = int(getattr(errand.request, "producer_id", -1))
-        holder = (known.source_id, known.source_epoch) if known and known.producer_id == resumed else (-1, -1)
+        same = known is not None and known.producer_id == resumed and known.revoked is None
+        holder = (known.source_id, known.source_epoch) if known and same else (-1, -1)
 
         def identified(code: int) -> None:
             if known is None and (code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or link in self._talk.silent):
                 # It has no rights there, or nobody answers; neither matters for what is not mirrored, and the first
                 # write to what is asks again, which ends whatever an earlier holder had begun there.
                 code = 0
+            if code and self._holders.disowned(errand, link, {code}, again):
+                return
             if code:
                 errand.fail(code)
             else:
                 self._init_sources(errand, frame, links)
+
+        def again(_: Errand) -> None:
+            self._init_sources(errand, frame, [link, *links])
 
         self._holders.identify(errand, link, holder, errand.request.transaction_timeout, identified)
 
@@ -300,6 +309,8 @@ class TransactionDesk:
             }
             if entry.answered(self._places, begun=not all(codes.values())):
                 self._core.ended(link, errand.name, entry)
+            if self._holders.disowned(errand, link, codes.values(), self._go):
+                return
             if known == wanted.keys() or any(codes.values()):
                 errand.reply(partitions_answer(errand.head, errand.request, codes))
             elif self._waits(errand, link, wanted):
@@ -361,6 +372,8 @@ class TransactionDesk:
                 code = self._talk.elsewhere(link, errand.name, code_of(answer.error_code))
             if entry.answered(self._places, begun=answer is None or not code):
                 self._core.ended(link, errand.name, entry)
+            if self._holders.disowned(errand, link, {code}, self._go):
+                return
             route = self._core.table.followed.get(group)
             if code or group in record.groups:
                 errand.fail(code)
@@ -400,6 +413,8 @@ class TransactionDesk:
             self._core.memory.catch_up(lambda _: self._go(errand))
         elif (record.producer_id, record.epoch) != (errand.producer_id, errand.epoch):
             errand.fail(Code.PRODUCER_FENCED)
+        elif not record.in_force:
+            errand.fail(Code.ILLEGAL_GENERATION)  # at which every client aborts
         else:
             request = errand.request
             named = replace(

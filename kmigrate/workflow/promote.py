@@ -33,6 +33,7 @@ from functools import partial
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.transactions import open_writers
 from kmigrate.cluster.witnesses import refuse_unwitnessed, witnessed_ends
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicEvent, TopicPhase, advance_topic
@@ -49,7 +50,7 @@ from kmigrate.workflow.barrier_table import BarrierTable
 from kmigrate.workflow.outcome import flipped, flipped_as_decided, given_up, go_forward, no_way_back
 from kmigrate.workflow.proof import Proof
 from kmigrate.workflow.readers import refuse_readers
-from kmigrate.workflow.sealing import Sealer, may_come_off, transactional
+from kmigrate.workflow.sealing import Sealer, may_come_off
 from kmigrate.workflow.settling import put_in_force, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
@@ -66,6 +67,10 @@ from kmigrate.workflow.unit import (
 )
 
 __all__ = ["TopicPromotion"]
+
+_LOOK_S = 0.1
+_SHORT_S = 1.0
+"""Longer than what transactions take that do not hang; one that begins behind a hanging one may hang as well."""
 
 
 @dataclass(slots=True)
@@ -165,7 +170,7 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record) or not await self._turn(record):
+        if not await self._ready(record) or not await self._none_hangs(record) or not await self._turn(record):
             return  # it is looked at anew
         found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
         if found:
@@ -174,6 +179,35 @@ class TopicPromotion:
         await refuse_readers(self.log.state, self.link, self.topic, self.source_admin)
         await self._rehearse(record)
         await self._advance(record, TopicEvent.FENCE, replace(record, fenced_ms=self.log.now_ms()))
+
+    async def _none_hangs(self, record: TopicRecord) -> bool:
+        """Where a seal is to come, until no transaction at the topic is open for long; False where its record changed.
+
+        One whose client hangs on a silent router is open for as long as that client has patience, and a fence would
+        have all others wait for it. Where a group goes along its members wait already.
+        """
+        writers = any(self.topic in each.topics for each in self.log.state.transactions(self.link))
+        _, groups = unit_records(self.log.state, record)
+        if not writers or groups or not self.sealer.unheard(record):
+            return True
+        deadline = monotonic() + self._terms(record).pending_timeout_s
+        seen: dict[tuple[str, int], float] = {}
+        calm_since = monotonic()
+        while self._record() == record:
+            self.rendezvous.pending.discard((self.link, self.topic))
+            told = await open_writers(self.source, record.topic, record.partitions)
+            now = monotonic()
+            seen = {(name, began): seen.get((name, began), now) for name, all_ in told.items() for began in all_}
+            names = ", ".join(sorted({name for (name, _), since in seen.items() if now - since >= _SHORT_S}))
+            if names:
+                calm_since = now
+                self._waits_for(record, f"the open transaction of {names}, which may hang on a router")
+                if now > deadline:
+                    raise Refused("open-transaction", f"{names} has had one open on {record.topic} for long")
+            elif now - calm_since >= 2 * _SHORT_S:
+                return await self._ready(record)
+            await sleep(_LOOK_S)
+        return False
 
     async def _turn(self, record: TopicRecord) -> bool:
         """Wait until it is this topic's turn (I); False where by then it is not ready, or of another unit."""
@@ -256,22 +290,12 @@ class TopicPromotion:
         return "the mirror has not compared its partitions, configs and ACLs with the source yet"
 
     def _silent_router(self, record: TopicRecord) -> str | None:
-        """A router that cannot acknowledge a fence, and that no seal overcomes, or not yet (rule G)."""
+        """A router that cannot acknowledge a fence, and that no seal overcomes yet (rule G)."""
         alive = {p.instance for p in self.log.alive(RouterPresence)}
         for router in self.log.state.routers():
             if router.instance not in alive and not self.sealer.given_up(router.instance):
                 return f"router {router.name} on {router.host} is registered but silent"
-        return self._unsealable(record, self.sealer.unheard(record))
-
-    def _unsealable(self, record: TopicRecord, unheard: Mapping[str, str]) -> str | None:
-        if not unheard or not transactional(self.log.state, record):
-            return None
-        names = sorted(set(unheard.values()))
-        return (
-            f"nobody hears of router {', '.join(names)}, and {record.topic} is written in transactions, so that it "
-            f"cannot be sealed in its place: start it again, or, if its process has surely ended: "
-            f"kmigrate router forget {names[0]} --dead"
-        )
+        return None
 
     # fencing
 
@@ -287,14 +311,11 @@ class TopicPromotion:
             raise Refused(
                 "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
             ) from late
-        await wait_for_ends(self.log.state, self.source, record, deadline)
+        if record.seal is None and not self.sealer.unheard(record):
+            await wait_for_ends(self.log.state, self.source, record, deadline)
         unheard = self.sealer.unheard(record)
-        if unheard or record.seal is not None:
-            why = self._unsealable(record, unheard)
-            if why is not None:
-                raise Refused("not-drained", why)
-            if not await self.sealer.put_on(record, unheard, deadline):
-                return
+        if (unheard or record.seal is not None) and not await self.sealer.put_on(record, unheard, deadline):
+            return
         ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))

@@ -11,9 +11,11 @@ B  The seal is in the topic's record, with the value to put back, before it is o
 C  It is in force when the leader of each partition has shown it (`cluster.refusal`). The barrier is read after that.
 D  It is taken off at once after an un-fence. After a flip it stays until each of its routers is accounted for: it has
    acknowledged the fence, left with a word, or was declared dead.
-E  No transaction is open when it is put on, and none may begin: a coordinator whose marker meets the seal never ends
-   that transaction, also when the seal is gone (tried on 3.9.1), and its id is lost. So a topic that transactional
-   producers write through routers is not sealed, but waits for the router.
+E  No transaction is open at the topic when it is sealed, and none may begin: a coordinator whose marker meets the seal
+   never ends that transaction, also when the seal is gone (tried on 3.9.1), and its id is lost. So those that are open
+   may end, then the identities are revoked under which routers write it (`revoking`), and it is sealed when nobody has
+   one open. After the proof that is asked once more: where a late word of an id came between that had not written the
+   topic before, the seal gives way until its transaction has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.refusal import Takes, asked_to_append
+from kmigrate.cluster.transactions import open_writers
 from kmigrate.errors import KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
@@ -32,8 +35,9 @@ from kmigrate.model.records import SEALED_SIZE, SIZE_LIMIT, Seal, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.revoking import Revoker, begun
 
-__all__ = ["Sealer", "may_come_off", "transactional"]
+__all__ = ["Sealer", "may_come_off"]
 
 _PAUSE_S = 0.005
 _AGAIN_S = 1.0
@@ -48,11 +52,6 @@ def acknowledged(log: StateLog, record: TopicRecord, instance: str) -> bool:
     told = log.presence.get(f"router/{instance}")
     ack = told[0].fences.get(record.key) if told is not None and isinstance(told[0], RouterPresence) else None
     return ack is not None and ack.epoch == record.fence_epoch and ack.in_flight == 0
-
-
-def transactional(state: State, record: TopicRecord) -> bool:
-    """Whether a transactional producer has written the topic through a router (rule E)."""
-    return any(record.topic in transaction.topics for transaction in state.transactions(record.link))
 
 
 def strays(state: State) -> dict[str, str]:
@@ -81,7 +80,11 @@ class Sealer:
     source: ClusterClient
     admin: Admin
     silent_s: float = 5.0
+    revoker: Revoker = field(init=False)
     _began: float = field(default_factory=monotonic)
+
+    def __post_init__(self) -> None:
+        self.revoker = Revoker(self.log, self.source)
 
     def given_up(self, instance: str) -> bool:
         """Whether a registered router has been silent for so long that nobody waits for it any more (rule A)."""
@@ -96,21 +99,46 @@ class Sealer:
         return {one: name for one, name in found.items() if not acknowledged(self.log, record, one)}
 
     async def put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
-        """Seal a fenced topic and prove it; False where its record has to be looked at again first (rules B and C)."""
+        """Seal a fenced topic and prove it; False where its record has to be looked at again first (rules B, C, E)."""
         known = record.seal
         if known is None or not routers.keys() <= known.routers.keys():
             before = known.before if known is not None else await self._tried(record)
             names = {**(known.routers if known is not None else {}), **routers}
             await self._write(record, Seal(before, names))
             return False
-        await self.admin.alter_topic_configs(record.topic, {SIZE_LIMIT: SEALED_SIZE})
-        await self.log.read_to_end()
-        now = self.log.state.topic(record.link, record.topic)
-        if now is None or now.seal is None:  # another controller has lifted the fence meanwhile
+        await self._none_left(record, await self._open(record), deadline)
+        while True:
+            if not await self.revoker.revoke(record, deadline):
+                return False
+            while begun_late := await self._open(record):
+                await self._none_left(record, begun_late, deadline)
+            await self.admin.alter_topic_configs(record.topic, {SIZE_LIMIT: SEALED_SIZE})
+            await self.log.read_to_end()
+            now = self.log.state.topic(record.link, record.topic)
+            if now is None or now.seal is None:  # another controller has lifted the fence meanwhile
+                await self._restore(record.topic, known)
+                return False
+            await self._shown(record, Takes.NOTHING, deadline)
+            if not await self._open(record):
+                return True
             await self._restore(record.topic, known)
-            return False
-        await self._shown(record, Takes.NOTHING, deadline)
-        return True
+
+    async def _open(self, record: TopicRecord) -> dict[str, frozenset[int]]:
+        """Transactions that are open at the topic, through routers or past them."""
+        return await open_writers(self.source, record.topic, record.partitions)
+
+    async def _none_left(self, record: TopicRecord, seen: Mapping[str, frozenset[int]], deadline: float) -> None:
+        """Until none of these is open any more. Whether others are does not matter: a router that is cut off from the
+        state log goes on, so that there may be one at any time, until the identities are revoked one by one.
+        """
+        left = sorted(seen)
+        while left:
+            if monotonic() > deadline:
+                names = ", ".join(left)
+                raise Refused("open-transaction", f"{names} has a transaction open on {record.topic} at the source")
+            await sleep(_PAUSE_S)
+            now = await self._open(record)
+            left = [name for name in left if seen[name] & now.get(name, frozenset())]
 
     async def take_off(self, record: TopicRecord) -> None:
         """Have the source take writes again; tried again by the next look where the source does not answer."""
@@ -118,6 +146,7 @@ class Sealer:
         try:
             await self._restore(record.topic, record.seal)
             await self._shown(record, Takes.WRITES, monotonic() + _OPENS_S)
+            await self.revoker.finish(record, monotonic() + _OPENS_S)
         except KmigrateError:
             await sleep(_AGAIN_S)
             raise
@@ -127,6 +156,7 @@ class Sealer:
         """The topic's own limit, once it is known that kmigrate may seal it: a refusal now leaves nothing to undo."""
         topic = record.topic
         await self.source.refresh([topic])
+        await self.revoker.refuse_denied(record)
         await asked_to_append(self.source, topic, range(record.partitions))
         await self.admin.alter_topic_configs(topic, {SIZE_LIMIT: SEALED_SIZE}, try_only=True)
         told = (await self.admin.topic_configs([topic]))[topic].get(SIZE_LIMIT)
@@ -160,6 +190,8 @@ class Sealer:
             now = state.topic(record.link, record.topic)
             if now is None or now.seal != record.seal or (seal is not None and now != record):
                 return None
+            if seal is None and begun(state, record):
+                return None  # a controller that was taken for dead goes on: to be finished first
             return replace(now, seal=seal)
 
         await self.log.append(decide)

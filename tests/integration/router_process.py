@@ -5,7 +5,8 @@
 SETTINGS are fields of RouterSettings as JSON.
 
 Prints "bootstrap host:port" when it takes clients; SIGTERM closes it. SIGUSR1 has it stop itself (SIGSTOP) when its
-next write to a source has been looked at and counted, and is about to be sent. STATE_VIA=host:port is where it reaches
+next write to a source, or what else STOP_AT names by its API key, has been looked at and counted, and is about to be
+sent. STATE_VIA=host:port is where it reaches
 the state log, so that a test can cut it off from that alone; DETOUR where it reaches brokers (`detour`); ROUTER_LOG is
 the least that it logs. At SIGUSR2 it prints what it holds as one line of JSON.
 """
@@ -51,6 +52,9 @@ def open_source(link: LinkRecord) -> ClusterClient:
     return ClusterClient(cluster_settings(link.source.name, link.source.bootstrap))
 
 
+STOP_AT = int(os.environ.get("STOP_AT") or PRODUCE)
+
+
 class StoppingConnection(ClientConnection):
     """A client's connection that can stop the whole process between a write's check and its sending."""
 
@@ -59,7 +63,7 @@ class StoppingConnection(ClientConnection):
     def to_source(
         self, link: str, node: int, parts: Sequence[Buffer], correlation: int, done: Callable[[Outcome], None]
     ) -> None:
-        if StoppingConnection.asked and struct.unpack_from(">h", parts[0], len(SIZE.pack(0))) == (PRODUCE,):
+        if StoppingConnection.asked and struct.unpack_from(">h", parts[0], len(SIZE.pack(0))) == (STOP_AT,):
             StoppingConnection.asked = False
             os.kill(os.getpid(), signal.SIGSTOP)
         super().to_source(link, node, parts, correlation, done)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
@@ -58,7 +58,10 @@ class RouterProcess:
         self.process.wait()
 
     def stop_before_sending(self) -> None:
-        """Have it stand still with a write in its hands that it has looked at and not sent; SIGCONT wakes it."""
+        """Have it stand still with a write in its hands that it has looked at and not sent; SIGCONT wakes it.
+
+        With `stop_at` it is the next request of that API.
+        """
         self.process.send_signal(signal.SIGUSR1)
         status = Path(f"/proc/{self.process.pid}/status")
         deadline = time.monotonic() + 20
@@ -74,11 +77,13 @@ class RouterProcess:
 
 def start_router(
     name: str, target: KafkaCluster, port: int = 0, *, state_via: str = "", detour: str = "", log_level: str = "INFO",
-    **settings: Any,
+    stop_at: str = "", **settings: Any,
 ) -> RouterProcess:  # fmt: skip
     words = [name, target.bootstrap, str(port), json.dumps(settings)]
     command = program("tests/integration/router_process.py", *words)
-    around = {"PYTHONPATH": ".", "STATE_VIA": state_via, "DETOUR": detour, "ROUTER_LOG": log_level}
+    around = {
+        "PYTHONPATH": ".", "STATE_VIA": state_via, "DETOUR": detour, "ROUTER_LOG": log_level, "STOP_AT": stop_at
+    }  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=around)
     assert process.stdout is not None
     words = process.stdout.readline().split()
@@ -295,6 +300,106 @@ class Writer:
         while self.acked < acked:
             assert time.monotonic() < deadline, f"{self.name}: {self.acked} of {acked} acknowledged, {self.errors}"
             time.sleep(0.01)
+
+
+@dataclass
+class InTransactions:
+    """A librdkafka producer in a thread of its own: a few numbered values in each transaction, every fifth aborted.
+
+    Each transaction writes them to all topics.
+
+    What it is made to abort it sends again, as applications do.
+    """
+
+    bootstrap: str
+    topics: tuple[str, ...]
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    partitions: int = 3
+    abort_every: int = 5
+    committed: dict[int, list[bytes]] = field(default_factory=dict)
+    """Values by partition, in their order; the same in all topics."""
+    transactions: int = 0
+    errors: list[str] = field(default_factory=list)
+    """At which it ended."""
+    aborted: list[str] = field(default_factory=list)
+    """At which it had to abort."""
+    slowest: float = 0.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> InTransactions:
+        base = {"bootstrap.servers": self.bootstrap, "linger.ms": 0, "transactional.id": self.name}
+        self._producer = Producer({**base, **self.config}, logger=None)
+        self._producer.init_transactions(30)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set() and not self.errors:
+            began = time.monotonic()
+            if self._transaction(number, abort=bool(self.abort_every) and number % self.abort_every == 1):
+                self.transactions += 1
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            number += 1
+
+    def _transaction(self, number: int, *, abort: bool) -> bool:
+        values = [(at % self.partitions, b"%s-%d-%d" % (self.name.encode(), number, at)) for at in range(4)]
+        try:
+            while not self._written(values, abort=abort):
+                pass
+        except KafkaException as raised:
+            self.errors.append(str(raised.args[0]))
+            return False
+        if abort:
+            return False
+        for partition, value in values:
+            self.committed.setdefault(partition, []).append(value)
+        return True
+
+    def _written(self, values: list[tuple[int, bytes]], *, abort: bool) -> bool:
+        """One try; False where it had to be aborted."""
+        try:
+            self._producer.begin_transaction()
+            for topic in self.topics:
+                for partition, value in values:
+                    self._producer.produce(topic, value, partition=partition)
+            if abort:
+                self._producer.flush(60)
+            _again(self._producer.abort_transaction if abort else self._producer.commit_transaction)
+        except KafkaException as raised:
+            if not raised.args[0].txn_requires_abort():
+                raise
+            self.aborted.append(str(raised.args[0]))
+            _again(self._producer.abort_transaction)
+            return False
+        return True
+
+    def until(self, transactions: int, timeout: float = 30) -> None:
+        deadline = time.monotonic() + timeout
+        while self.transactions < transactions:
+            told = f"{self.name}: {self.transactions} of {transactions}, {self.errors} {self.aborted}"
+            assert time.monotonic() < deadline and not self.errors, told
+            time.sleep(0.01)
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+
+def _again(end: Callable[[float], None]) -> None:
+    """Call it until it is through, as librdkafka wants it where it says that it took too long."""
+    while True:
+        try:
+            return end(60)
+        except KafkaException as raised:
+            if not raised.args[0].retriable():
+                raise
 
 
 def ends(bootstrap: str, topic: str, partitions: int = 3) -> list[int]:

@@ -1,12 +1,14 @@
 """Promotes while one of two routers is cut off, stands still or is killed with bytes under way: never both accept.
 
-Each round has a topic of its own, with one idempotent librdkafka producer at each router. What is asked in the end:
+Each round has a topic of its own, with one idempotent librdkafka producer at each router, and in every fourth round a
+transactional one at each besides. What is asked in the end:
 every value once and in order on the target; the source's log as long as the barrier that was read before the flip, also
 when everything that was late has arrived; and the source taking writes again once nobody is late any more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
@@ -20,10 +22,11 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.relay import Relay
 from tests.integration.migration import Migration, wait_until
-from tests.integration.router_world import RouterProcess, Writer, ends, start_router, values
+from tests.integration.router_world import InTransactions, RouterProcess, Writer, ends, start_router
 
 __all__ = ["SETTINGS", "Fault", "Round", "Rounds"]
 
@@ -31,6 +34,10 @@ _PARTITIONS = 2
 _MOMENT_S = (0.0, 1.0)
 _PATIENCE_S = 60.0
 _TRIES = 4
+_EVERY = 4
+"""Rounds: each fault has its share, as there are three."""
+_IMPATIENT = {"transaction.timeout.ms": 5000}
+"""What hangs on a router that stands still is aborted by its coordinator within 15 s."""
 SETTINGS = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 1.0\nrouter_silent_s = 1.5\n"
 
 
@@ -47,6 +54,10 @@ class Round:
     """One promote and what was found after it."""
 
     fault: Fault
+    transactions: int = 0
+    """Committed ones."""
+    aborted: int = 0
+    """Transactions that clients had to abort, and wrote again: no error, and told."""
     sealed: bool = False
     records: int = 0
     lost: int = 0
@@ -106,9 +117,20 @@ class Rounds:
         quiet = {"log_level": 0}
         addresses = {name: router.bootstrap for name, router in self._routers.items()}
         writers = [Writer(address, topic, name, quiet, partitions=_PARTITIONS) for name, address in addresses.items()]
-        with writers[0], writers[1]:
+        tills = [
+            InTransactions(address, (topic,), f"{topic}-{name}", quiet | _IMPATIENT, partitions=_PARTITIONS)
+            for name, address in addresses.items()
+            if len(self.rounds) % _EVERY == 1
+        ]
+        with contextlib.ExitStack() as running:
+            for writer in writers:
+                running.enter_context(writer)
+            for till in tills:
+                running.enter_context(till)
             for writer in writers:
                 writer.until(100, 60)
+            for till in tills:
+                till.until(10, 60)
             with self._disturbed(fault):
                 told = self._promote(topic)
             found.sealed, found.fence_to_flip_ms = told["seal"] is not None, told["fence_to_flip_ms"]
@@ -117,7 +139,10 @@ class Rounds:
             for writer in writers:
                 writer.until(writer.acked + 50, 60)
                 writer.finish()
-        self._judge(found, topic, writers)
+            for till in tills:
+                till.until(till.transactions + 10, 60)
+                till.finish()
+        self._judge(found, topic, writers, tills)
         self.rounds.append(found)
         return found
 
@@ -166,8 +191,21 @@ class Rounds:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         return str(admin.describe_configs([resource])[resource].result(30)["max.message.bytes"].value) == "1"
 
-    def _judge(self, found: Round, topic: str, writers: list[Writer]) -> None:
-        stored = values(self._run.target.bootstrap, topic, _PARTITIONS)
+    def _judge(self, found: Round, topic: str, writers: list[Writer], tills: list[InTransactions]) -> None:
+        stored: dict[int, list[bytes]] = {partition: [] for partition in range(_PARTITIONS)}
+        for record in read_topic(self._run.target.bootstrap, topic):
+            stored[record.partition].append(record.value or b"")
+        for till in tills:
+            found.client_errors += till.errors
+            found.transactions += till.transactions
+            found.aborted += len(till.aborted)
+            found.slowest_s = max(found.slowest_s, round(till.slowest, 3))
+            for partition, sent in till.committed.items():
+                mine = [value for value in stored[partition] if value.startswith(b"%s-" % till.name.encode())]
+                found.records += len(sent)
+                found.lost += len(set(sent) - set(mine))
+                found.duplicated += len(mine) - len(set(mine)) + len(set(mine) - set(sent))
+                found.reordered += mine != sent
         for writer in writers:
             found.client_errors += writer.errors
             found.slowest_s = max(found.slowest_s, round(writer.slowest, 3))

@@ -19,6 +19,8 @@ from kmigrate.cluster.transactions import (
     listed_ids,
     open_topics,
     open_transactions,
+    open_writers,
+    tells_transactions,
 )
 from kmigrate.errors import Unreachable
 from kmigrate.model.settings import ClusterSettings
@@ -141,6 +143,20 @@ def test_an_open_transaction_is_told_with_its_topics_until_its_last_marker_is_wr
     assert asyncio.run(open_topics(cluster, ["app", "ending", "ended"])) == {"app": topics, "ending": topics}
     assert asyncio.run(open_topics(cluster, ["ended"])) == {}
     assert asyncio.run(open_topics(coordinators({61}), ["app"])) is None
+
+
+def test_who_writes_a_topic_in_transactions_is_told_by_coordinators_with_the_time_when_each_began() -> None:
+    """Of one that hangs no marker is to come."""
+    cluster = coordinators(app=(0, "Ongoing", 1000), ending=(0, "PrepareCommit", 2000), ended=(0, "Empty", -1))
+    assert asyncio.run(open_writers(cluster, "t", 1)) == {"app": frozenset({1000}), "ending": frozenset({2000})}
+    assert asyncio.run(open_writers(cluster, "u", 1)) == {}
+    assert asyncio.run(tells_transactions(cluster))
+
+
+def test_before_kafka_3_0_partitions_tell_of_who_has_written() -> None:
+    cluster = Cluster({61}, [[(7, 30), (8, -1)]], {})
+    assert asyncio.run(open_writers(cluster, "t", 1)) == {"producer 7": frozenset({30})}
+    assert not asyncio.run(tells_transactions(cluster))
 
 
 def test_the_last_use_of_an_id_is_told_and_that_a_cluster_has_forgotten_it() -> None:

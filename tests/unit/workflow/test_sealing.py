@@ -11,18 +11,29 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.refusal import Takes
-from kmigrate.errors import BrokerRefused, Unreachable
+from kmigrate.errors import BrokerRefused, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import FenceAck, RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import SIZE_LIMIT, RouterRecord, Seal, StrayRecord, TopicRecord, TransactionRecord
+from kmigrate.model.records import (
+    SIZE_LIMIT,
+    LastEnd,
+    Revoked,
+    RouterRecord,
+    Seal,
+    StrayRecord,
+    TopicRecord,
+    TransactionRecord,
+)
 from kmigrate.model.routes import Serve, routing_table
-from kmigrate.workflow import sealing
+from kmigrate.workflow import promote, sealing, transactions
 from kmigrate.workflow.sealing import may_come_off
+from tests.fakes.coordinator import Coordinator
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK, PENDING, ROUTER, SHARED, FakeAdmin, Stage
 
 SILENT = RouterRecord("far", "f1", "far", "far:1", 1)
+TILL = TransactionRecord("l", "till", 5, 0, 9, 8, ("t",))
 LEFT = StrayRecord("gone", "far", ("g1", "g2"))
 
 
@@ -55,6 +66,7 @@ class Scene:
 
     stage: Stage
     admin: SourceAdmin
+    coordinator: Coordinator
 
     def promote(self) -> TopicRecord:
         return asyncio.run(self.stage.run())
@@ -81,7 +93,9 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(sealing, "asked_to_append", told)
         monkeypatch.setattr(sealing, "_AGAIN_S", 0.0)
-        return Scene(stage, admin)
+        coordinator = Coordinator()
+        coordinator.put_in_place(monkeypatch)
+        return Scene(stage, admin, coordinator)
 
     return made
 
@@ -214,13 +228,171 @@ def test_a_seal_of_a_controller_whose_fence_another_has_lifted_is_taken_off_at_o
     assert not made.admin.limit.own
 
 
-def test_a_topic_that_transactions_write_waits_for_the_router_instead(scene: Any) -> None:
-    written = TransactionRecord("l", "till", 5, 0, 6, 0, ("t",))
-    made = scene(SILENT, written)
-    record = made.promote()
+@pytest.fixture
+def written(scene: Any, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A topic that transactions write, too."""
+
+    async def none_lost(*_: Any) -> None: ...
+
+    async def open_topics(*_: Any) -> dict[str, frozenset[str]]:
+        return {}
+
+    monkeypatch.setattr(promote, "refuse_lost_ids", none_lost)
+    monkeypatch.setattr(promote, "_SHORT_S", 0.02)
+    monkeypatch.setattr(promote, "_LOOK_S", 0.003)
+    monkeypatch.setattr(transactions, "open_topics", open_topics)
+    made: Scene = scene(SILENT, TILL)
+    return made
+
+
+def revoked(made: Scene) -> Revoked | None:
+    found = made.stage.log.state.transaction("l", "till")
+    assert found is not None
+    return found.revoked
+
+
+def test_identities_are_revoked_before_the_topic_that_they_write_is_sealed(written: Scene) -> None:
+    """A marker that met the seal would never be written, and its id be lost."""
+    sealed_at: list[tuple[bool, bool]] = []
+    alter = written.admin.alter_topic_configs
+
+    async def altered(*given: Any, **how: Any) -> None:
+        sealed_at.append((how.get("try_only", False), written.coordinator.refuses))
+        await alter(*given, **how)
+
+    written.admin.alter_topic_configs = altered  # type: ignore[method-assign]
+    record = written.promote()
+    assert record.phase is TopicPhase.PROMOTED
+    assert sealed_at == [(True, False), (False, True)]
+    assert revoked(written) == Revoked(LastEnd.COMMITTED, proven=True)
+    assert written.coordinator.asked[-1] == "open_writers", "the source is asked once more behind the seal"
+
+
+def test_a_seal_gives_way_to_a_transaction_that_a_late_word_has_begun(written: Scene) -> None:
+    """Of an id that has not written the topic before: nobody knew of it."""
+    looked: list[str] = []
+
+    def late(what: str) -> None:
+        if what != "open_writers" or written.stage.record.phase is not TopicPhase.FENCING:
+            return
+        looked.append(written.admin.limit.value)
+        if len(looked) == 3:
+            written.coordinator.topics = ("t",)
+        elif len(looked) == 5:
+            written.coordinator.topics = ()
+
+    written.coordinator.before = late
+    assert written.promote().phase is TopicPhase.PROMOTED
+    assert looked == ["1048588", "1048588", "1", "1048588", "1048588", "1048588", "1"]
+
+
+def test_a_transaction_that_does_not_end_gives_the_promote_up_and_no_identity_is_touched(written: Scene) -> None:
+    def begun(_: str) -> None:
+        written.coordinator.topics = ("t",) if written.stage.record.phase is TopicPhase.FENCING else ()
+
+    written.coordinator.before = begun
+    record = written.promote()
     assert record.phase is TopicPhase.MIRRORING
-    assert "written in transactions" in record.reason and "router forget far --dead" in record.reason
-    assert made.admin.altered == []
+    assert record.reason == "open-transaction: till has a transaction open on t at the source"
+    assert written.admin.altered == [] and revoked(written) is None
+    assert written.promote().seal is None, "what was written down is taken back"
+
+
+def test_a_router_that_goes_on_comes_to_an_end_though_a_transaction_is_open_at_any_time(written: Scene) -> None:
+    """It is cut off from the state log, and has many clients."""
+    coordinator = written.coordinator
+
+    def goes_on(_: str) -> None:
+        if written.stage.record.phase is TopicPhase.FENCING and not coordinator.refuses:
+            coordinator.topics, coordinator.began = ("t",), coordinator.began + 1
+        else:
+            coordinator.topics = ()
+
+    coordinator.before = goes_on
+    assert written.promote().phase is TopicPhase.PROMOTED
+
+
+def test_a_missing_right_to_speak_for_an_id_is_found_before_anything_is_changed(written: Scene) -> None:
+    written.coordinator.denies = True
+    record = written.promote()
+    assert (record.phase, record.seal) == (TopicPhase.MIRRORING, None)
+    assert record.reason == "transactional-id-denied: no right to speak for till"
+    assert written.admin.altered == [] and not written.coordinator.refuses
+
+
+@pytest.mark.parametrize("write", range(7))
+def test_a_controller_that_dies_after_any_write_leaves_no_identity_half_revoked(written: Scene, write: int) -> None:
+    left = [write]
+
+    def crash(_: Record | None) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise Crashed
+
+    written.stage.log.on_append = crash
+    with pytest.raises(Crashed):
+        written.promote()
+    record = written.promote()
+    assert (record.phase, written.admin.limit.value) == (TopicPhase.PROMOTED, "1")
+    assert revoked(written) == Revoked(LastEnd.COMMITTED, proven=True)
+    assert written.coordinator.epoch == 9, "raised once"
+
+
+@pytest.mark.parametrize("write", range(2, 5))
+def test_what_is_half_revoked_when_a_promote_is_given_up_is_finished_before_the_topic_goes_on(
+    written: Scene, write: int
+) -> None:
+    left = [write]
+
+    def give_up(_: Record | None) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise Refused("given-up", "for this test")
+
+    written.stage.log.on_append = give_up
+    written.promote()
+    written.stage.log.on_append = lambda _: None
+    record = written.promote()
+    assert (record.phase, record.seal) == (TopicPhase.MIRRORING, None)
+    half = revoked(written)
+    assert half is None or half.proven
+    assert written.coordinator.refuses is (half is not None)
+    assert routing_table(written.stage.log.state).topics["t"].serve is Serve.FORWARD
+
+
+def test_a_seal_is_not_taken_out_of_the_record_while_a_revocation_is_half_done(written: Scene) -> None:
+    """By a controller that was taken for dead and goes on at that moment."""
+    written.stage.mirror_stops_at = 99
+    written.promote()
+    half = replace(TILL, source_epoch=9, revoked=Revoked(LastEnd.COMMITTED))
+    written.coordinator.state = "CompleteCommit"
+    written.stage.log.meanwhile(lambda _: half)
+    assert written.promote().seal is None
+    assert revoked(written) == Revoked(LastEnd.COMMITTED, proven=True)
+    assert written.coordinator.epoch == 10
+
+
+def test_transactions_that_may_hang_on_the_silent_router_are_waited_for_before_the_fence(written: Scene) -> None:
+    """A fence would have every writer wait for that one client's patience; its next one may hang, too."""
+    coordinator, looked = written.coordinator, [0]
+    coordinator.topics = ("t",)
+
+    def look(_: str) -> None:
+        looked[0] += 1
+        coordinator.began = 1 if looked[0] < 10 else 2 if looked[0] < 20 else looked[0]
+        if written.stage.record.phase is TopicPhase.FENCING:
+            coordinator.topics = ()
+            assert looked[0] > 20
+
+    coordinator.before = look
+    assert written.promote().phase is TopicPhase.PROMOTED
+
+
+def test_one_that_hangs_on_for_too_long_is_named_and_nothing_was_fenced(written: Scene) -> None:
+    written.coordinator.topics = ("t",)
+    record = written.promote()
+    assert record.reason == "open-transaction: till has had one open on t for long"
+    assert TopicPhase.FENCING not in {r.phase for r in written.stage.log.history if isinstance(r, TopicRecord)}
 
 
 def test_a_source_that_does_not_let_itself_be_sealed_is_asked_before_anything_is_written_down(scene: Any) -> None:

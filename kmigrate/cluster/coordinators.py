@@ -1,0 +1,113 @@
+"""A transactional id's coordinator, asked in the name of one of the id's holders.
+
+What is said here ends no transaction that is not open, and writes nothing to a partition while none is. It was tried on
+2.8.2, 3.9.1 and 4.3.1: an InitProducerId that names the present identity raises its epoch (KIP-360), and does so once
+however often it is repeated; from then on the older one is refused with PRODUCER_FENCED, whatever it asks for. Where a
+transaction is open it is aborted, and the answer is CONCURRENT_TRANSACTIONS.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import BrokerRefused, Unreachable
+from kmigrate.protocol.api import entity
+from kmigrate.protocol.codes import Code, code_of, row
+from kmigrate.protocol.described import OPEN_STATES
+
+__all__ = ["NO_MORE", "Identity", "Now", "end_as", "may_speak_for", "now_at", "raise_epoch"]
+
+Identity = tuple[str, int, int]
+"""Transactional id, producer id and epoch."""
+NO_MORE = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
+"""What a coordinator says to an identity that it takes no word of any more."""
+
+_OF_TRANSACTIONS = 1
+_NOBODY = -1
+_USUAL_TIMEOUT = dt.timedelta(seconds=60)
+"""Of transactions of an epoch that is given to nobody: who comes next says his own."""
+_EMPTY, _COMMITTED, _GONE = "Empty", "CompleteCommit", "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a coordinator tells of a transactional id."""
+
+    producer_id: int
+    epoch: int
+    state: str
+
+    @property
+    def is_open(self) -> bool:
+        """A transaction, also one whose markers are being written."""
+        return self.state in OPEN_STATES
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this identity has had no transaction yet."""
+        return self.state == _EMPTY
+
+    @property
+    def aborted(self) -> bool:
+        """Whether its last transaction was."""
+        return self.state not in (_EMPTY, _COMMITTED)
+
+
+async def now_at(client: ClusterClient, name: str) -> Now | None:
+    """Who holds a transactional id, and what of his transactions; None where the cluster knows no such id (≥ 3.0)."""
+    node = await _coordinator(client, name)
+    told = (await client.call(entity(65, 0, "request")(transactional_ids=(name,)), node)).transaction_states[0]
+    code = code_of(told.error_code)
+    if code == Code.TRANSACTIONAL_ID_NOT_FOUND or (not code and str(told.transaction_state) == _GONE):
+        return None
+    _refuse_denied(client, name, code)
+    if code:
+        raise Unreachable("transactions-unknown", f"{name}: DescribeTransactions answered {row(code).name}")
+    return Now(int(told.producer_id), int(told.producer_epoch), str(told.transaction_state))
+
+
+async def end_as(client: ClusterClient, identity: Identity, *, committed: bool) -> int:
+    """EndTxn; the coordinator's code. Of a transaction that has ended the same way it is 0, else INVALID_TXN_STATE."""
+    name, producer_id, epoch = identity
+    ending = entity(26, 3, "request")
+    message = ending(transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=committed)
+    code = code_of((await client.call(message, await _coordinator(client, name))).error_code)
+    _refuse_denied(client, name, code)
+    return code
+
+
+async def raise_epoch(client: ClusterClient, identity: Identity) -> int:
+    """InitProducerId from exactly this identity on: nobody who was faster loses his; the coordinator's code."""
+    name, producer_id, epoch = identity
+    init = entity(22, 4, "request")
+    message = init(
+        transactional_id=name, transaction_timeout=_USUAL_TIMEOUT, producer_id=producer_id, producer_epoch=epoch
+    )
+    code = code_of((await client.call(message, await _coordinator(client, name))).error_code)
+    _refuse_denied(client, name, code)
+    return code
+
+
+async def may_speak_for(client: ClusterClient, name: str) -> None:
+    """Raise BrokerRefused where the cluster does not let us write in this id's name; it is asked for nobody's end."""
+    await end_as(client, (name, _NOBODY, _NOBODY), committed=False)
+
+
+async def _coordinator(client: ClusterClient, name: str) -> int:
+    try:
+        return await client.find_coordinator(name, kind=_OF_TRANSACTIONS)
+    except BrokerRefused as refused:
+        _refuse_denied(client, name, refused.code)
+        raise
+
+
+def _refuse_denied(client: ClusterClient, name: str, code: int) -> None:
+    if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        raise BrokerRefused(
+            "transactional-id-denied",
+            f"cluster {client.settings.name} does not let kmigrate speak for transactional id {name}",
+            code=code,
+            next_step="kmigrate's principal needs the right to WRITE this transactional id at the source for it",
+        )

@@ -1,0 +1,202 @@
+"""Has the source take no late word of a transaction any more, in place of routers that do not answer (decision 10).
+
+A marker that meets a seal is never written, also when the seal is gone, and the transaction's id is lost (tried on
+3.9.1). So before a topic is sealed, the identities under which routers write it in transactions are taken back at the
+source: the epoch of each is raised there, and what a stopped router still says under the older one is refused by the
+coordinator. That begins nothing, ends nothing and writes nothing to the topic, as none of them has a transaction open.
+
+A  What is revoked is what the state log names: a router writes an identity down before it uses it, and who writes one
+   down after the fence has read of the fence, and begins nothing.
+B  Raising the epoch has the source forget how the last transaction ended, which a client may ask again whose answer was
+   lost. So that is in the id's record before, and is believed from the moment on that the source is known to refuse
+   the identity (`proven`): until then another transaction may slip in and end.
+C  A transaction that has slipped in and is open when the epoch is raised is aborted by it. Its client may not know, and
+   nothing of it may be written elsewhere: the record says that it is `cut off`.
+D  It is done again by whoever finds it half done: a repeated InitProducerId raises no epoch twice. Who comes back to
+   the source after a promote that was given up is given another identity, for which his client asks.
+E  Before Kafka 3.0 a coordinator tells of no transaction. There an abort is sent in the identity's name: it changes
+   nothing of a transaction that has ended, and its answer says how. One that it may have aborted counts as cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.coordinators import NO_MORE, Identity, end_as, may_speak_for, now_at, raise_epoch
+from kmigrate.cluster.transactions import tells_transactions
+from kmigrate.errors import BrokerRefused, Refused
+from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.records import LastEnd, LinkRecord, Revoked, TopicRecord, TransactionRecord
+from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import together
+from kmigrate.protocol.codes import Code, row
+from kmigrate.state.log import StateLog
+
+__all__ = ["Revoker", "begun"]
+
+_PAUSE_S = 0.005
+_AT_ONCE = 50
+"""Ids that are asked about at the same time."""
+_CUT_OFF = Revoked(LastEnd.CUT_OFF)
+
+
+@dataclass(slots=True)
+class Revoker:
+    """Takes back identities of transactional ids at a link's source."""
+
+    log: StateLog
+    source: ClusterClient
+
+    async def refuse_denied(self, record: TopicRecord) -> None:
+        """Refuse where the source would not let us: nothing is changed by asking."""
+        holders = _writers(self.log.state, record)
+        for at in range(0, len(holders), _AT_ONCE):
+            some = holders[at : at + _AT_ONCE]
+            await together(*(may_speak_for(self.source, holder.name) for holder in some))
+
+    async def revoke(self, record: TopicRecord, deadline: float) -> bool:
+        """Until every identity that may write a topic in transactions is refused by the source (A).
+
+        Each as soon as it has none open, so that routers which go on come to an end one identity after the other.
+        False where somebody has lifted the fence meanwhile: from then on no other identity is touched.
+        """
+        tells: bool | None = None
+        while left := [each for each in _writers(self.log.state, record) if each.in_force]:
+            if not _fenced(self.log.state, record):
+                return False
+            if tells is None:
+                tells = await tells_transactions(self.source)
+            await self._all(record, left, tells, deadline)
+        return True
+
+    async def finish(self, record: TopicRecord, deadline: float) -> None:
+        """Bring to its end what was begun, by whoever it was (D)."""
+        while left := begun(self.log.state, record):
+            await self._all(record, left, await tells_transactions(self.source), deadline)
+
+    async def _all(
+        self, record: TopicRecord, holders: Sequence[TransactionRecord], tells: bool, deadline: float
+    ) -> None:
+        """All that can be revoked now."""
+        ready = holders if tells else await self._with_none_open(holders)
+        if not ready:
+            await _pause(deadline, ", ".join(holder.name for holder in holders))
+        for at in range(0, len(ready), _AT_ONCE):
+            some = ready[at : at + _AT_ONCE]
+            await together(*(self._revoke(record, holder, tells, deadline) for holder in some))
+
+    async def _with_none_open(self, holders: Sequence[TransactionRecord]) -> Sequence[TransactionRecord]:
+        """Those of which no log of any topic has records of an open transaction: an abort would end it (E)."""
+        state = self.log.state
+        twins = [twin for holder in holders for twin in _twins(state, holder)]
+        topics = {(twin.link, topic) for twin in twins for topic in twin.topics}
+        found = [state.topic(link, topic) for link, topic in sorted(topics)]
+        keys = [(each.topic, partition) for each in found if each is not None for partition in range(each.partitions)]
+        told = (await self.source.describe_producers(keys)).values()
+        open_ = {p.producer_id for _, producers in told for p in producers if p.txn_start_offset >= 0}
+        return [holder for holder in holders if holder.source_id not in open_]
+
+    async def _revoke(self, record: TopicRecord, holder: TransactionRecord, tells: bool, deadline: float) -> None:
+        identity = (holder.name, holder.source_id, holder.source_epoch)
+        while True:
+            now = self.log.state.transaction(holder.link, holder.name)
+            if now is None or not _same(now, holder):
+                return  # it has another holder by now, and is looked at anew
+            known = await (self._told(now, identity, deadline) if tells else self._tried(now, identity, deadline))
+            await self._write(record, holder, known)
+            now = self.log.state.transaction(holder.link, holder.name)
+            if known.proven or now is None or now.revoked is None or not _same(now, holder):
+                return
+            code = await raise_epoch(self.source, identity)
+            if code in NO_MORE:
+                await self._write(record, holder, replace(_CUT_OFF, proven=True))
+                return
+            if not code:
+                await self._write(record, holder, replace(known, proven=True))
+                return
+            if not row(code).retriable:
+                raise BrokerRefused("broker-refused", f"{holder.name}: InitProducerId: {row(code).name}", code=code)
+            await _pause(deadline, holder.name)  # a transaction has slipped in: it ends, by whoever it is
+
+    async def _told(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
+        """What the coordinator says of an identity that has nothing open."""
+        name, *pair = identity
+        while (now := await now_at(self.source, name)) is not None and now.is_open:
+            await _pause(deadline, name)
+        if now is None:
+            return Revoked(LastEnd.COMMITTED, proven=True)  # forgotten, and so is whatever it did
+        if [now.producer_id, now.epoch] == pair:
+            return Revoked(LastEnd.ABORTED if now.aborted else LastEnd.COMMITTED)
+        if record.revoked is not None and now.is_empty:
+            return replace(record.revoked, proven=True)
+        return replace(_CUT_OFF, proven=True)  # by us, or by the coordinator when its time was up
+
+    async def _tried(self, record: TransactionRecord, identity: Identity, deadline: float) -> Revoked:
+        """The same before Kafka 3.0 (E)."""
+        while (code := await end_as(self.source, identity, committed=False)) and row(code).retriable:
+            await _pause(deadline, identity[0])
+        if code == Code.INVALID_TXN_STATE:
+            return Revoked(LastEnd.COMMITTED)
+        if code in NO_MORE and record.revoked is not None:
+            return record.revoked  # raising the epoch once more tells whether that was all that was done
+        return _CUT_OFF
+
+    async def _write(self, record: TopicRecord, holder: TransactionRecord, revoked: Revoked) -> None:
+        """In the records of all links to which the source has given this identity; what is cut off stays so.
+
+        What is not revoked yet only while the topic is fenced as it was: others may have lifted that fence since.
+        """
+        for twin in _twins(self.log.state, holder):
+
+            def decide(state: State, twin: TransactionRecord = twin) -> TransactionRecord | None:
+                now = state.transaction(twin.link, twin.name)
+                if now is None or not _same(now, twin) or not now.in_force:
+                    return None
+                if now.revoked is None and not _fenced(state, record):
+                    return None
+                wanted = replace(revoked, last_end=LastEnd.CUT_OFF) if now.cut_off else revoked
+                return None if now.revoked == wanted else replace(now, revoked=wanted)
+
+            await self.log.append(decide)
+
+
+def _writers(state: State, record: TopicRecord) -> list[TransactionRecord]:
+    return [each for each in state.transactions(record.link) if record.topic in each.topics]
+
+
+def begun(state: State, record: TopicRecord) -> list[TransactionRecord]:
+    """Those that write a topic and of which nobody knows yet whether the source refuses them."""
+    return [each for each in _writers(state, record) if each.revoked is not None and each.in_force]
+
+
+def _fenced(state: State, record: TopicRecord) -> bool:
+    """Whether a topic is still under the fence that it is sealed for."""
+    now = state.topic(record.link, record.topic)
+    same = now is not None and now.seal is not None and now.fence_epoch == record.fence_epoch
+    return same and now is not None and now.phase is TopicPhase.FENCING
+
+
+def _same(one: TransactionRecord | None, other: TransactionRecord) -> bool:
+    """Whether both are of one identity at the source."""
+    return one is not None and (one.source_id, one.source_epoch) == (other.source_id, other.source_epoch)
+
+
+def _twins(state: State, holder: TransactionRecord) -> list[TransactionRecord]:
+    """The records of an identity in all links of its source, which gives an id one holder."""
+    home = state.link(holder.link)
+    links = [each.name for each in state.links() if home is not None and _source(each) == _source(home)]
+    found = (state.transaction(link, holder.name) for link in links)
+    return [each for each in found if each is not None and _same(each, holder)]
+
+
+def _source(link: LinkRecord) -> str:
+    return link.source.cluster_id or link.source.bootstrap
+
+
+async def _pause(deadline: float, names: str) -> None:
+    if monotonic() > deadline:
+        raise Refused("open-transaction", f"{names} has a transaction open at the source")
+    await sleep(_PAUSE_S)

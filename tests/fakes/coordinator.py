@@ -1,0 +1,111 @@
+"""A source's coordinator of one transactional id, as 2.8.2, 3.9.1 and 4.3.1 answered when they were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.client import ProducerState
+from kmigrate.cluster.coordinators import Identity, Now
+from kmigrate.errors import BrokerRefused
+from kmigrate.protocol.codes import Code
+from kmigrate.workflow import promote, revoking, sealing
+
+
+@dataclass
+class Coordinator:
+    """`before` is called with the name of each question before it is answered: what slips in comes from there."""
+
+    producer_id: int = 9
+    epoch: int = 8
+    state: str = "CompleteCommit"
+    tells: bool = True
+    """From Kafka 3.0 on."""
+    forgives: bool = False
+    """From 4.x on: who has had a transaction aborted by raising an epoch is given the next one when he asks again."""
+    denies: bool = False
+    topics: tuple[str, ...] = ()
+    """Of the open transaction."""
+    began: int = 1
+    asked: list[str] = field(default_factory=list)
+    before: Callable[[str], None] = lambda _: None
+    _last_epoch: int = -1
+    _aborted_at: int = -1
+
+    def put_in_place(self, patch: pytest.MonkeyPatch) -> None:
+        for module, names in (
+            (revoking, ("now_at", "end_as", "raise_epoch", "may_speak_for", "tells_transactions")),
+            (sealing, ("open_writers",)),
+            (promote, ("open_writers",)),
+        ):
+            for name in names:
+                patch.setattr(module, name, getattr(self, name))
+
+    def _hears(self, what: str) -> None:
+        self.asked.append(what)
+        self.before(what)
+        if self.denies and what != "open_writers":
+            raise BrokerRefused("transactional-id-denied", "no right to speak for till")
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it takes no word of the identity that it began with."""
+        return (self.producer_id, self.epoch) != (9, 8)
+
+    def begins(self, *topics: str) -> None:
+        """A late AddPartitionsToTxn of the first identity."""
+        if not self.refuses:
+            self.state, self.topics = "Ongoing", topics
+
+    def ends(self, state: str = "CompleteCommit") -> None:
+        self.state, self.topics = state, ()
+
+    async def tells_transactions(self, _: Any) -> bool:
+        return self.tells
+
+    async def may_speak_for(self, _: Any, name: str) -> None:
+        self._hears("may_speak_for")
+
+    async def open_writers(self, _: Any, topic: str, __: int) -> dict[str, frozenset[int]]:
+        self._hears("open_writers")
+        return {"till": frozenset({self.began})} if topic in self.topics else {}
+
+    async def now_at(self, _: Any, name: str) -> Now | None:
+        self._hears("now_at")
+        assert self.tells
+        return Now(self.producer_id, self.epoch, self.state) if self.state != "Dead" else None
+
+    async def end_as(self, _: Any, identity: Identity, *, committed: bool) -> int:
+        self._hears("end_as")
+        if self.state == "Dead" or identity[1] != self.producer_id:
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        if identity[2] != self.epoch:
+            return Code.PRODUCER_FENCED
+        wanted = "CompleteCommit" if committed else "CompleteAbort"
+        if self.state == "Ongoing":
+            self.ends(wanted)
+        return 0 if self.state == wanted else Code.INVALID_TXN_STATE
+
+    async def raise_epoch(self, _: Any, identity: Identity) -> int:
+        self._hears("raise_epoch")
+        if self.state == "Dead" or identity[1] != self.producer_id:
+            return Code.INVALID_PRODUCER_ID_MAPPING
+        if self.state == "Ongoing":
+            self._aborted_at = identity[2]
+            self.epoch, self._last_epoch = self.epoch + 1, -1
+            self.ends("CompleteAbort")
+            return Code.CONCURRENT_TRANSACTIONS
+        if identity[2] == self.epoch:
+            self.epoch, self._last_epoch, self.state = self.epoch + 1, self.epoch, "Empty"
+        elif self.forgives and identity[2] == self._aborted_at:
+            self.state = "Empty"
+        elif identity[2] != self._last_epoch:
+            return Code.PRODUCER_FENCED
+        return 0
+
+    async def describe_producers(self, keys: Any) -> Any:
+        """What the partitions' leaders tell of its transactions' records, of which there are none."""
+        return dict.fromkeys(keys, (0, (ProducerState(self.producer_id, self.epoch, 1, 1, -1),)))

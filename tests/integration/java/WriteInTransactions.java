@@ -1,0 +1,52 @@
+import java.util.Map;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.errors.AuthorizationException;
+import org.apache.kafka.common.errors.InvalidProducerEpochException;
+import org.apache.kafka.common.errors.ProducerFencedException;
+import org.apache.kafka.common.serialization.StringSerializer;
+
+/**
+ * Writes numbered values in transactions of one record for each partition, until it is ended. What it is made to abort
+ * it writes again, as Kafka's documentation wants it. Says "committed NUMBER", "aborted WHY" and "fatal WHY".
+ *
+ * <p>Words: bootstrap, topic, transactional id, number of partitions.
+ */
+public final class WriteInTransactions {
+    public static void main(String[] words) {
+        Map<String, Object> settings = Map.of(
+            "bootstrap.servers", words[0],
+            "transactional.id", words[2],
+            "linger.ms", 0,
+            "key.serializer", StringSerializer.class,
+            "value.serializer", StringSerializer.class);
+        try (var producer = new KafkaProducer<String, String>(settings)) {
+            producer.initTransactions();
+            for (int number = 0; ; ) {
+                if (written(producer, words[1], words[2] + "-" + number, Integer.parseInt(words[3]))) {
+                    System.out.println("committed " + number++);
+                }
+            }
+        } catch (RuntimeException fatal) {
+            System.out.println("fatal " + fatal);
+        }
+    }
+
+    private static boolean written(KafkaProducer<String, String> producer, String topic, String value, int partitions) {
+        try {
+            producer.beginTransaction();
+            for (int partition = 0; partition < partitions; partition++) {
+                producer.send(new ProducerRecord<>(topic, partition, null, value));
+            }
+            producer.commitTransaction();
+            return true;
+        } catch (ProducerFencedException | InvalidProducerEpochException | AuthorizationException fatal) {
+            throw fatal;
+        } catch (KafkaException failed) {
+            System.out.println("aborted " + failed);
+            producer.abortTransaction();
+            return false;
+        }
+    }
+}
