@@ -218,8 +218,8 @@ def test_after_a_promote_that_was_given_up_clients_abort_one_transaction_and_go_
             with (
                 router("a", target, log_level="ERROR") as a,
                 router("b", target, log_level="ERROR", stop_at=ADD_PARTITIONS) as b,
-                InTransactions(a.bootstrap, (topic,), ids[0], {"log_level": 0}) as at_a,
-                InTransactions(b.bootstrap, (topic,), ids[1], {"log_level": 0}) as at_b,
+                InTransactions(a.bootstrap, (topic,), ids[0], {"log_level": 0}, abort_every=0) as at_a,
+                InTransactions(b.bootstrap, (topic,), ids[1], {"log_level": 0}, abort_every=0) as at_b,
             ):
                 java.run(SOURCES / "WriteInTransactions.java", a.bootstrap, topic, ids[2], "3")
                 for writer in (at_a, at_b):

@@ -19,6 +19,8 @@ public final class WriteInTransactions {
             "bootstrap.servers", words[0],
             "transactional.id", words[2],
             "linger.ms", 0,
+            // A commit that waits when its transaction turns out abortable looks again after that time, 30 s by default.
+            "request.timeout.ms", 3000,
             "key.serializer", StringSerializer.class,
             "value.serializer", StringSerializer.class);
         try (var producer = new KafkaProducer<String, String>(settings)) {
