@@ -366,7 +366,7 @@ class InTransactions:
                 for partition, value in values:
                     self._producer.produce(topic, value, partition=partition)
             if abort:
-                self._producer.flush(60)
+                self._producer.flush(5)  # it would wait for what is aborted already
             _again(self._producer.abort_transaction if abort else self._producer.commit_transaction)
         except KafkaException as raised:
             if not raised.args[0].txn_requires_abort():

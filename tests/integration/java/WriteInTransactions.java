@@ -1,4 +1,5 @@
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.KafkaException;
@@ -8,22 +9,34 @@ import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Writes numbered values in transactions of one record for each partition, until it is ended. What it is made to abort
+ * Writes numbered values in transactions of one record for each partition; SIGTERM ends it between two. What it is made to abort
  * it writes again, as Kafka's documentation wants it. Says "committed NUMBER", "aborted WHY" and "fatal WHY".
  *
  * <p>Words: bootstrap, topic, transactional id, number of partitions.
  */
 public final class WriteInTransactions {
     public static void main(String[] words) {
+        AtomicBoolean ending = new AtomicBoolean();
+        Thread writer = Thread.currentThread();
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            ending.set(true);
+            try {
+                writer.join();
+            } catch (InterruptedException interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }));
         Map<String, Object> settings = Map.of(
             "bootstrap.servers", words[0],
             "transactional.id", words[2],
             "linger.ms", 0,
+            // A commit that waits when its transaction turns out abortable looks again after that time, 30 s by default.
+            "request.timeout.ms", 3000,
             "key.serializer", StringSerializer.class,
             "value.serializer", StringSerializer.class);
         try (var producer = new KafkaProducer<String, String>(settings)) {
             producer.initTransactions();
-            for (int number = 0; ; ) {
+            for (int number = 0; !ending.get(); ) {
                 if (written(producer, words[1], words[2] + "-" + number, Integer.parseInt(words[3]))) {
                     System.out.println("committed " + number++);
                 }
