@@ -285,7 +285,8 @@ def test_a_group_goes_on_to_the_target_when_a_flip_has_named_it_and_not_for_an_o
         (TopicRecord("l", "t", TopicPhase.PROMOTED, 1), Source(), "promoted"),
         (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(positions=("t", "alien")), "not mirrored"),
         (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(assigned=frozenset({"alien"})), "not mirrored"),
-        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="consumer"), "KIP-848"),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="consumer"), ""),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="share"), "share group"),
     ],
 )
 def test_a_group_follows_where_its_positions_mean_the_same_on_both_clusters(
