@@ -4,10 +4,11 @@ Their heartbeats go to the source's coordinator as all words of such groups do (
 side. Lettered rules:
 
 A  What a member must not read at the target is not told it (`topic_ids`). When that may be read, it is told.
-B  While the group is promoted each member is told, in answer to its next heartbeat, that it owns nothing any more,
-   whatever the source says. It commits what it has read, gives all back, and says so in a heartbeat. The source hears
-   its heartbeats meanwhile, also this one: there, what a member says to own matters only while it is to give something
-   back. So the member stays what it is, and commits still reach the source.
+B  While the group is promoted each member is told in answer to a heartbeat that it owns nothing any more, whatever the
+   source says. It commits what it has read, gives all back, and says so in a heartbeat. The source hears its heartbeats
+   meanwhile, also this one: there, what a member says to own matters only while it is to give something back. So the
+   member stays what it is, and commits still reach the source. Who has given all back waits for the others: so all are
+   made to send heartbeats more often first, for as long as they had between two, and go on reading.
 C  Who owned nothing before has nothing to say: it is told NOT_COORDINATOR (16), after which clients say everything.
    Who was told of partitions a moment ago may be about to take them, and is not believed at once.
 D  Who joins while the group is promoted waits, as who has given all back. The source hears of neither's joining.
@@ -34,6 +35,7 @@ from kmigrate.router.apis.heartbeats import (
     needs_regex,
     owned,
     says_everything,
+    sooner,
     with_source_ids,
     with_target_ids,
 )
@@ -204,17 +206,23 @@ class HeartbeatDesk:
             word.named = str(answer.member_id)
             self._core.followers.heard(word.group, word.named, self._edge.now())
         member = self._known(word)
-        if self._gathering(word):
+        gathering, now = self._gathering(word), self._edge.now()
+        if gathering and (member.emptied or now >= self._all_hear_at(word, answer)):
             if not member.emptied:
-                member.emptied_at = self._edge.now()
-            word.told(letting_go(answer, _INTERVAL_S))
+                member.emptied_at = now
+            word.told(sooner(letting_go(answer), _INTERVAL_S))
             return
         shown, withheld = with_target_ids(answer, self._core.ids)
         if shown.assignment is not None:
             self._withhold(member, withheld)
             if (owned(shown.assignment) or frozenset()) - member.named:
-                member.given_at = self._edge.now()
-        word.told(shown)
+                member.given_at = now
+        word.told(sooner(shown, _INTERVAL_S) if gathering else shown)
+
+    def _all_hear_at(self, word: Word, answer: Any) -> float:
+        """When every member at this router has sent a heartbeat since its group gathers, and sends them often."""
+        since = self._core.followers.gathering(word.group, self._edge.now())
+        return since + float(answer.heartbeat_interval.total_seconds())
 
     def _withhold(self, member: _Member, withheld: frozenset[UUID]) -> None:
         """Rule A."""

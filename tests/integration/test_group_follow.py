@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.kafka import TARGET_VERSION
+from kmigrate.sandbox.traffic import Traffic
+from tests.integration.command_line import Call
 from tests.integration.migration import Migration, fresh_migration, wait_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -73,44 +77,85 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Mi
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
 
 
-@pytest.fixture
-def newer_migration(tmp_path: Path) -> Iterator[Migration]:
+NEW = {"group.protocol": "consumer"}
+"""What has a client speak the new protocol (KIP-848)."""
+HASTY = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", "min.")}
+
+
+@contextmanager
+def newer_migration(folder: Path, config: dict[str, str]) -> Iterator[Migration]:
     """From a cluster that serves groups of the new protocol."""
     settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
-    with fresh_migration(tmp_path, settings, source_version=TARGET_VERSION) as run:
+    with fresh_migration(folder, settings, source_version=TARGET_VERSION, config=config) as run:
         yield run
 
 
-def test_members_of_the_new_protocol_share_a_group_until_its_promote(newer_migration: Migration) -> None:
-    """KIP-848, with both families of clients that speak it, and one that does not: such a group has members of both."""
-    run, new = newer_migration, {"group.protocol": "consumer"}
+def begin(run: Migration, *consumers: ClientSpec) -> Traffic:
+    """A group of consumers follows; all but the last, and the producer, have moved."""
     run.make_topic("orders", 6)
-    clients: list[ClientSpec] = [
-        ProducerSpec("p-rd", "librdkafka", "orders", 200.0),
-        ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), new),
-        ConsumerSpec("c-java", "java", "billing", ("orders",), new),
-        ConsumerSpec("c-aio", "aiokafka", "billing", ("orders",), {"metadata_max_age_ms": 3000}),
-        ConsumerSpec("c-left", "librdkafka", "billing", ("orders",), new),
-    ]
-    traffic = run.run_clients(clients)
+    traffic = run.run_clients([ProducerSpec("p-rd", "librdkafka", "orders", 200.0), *consumers])
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
     run.start("mirror", "router", "controller")
     run.does("topic", "mirror", "orders")
     run.does("group", "mirror", "billing")
     assert [group["mode"] for group in run.does("group", "list")["groups"]] == ["follow"]
-    traffic.roll("producers", run.routers)
-    for name in ("c-rd", "c-java", "c-aio"):
-        traffic.roll(name, run.routers)
-    wait_until(lambda: members(run) == (4, 1), 30, "three members through the router and one beside it")
-    wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
-    refused = run.cli("group", "promote", "billing", "--yes")
-    assert (refused.code, refused.told["error"]) == (3, "members-on-source")
-    traffic.roll("c-left", run.routers)
-    wait_until(lambda: members(run) == (4, 0), 30, "all members through the router")
+    for client in ("producers", *(each.name for each in consumers[:-1])):
+        traffic.roll(client, run.routers)
+    count = len(consumers)
+    wait_until(lambda: members(run) == (count, 1), 30, "all members but one through the router")
+    return traffic
+
+
+def all_promoted(run: Migration, count: int) -> None:
+    """Both promotes, and what the judge says."""
     run.does("group", "promote", "billing", "--yes")
-    wait_until(lambda: run.does("status")["groups"][0]["target_members"] == 4, 30, "all members on the target")
+    wait_until(lambda: run.does("status")["groups"][0]["target_members"] == count, 30, "all members on the target")
     run.does("promote", "orders", "--yes")
     verdict = run.judge("orders")
     assert verdict.count("group_rereads") == 0, verdict.named
     assert verdict.acked > 500
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Path) -> None:
+    """Both families of clients that speak the new one, and one that does not."""
+    with newer_migration(tmp_path, HASTY) as run:
+        traffic = begin(
+            run,
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), NEW),
+            ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
+            ConsumerSpec("c-aio", "aiokafka", "billing", ("orders",), {"metadata_max_age_ms": 3000}),
+            ConsumerSpec("c-left", "librdkafka", "billing", ("orders",), NEW),
+        )
+        wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
+        refused = run.cli("group", "promote", "billing", "--yes")
+        assert (refused.code, refused.told["error"]) == (3, "members-on-source")
+        traffic.roll("c-left", run.routers)
+        wait_until(lambda: members(run) == (4, 0), 30, "all members through the router")
+        all_promoted(run, 4)
+
+
+@pytest.mark.soak
+def test_members_that_have_let_go_go_on_where_a_promote_is_given_up(tmp_path: Path) -> None:
+    """One does not answer, so the others wait without anything; then one comes back to the source itself."""
+    with newer_migration(tmp_path, {}) as run:
+        traffic = begin(
+            run,
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), NEW),
+            ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
+            ConsumerSpec("c-left", "librdkafka", "billing", ("orders",), NEW),
+        )
+        traffic.roll("c-left", run.routers)
+        wait_until(lambda: members(run) == (3, 0), 30, "all members through the router")
+        traffic.pause("c-java")
+        call = Call(["group", "promote", "billing", "--yes", "--config", str(run.config), "--json"])
+        wait_until(lambda: run.does("status")["groups"][0]["phase"] == "promoting", 30, "the promote to begin")
+        time.sleep(6)  # longer than between two heartbeats
+        traffic.roll("c-left", run.source.bootstrap)
+        done = call.end(60)
+        assert done is not None and done[0] == 3 and "members-on-source" in done[1], done
+        traffic.resume("c-java")
+        time.sleep(6)
+        traffic.roll("c-left", run.routers)
+        wait_until(lambda: members(run) == (3, 0), 30, "all members through the router")
+        all_promoted(run, 3)

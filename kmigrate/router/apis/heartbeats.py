@@ -26,6 +26,7 @@ __all__ = [
     "needs_regex",
     "owned",
     "says_everything",
+    "sooner",
     "stranger",
     "with_source_ids",
     "with_target_ids",
@@ -89,11 +90,14 @@ def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
     return dataclasses.replace(answer, assignment=assignment), frozenset(withheld)
 
 
-def letting_go(answer: Any, seconds: float) -> Any:
-    """The answer to a member that shall own nothing, and say so within `seconds`."""
-    nothing = blank(part(type(answer), "assignment"), topic_partitions=())
-    interval = type(answer.heartbeat_interval)(seconds=seconds)
-    return dataclasses.replace(answer, assignment=nothing, heartbeat_interval=interval)
+def letting_go(answer: Any) -> Any:
+    """The answer to a member that shall own nothing."""
+    return dataclasses.replace(answer, assignment=blank(part(type(answer), "assignment"), topic_partitions=()))
+
+
+def sooner(answer: Any, seconds: float) -> Any:
+    """The same answer to a member that shall send its next heartbeat within `seconds`."""
+    return dataclasses.replace(answer, heartbeat_interval=dt.timedelta(seconds=seconds))
 
 
 def leaving(heartbeat: Any) -> Any:

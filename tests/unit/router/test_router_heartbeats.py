@@ -108,6 +108,12 @@ class NewMember(Member):
     def joined(self) -> bool:
         return member_mark("m") in self.word.joined
 
+    def gathers(self) -> None:
+        """A promote has begun so long ago that every member has sent a heartbeat since."""
+        self.turns(g=GATHERING)
+        self.stage.core.followers.gathering("g", self.stage.edge.clock)
+        self.later(5)
+
     def later(self, seconds: float) -> None:
         self.stage.edge.clock += seconds
 
@@ -131,7 +137,7 @@ def emptied() -> NewMember:
     """A member that has given back what it owned, in a promote that is under way."""
     member = NewMember()
     member.new_beat(OWNS)
-    member.turns(g=GATHERING)
+    member.gathers()
     member.new_beat()
     assert member.told == []
     member.new_beat([])
@@ -276,7 +282,7 @@ def test_a_group_of_the_new_protocol_is_listed(kinds: tuple[str, ...], shown: bo
 def test_a_promote_tells_each_member_that_it_owns_nothing_whatever_the_source_says() -> None:
     member = NewMember()
     member.new_beat(OWNS)
-    member.turns(g=GATHERING)
+    member.gathers()
     for assigned in (None, [(THERE, 0)]):
         member.assigned = assigned
         member.epoch += 1
@@ -286,6 +292,23 @@ def test_a_promote_tells_each_member_that_it_owns_nothing_whatever_the_source_sa
     assert not member.joined
     assert member.commit() == 0
     assert member.asked(COMMIT) == [("coordinator", COMMIT)]
+
+
+def test_members_go_on_reading_until_all_send_heartbeats_often() -> None:
+    """Who has given all back waits for the others, and brokers have five seconds between two heartbeats."""
+    member = NewMember()
+    member.new_beat(OWNS)
+    member.turns(g=GATHERING)
+    for seconds in (0.0, 0.5, 4.4):
+        member.later(seconds)
+        answer = member.new_beat()
+        assert (member.told, answer.heartbeat_interval) == (OWNS, dt.timedelta(seconds=0.5))
+    member.later(0.1)
+    assert (member.code(), member.told) == (0, [])
+    member.turns(g=FOLLOWS)
+    member.code([], all_=True)
+    member.turns(g=GATHERING)
+    assert (member.code(), member.told) == (0, OWNS), "another promote begins anew"
 
 
 def test_a_member_has_given_all_back_when_it_says_so_and_is_kept_alive_at_the_source() -> None:
@@ -298,7 +321,7 @@ def test_a_member_has_given_all_back_when_it_says_so_and_is_kept_alive_at_the_so
 def test_what_was_said_before_it_was_told_does_not_count() -> None:
     member = NewMember()
     member.new_beat(OWNS)
-    member.turns(g=GATHERING)
+    member.gathers()
     member.new_beat([])
     assert not member.joined
     member.new_beat([])
@@ -315,7 +338,7 @@ def test_who_owned_nothing_is_made_to_say_so() -> None:
     """Such a member has nothing to say when it is told that it owns nothing."""
     member = NewMember(assigned=None)
     member.new_beat()
-    member.turns(g=GATHERING)
+    member.gathers()
     assert member.code() == 0
     assert member.code() == 0
     member.later(1.1)
@@ -328,9 +351,12 @@ def test_who_owned_nothing_is_made_to_say_so() -> None:
 def test_who_was_just_told_of_partitions_is_not_believed_that_it_has_none() -> None:
     """Its application may still be told of them, and it says what it had before meanwhile."""
     member = NewMember()
+    member.turns(g=GATHERING)
+    member.turns(g=FOLLOWS)
+    member.later(4.5)
     member.new_beat([], epoch=0)
     assert member.told == OWNS
-    member.turns(g=GATHERING)
+    member.gathers()
     member.new_beat()
     member.later(1.1)
     member.new_beat([], all_=True)
@@ -343,7 +369,7 @@ def test_who_was_just_told_of_partitions_is_not_believed_that_it_has_none() -> N
 def test_who_never_takes_what_it_was_told_of_is_believed_after_a_while() -> None:
     member = NewMember()
     member.new_beat([], epoch=0)
-    member.turns(g=GATHERING)
+    member.gathers()
     member.new_beat()
     member.later(11)
     assert member.code() == 16
@@ -432,20 +458,25 @@ def test_a_second_promote_begins_anew() -> None:
     member.code()
     member.code([], all_=True)
     member.code(OWNS)
-    member.turns(g=GATHERING)
+    member.gathers()
     assert not member.joined
     assert (member.code(), member.told) == (0, [])
     member.new_beat([])
     assert member.joined
 
 
-def test_a_second_promote_at_once_finds_members_as_they_are() -> None:
+@pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen"])
+def test_a_second_promote_at_once_finds_members_as_they_are(seen: bool) -> None:
+    """Whether or not something has come from the client between the two."""
     member = emptied()
     member.turns(g=FOLLOWS)
+    if seen:
+        member.commit()
+        assert not member.joined
     member.turns(g=GATHERING)
     assert (member.code(), member.told) == (0, [])
-    member.later(1.1)
-    if not member.joined:
+    if seen:
+        member.later(1.1)
         assert member.code() == 16
         member.code([], all_=True)
     assert member.joined
@@ -469,7 +500,7 @@ def test_a_client_that_is_gone_has_not_given_anything_back() -> None:
 
 def test_a_connection_knows_few_members() -> None:
     member = NewMember()
-    member.turns(g=GATHERING)
+    member.gathers()
     for number in range(20):
         member.new_beat([], epoch=0, member_id=f"m-{number}")
     assert len(member.word.joined) == 16
