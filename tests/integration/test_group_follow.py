@@ -127,7 +127,7 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
     with newer_migration(tmp_path, HASTY) as run:
         traffic = begin(
             run,
-            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), NEW),
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("^order.*",), NEW),
             ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
             ConsumerSpec("c-aio", "aiokafka", "billing", ("orders",), {"metadata_max_age_ms": 3000}),
             ConsumerSpec("c-left", "librdkafka", "billing", ("orders",), NEW),
@@ -144,7 +144,7 @@ def test_members_that_have_let_go_go_on_where_a_promote_is_given_up(tmp_path: Pa
     with newer_migration(tmp_path, {}) as run:
         traffic = begin(
             run,
-            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), NEW),
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), {**NEW, "group.instance.id": "rd"}),
             ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
             ConsumerSpec("c-left", "librdkafka", "billing", ("orders",), NEW),
         )
@@ -172,7 +172,7 @@ def test_a_router_may_die_while_members_let_go(tmp_path: Path, after_s: float) -
         traffic = begin(
             run,
             ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), NEW),
-            ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
+            ConsumerSpec("c-java", "java", "billing", ("orders",), {**NEW, "group.instance.id": "java"}),
         )
         traffic.roll("c-java", run.routers)
         wait_until(lambda: members(run) == (2, 0), 30, "all members through the router")
