@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    MemberDescription,
     NewPartitions,
     NewTopic,
     ResourcePatternType,
@@ -385,7 +386,7 @@ class Admin:
                 told.state.name.lower(),
                 getattr(getattr(told, "type", None), "name", "classic").lower(),
                 tuple(GroupMember(m.member_id, m.client_id, m.host) for m in told.members),
-                frozenset(part.topic for m in told.members for part in m.assignment.topic_partitions),
+                frozenset(part.topic for m in told.members for part in _assigned(m)),
             )
         return out
 
@@ -412,6 +413,12 @@ def _tokens(bearer: Bearer) -> Callable[[str | None], tuple[str, float]]:
         return current, expiry_of(current) or now_ms() / 1000 + _TOKEN_SECONDS
 
     return token
+
+
+def _assigned(member: MemberDescription) -> list[TopicPartition]:
+    """What a group's member reads, and what its coordinator is about to give it (KIP-848)."""
+    wanted = member.target_assignment
+    return [*member.assignment.topic_partitions, *(wanted.topic_partitions if wanted is not None else ())]
 
 
 def _raise_first(outcomes: Mapping[Any, Any]) -> None:

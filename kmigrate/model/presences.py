@@ -149,7 +149,7 @@ class GroupWord:
     members: tuple[str, ...] = ()
     """Who speaks to the source's group through this router."""
     joined: tuple[str, ...] = ()
-    """Those of them whose JoinGroup is held here while the group is promoted."""
+    """Those of them whose JoinGroup is held here while the group is promoted, or who own nothing any more (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class TopicRoute:
     """By partition the producers that the source holds below the barrier, once it is promoted."""
     target_id: str = ""
     """The topic's id at the target, as far as it is made."""
+    source_id: str = ""
+    """Its id at the source; '' where that tells none."""
     sealed: bool = False
     """Whether the source broker refuses every write, so that what it refuses as too large need not be."""
     mapped: bool = False
@@ -103,7 +105,7 @@ class GroupRoute:
 
     link: str
     gathering: bool = False
-    """Being promoted: its members are made to join anew, and held when they do."""
+    """Being promoted: its members are made to give all back and to join anew, and held when they do."""
     frozen: bool = False
     """Nothing of it goes to the source any more."""
 
@@ -152,6 +154,7 @@ def _route(state: State, link: LinkRecord, record: TopicRecord) -> TopicRoute:
         partitions=record.partitions,
         gate=gate,
         target_id=record.target_topic_id,
+        source_id=record.source_topic_id,
         sealed=record.seal is not None,
         mapped=record.mapped,
         own_configs={} if serve is Serve.LOCAL else record.restore_configs,

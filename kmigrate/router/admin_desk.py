@@ -21,8 +21,17 @@ from kmigrate.router.apis.broker_names import (
     show_names,
 )
 from kmigrate.router.apis.configs import DESCRIBE_CONFIGS, show_own_configs
-from kmigrate.router.apis.groups import DESCRIBE_GROUPS, leaves_group
-from kmigrate.router.apis.listed import DESCRIBE, DESCRIBE_VERSION, describe_request, with_followed, without_followed
+from kmigrate.router.apis.groups import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, leaves_group
+from kmigrate.router.apis.listed import (
+    DESCRIBE,
+    DESCRIBE_NEW,
+    DESCRIBE_VERSION,
+    dead,
+    describe_new_request,
+    describe_request,
+    with_followed,
+    without_followed,
+)
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
 from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, ask_for_subscription, refuse_share, subscription_told
 from kmigrate.router.apis.transactions import read_answer
@@ -160,7 +169,19 @@ class AdminDesk:
             self._follow.take(
                 head._replace(api_key=DESCRIBE_GROUPS, version=DESCRIBE_VERSION),
                 describe_request(followed),
-                lambda described: listed(with_followed(request, answer, read_answer(DESCRIBE, bytearray(described)))),
+                lambda described: classic(answer, read_answer(DESCRIBE, bytearray(described))),
             )
+
+        def classic(answer: Any, described: Any) -> None:
+            left = dead(described)
+            if not left:
+                listed(with_followed(request, answer, described))
+                return
+
+            def new(frame: Buffer) -> None:
+                listed(with_followed(request, answer, described, read_answer(DESCRIBE_NEW, bytearray(frame))))
+
+            asked = head._replace(api_key=CONSUMER_GROUP_DESCRIBE, version=0)
+            self._follow.take(asked, describe_new_request(left), new)
 
         self._edge.to_target([frame], head.correlation_id, told)

@@ -30,6 +30,7 @@ from kmigrate.router.read_ahead import Room
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.share_members import ShareMembers
 from kmigrate.router.stand_ins import StandIns
+from kmigrate.router.topic_ids import TopicIds
 
 __all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
@@ -220,6 +221,8 @@ class Core:
     """Who may come, and as whom each goes on: of the newest table that could be used."""
     fenced: frozenset[str] = field(init=False)
     """Keys of the topics of which is told what is not resolved."""
+    ids: TopicIds = field(init=False)
+    """Ids of topics on both clusters, of the newest table."""
     begun: Begun = field(init=False)
     at_target: AtTarget = field(default_factory=AtTarget)
     followers: Followers = field(default_factory=Followers)
@@ -243,6 +246,7 @@ class Core:
     def __post_init__(self) -> None:
         self.door = self.settings.door
         self.fenced = _fenced(self.table)
+        self.ids = TopicIds(self.table.topics)
         self.begun = Begun(self.forwards)
         bounds = self.settings
         self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
@@ -254,6 +258,7 @@ class Core:
         """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""
         self.table = table
         self.fenced = _fenced(table)
+        self.ids = TopicIds(table.topics)
         self.gate.load(table)
         self.forwards.follow(table)
         self.followers.follow(table)

@@ -18,6 +18,8 @@ F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: c
    coordinator is away and tells nobody, but one that a coordinator is there to refuse it tells its application of.
    So is a question for positions, and its answer never says 15 or 16: after these librdkafka does not ask again, and
    reads none of the partitions until they are assigned to it anew (its issue 5586). At 14 every client asks again.
+
+Heartbeats of the new protocol (KIP-848) have rules of their own (`heartbeat_desk`); a group may have members of both.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ from kmigrate.router.apis.followed import (
     without_epochs,
 )
 from kmigrate.router.apis.groups import (
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
     DELETES,
     HEARTBEAT,
     JOIN_GROUP,
@@ -55,9 +59,11 @@ from kmigrate.router.apis.groups import (
     group_error,
     groups_of,
 )
+from kmigrate.router.apis.heartbeats import with_target_names
 from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.group_talk import ELSEWHERE, GroupTalk, Told, Word
+from kmigrate.router.heartbeat_desk import HeartbeatDesk
 
 __all__ = ["FollowDesk"]
 
@@ -81,6 +87,7 @@ class FollowDesk:
         self._core = core
         self._edge = edge
         self._talk = GroupTalk(core, edge, self._unreached, self._heard)
+        self._heartbeats = HeartbeatDesk(core, edge, self._talk)
         self._joins: list[Word] = []
         """Joins that are not answered to the client."""
         self._syncs: list[Word] = []
@@ -108,6 +115,13 @@ class FollowDesk:
         else:
             self._split(head, request, told)
 
+    def understands(self, head: RequestHead, request: Any) -> bool:
+        """Whether the source of a group that follows can be asked this: old ones do not know the new protocol."""
+        if head.api_key != CONSUMER_GROUP_HEARTBEAT:
+            return True
+        route = self._core.table.followed.get(groups_of(request)[0])
+        return route is None or self._heartbeats.can(route.link, request)
+
     def commit(self, head: RequestHead, request: Any, group: str, link: str, reply: Callable[[Buffer], None]) -> None:
         """Positions that a transaction at the source commits, in its holder's name there (TxnOffsetCommit)."""
         word = Word(head, request, group, link, lambda answer: reply(frame_answer(answer, head.correlation_id)))
@@ -119,6 +133,7 @@ class FollowDesk:
     def advance(self) -> None:
         """The table is a newer one: what is held may go on."""
         self._core.waiting.pop(self, None)
+        self._heartbeats.advance()
         self._fetch_again()
         self._try_late()
         if not self._syncs and not self._joins:
@@ -141,6 +156,7 @@ class FollowDesk:
         self._joins.clear()
         self._syncs.clear()
         self._fetches.clear()
+        self._heartbeats.closed()
         while self._late:
             self._give_up(self._late.popleft())
 
@@ -193,6 +209,10 @@ class FollowDesk:
             self._fetch(word)
         elif key == LEAVE_GROUP:
             self._talk.ask(word, lambda answer: self._left(word, answer))
+        elif key == CONSUMER_GROUP_HEARTBEAT:
+            self._heartbeats.take(word)
+        elif key == CONSUMER_GROUP_DESCRIBE:
+            self._describe(word)
         else:
             self._talk.ask(word, word.told)
 
@@ -207,6 +227,13 @@ class FollowDesk:
             word.fail(Code.REBALANCE_IN_PROGRESS)
         else:
             word.told(answer)
+
+    def _describe(self, word: Word) -> None:
+        """Before Kafka 4.0 there is no such group; who is told so asks for one of the classic protocol."""
+        if self._core.outside.source_version(word.link, CONSUMER_GROUP_DESCRIBE) < 0:
+            word.fail(Code.GROUP_ID_NOT_FOUND)
+        else:
+            self._talk.ask(word, lambda answer: word.told(with_target_names(answer, self._core.ids)))
 
     def _heard(self, group: str, member_id: str, generation: int | None) -> None:
         """The source's coordinator has taken somebody for a member; `generation`: where its word names one."""

@@ -35,6 +35,7 @@ class Followers:
     _members: dict[str, dict[str, float]] = field(default_factory=dict)
     """When each was heard last, the newest last."""
     _joined: dict[str, Counter[str]] = field(default_factory=dict)
+    _gathering: dict[str, float] = field(default_factory=dict)
 
     def heard(self, group: str, member_id: str, now: float) -> None:
         """The source's coordinator has taken somebody for a member."""
@@ -64,6 +65,10 @@ class Followers:
             if not self._joined[group]:
                 del self._joined[group]
 
+    def gathering(self, group: str, now: float) -> float:
+        """When a client was first told, if only now, that a group gathers."""
+        return self._gathering.setdefault(group, now)
+
     def leave(self, group: str) -> None:
         """Something that changes the group's positions goes to the source."""
         self._in_flight[group] += 1
@@ -80,6 +85,9 @@ class Followers:
         """Forget the members of groups that do not follow any more."""
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
+        promoted = {group for group, route in table.followed.items() if route.gathering}
+        for group in self._gathering.keys() - promoted:
+            del self._gathering[group]
 
     def words(self, table: RoutingTable, transactions: Mapping[str, int]) -> dict[str, GroupWord]:
         """This router's word on each group that follows; `transactions` is how many are open that may commit for it."""

@@ -20,6 +20,7 @@ from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.fetch import FETCH
 from kmigrate.router.apis.followed import FOLLOWED_APIS
 from kmigrate.router.apis.groups import (
+    CONSUMER_GROUP_HEARTBEAT,
     DELETES,
     HEARTBEATS,
     HELD_APIS,
@@ -29,6 +30,7 @@ from kmigrate.router.apis.groups import (
     leaves_group,
     wait_answer,
 )
+from kmigrate.router.apis.heartbeats import stranger
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -267,7 +269,7 @@ class Session:
         elif key in ADMINISTRATIVE:
             return self._administrative(head, frame)
         else:
-            self._pass(head, frame)
+            self._pass_on(head, frame)
         return True
 
     def _sent_on(self, head: RequestHead, frame: bytearray) -> bool:
@@ -292,6 +294,16 @@ class Session:
             self._fill(slot, change(answer) if change else answer)
 
         self._edge.to_target([frame], head.correlation_id, answered)
+
+    def _pass_on(self, head: RequestHead, frame: bytearray) -> None:
+        """The same; a member whose group is a new one at the target is told that it is none, and joins.
+
+        The broker would say that there is no such group, or none of the new protocol, at which clients end.
+        """
+        if head.api_key == CONSUMER_GROUP_HEARTBEAT:
+            self._pass(head, frame, lambda answer: stranger(self._decodable(head, frame), frame, answer))
+        else:
+            self._pass(head, frame)
 
     def _answer(self, frame: Buffer, answer: Buffer) -> None:
         self._fill(self._order.take(len(frame)), answer)
@@ -408,12 +420,13 @@ class Session:
     def _group(self, head: RequestHead, frame: bytearray) -> bool:
         """Of a held group they wait a moment and are told to come again (14); of one that follows they go to a desk.
 
-        A member of the new protocol waits in both: the target would make a second group of it, beside the source's.
+        A member of the new protocol that the source does not know waits in both: the target would make a second group
+        of it, beside the source's.
         What is about several of them makes many questions: it is taken alone, as brokers take all of a connection's.
         """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
-        if head.api_key not in FOLLOWED_APIS:
+        if head.api_key not in FOLLOWED_APIS or not self._follow.understands(head, request):
             held |= followed.keys()
         if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (
             head.api_key == JOIN_GROUP and groups[0] in followed
@@ -425,7 +438,7 @@ class Session:
                 slot = self._order.take(len(frame))
                 self._follow.take(head, request, lambda answer: self._fill(slot, answer))
             else:
-                self._pass(head, frame)
+                self._pass_on(head, frame)
             return True
         if head.api_key in DELETES:
             self._answer(frame, wait_answer(head, request, held))

@@ -58,7 +58,7 @@ class TransactionalSpec:
 
 @dataclass(frozen=True)
 class ConsumerSpec:
-    """A member of a group (classic protocol, read_committed) that commits twice a second."""
+    """A member of a group (read_committed; classic protocol if `settings` say nothing) that commits twice a second."""
 
     name: str
     family: Family

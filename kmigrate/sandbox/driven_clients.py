@@ -335,7 +335,8 @@ class _Member:
 
 def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """A group member's life, from metadata to a clean leave."""
-    with _Driver(spec, launch, spec.group, ",".join(spec.topics)) as driver:
+    own = [f"{name}={value}" for name, value in spec.settings.items()]  # which the driver of Java's alone takes
+    with _Driver(spec, launch, spec.group, ",".join(spec.topics), *own) as driver:
         member = _Member(driver, spec, history)
         driver.expect("open", _START_SECONDS, member.heard)
         history.record("ok", "open")

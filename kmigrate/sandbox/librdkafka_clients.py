@@ -27,6 +27,12 @@ _MOST_WAITING = 20_000  # records without an answer; a client of ours waits ther
 
 # What librdkafka tells and then heals by itself: worth a line, not an error of the client.
 _NOTICES = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
+_CLASSIC = {
+    "partition.assignment.strategy": "range",
+    "session.timeout.ms": 10_000,
+    "heartbeat.interval.ms": 1_000,
+}
+"""Of members of the classic protocol; of the new one the coordinator decides these."""
 _NEVER_SENT = frozenset({KafkaError._PURGE_QUEUE})
 
 
@@ -235,9 +241,7 @@ class _Member:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            "partition.assignment.strategy": "range",
-            "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 1_000,
+            **({} if spec.settings.get("group.protocol") == "consumer" else _CLASSIC),
             "fetch.min.bytes": 16_384,
             "fetch.wait.max.ms": 50,
             "error_cb": _error_callback(history),

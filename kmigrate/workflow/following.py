@@ -4,7 +4,8 @@
         └──────────── given up: back to mirrored, with the reason; it follows as before ───┘
 
 A  To the members it is a rebalance: they commit what they have read, as at any rebalance, and the join with which each
-   ends its part is held by its router. So nothing is read twice by who joins in time.
+   ends its part is held by its router. So nothing is read twice by who joins in time. A member of the new protocol
+   (KIP-848) has joined when it says that it owns nothing any more.
 B  It is frozen by a record. Every registered router must have acted on it, and have no commit on its way, before a
    position is read.
 C  A group whose positions were committed in transactions is frozen between two of them, and nobody joins anew: what a

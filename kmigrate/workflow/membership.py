@@ -14,10 +14,14 @@ from kmigrate.model.presences import GroupWord, RouterPresence
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
-__all__ = ["direct_members", "still_direct", "undrained_router", "words_on"]
+__all__ = ["still_direct", "undrained_router", "words_on"]
 
 _HEARTBEATS_S = 4.0
 """Longer than any client's usual time between two heartbeats, and a router's between two words."""
+_NEW_HEARTBEATS_S = 7.0
+"""The same of the new protocol (KIP-848), where brokers have five seconds between two."""
+_NEW = "consumer"
+"""A group with members of it, by librdkafka's name."""
 _PAUSE_S = 0.2
 
 
@@ -26,19 +30,16 @@ def words_on(log: StateLog, group: str) -> list[GroupWord]:
     return [word for router in log.alive(RouterPresence) if (word := router.groups.get(group)) is not None]
 
 
-async def direct_members(log: StateLog, source: Admin, group: str) -> Sequence[GroupMember]:
-    """Members on the source that no router names now."""
-    members = (await source.describe_groups([group]))[group].members
-    known = {mark for word in words_on(log, group) for mark in word.members}
-    return [member for member in members if member_mark(member.member_id) not in known]
-
-
 async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[GroupMember]:
     """Members that no router has named for a while."""
-    deadline = monotonic() + _HEARTBEATS_S
-    while (found := await direct_members(log, source, group)) and monotonic() < deadline:
+    began = monotonic()
+    while True:
+        described = (await source.describe_groups([group]))[group]
+        known = {mark for word in words_on(log, group) for mark in word.members}
+        found = [member for member in described.members if member_mark(member.member_id) not in known]
+        if not found or monotonic() > began + (_NEW_HEARTBEATS_S if described.kind == _NEW else _HEARTBEATS_S):
+            return found
         await sleep(_PAUSE_S)
-    return found
 
 
 def undrained_router(log: StateLog, group: str, epoch: int) -> str | None:

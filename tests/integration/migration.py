@@ -227,10 +227,14 @@ class Migration:
 
 @contextmanager
 def fresh_migration(
-    root: Path, settings: str = "", brokers: int = 1, source_version: str = SOURCE_VERSION
+    root: Path,
+    settings: str = "",
+    brokers: int = 1,
+    source_version: str = SOURCE_VERSION,
+    config: dict[str, str] | None = None,
 ) -> Iterator[Migration]:
     """A migration on two clusters of its own, of one broker each if nothing is said: a state log has one name."""
-    with running_clusters(root, *source_and_target(brokers, source_version=source_version)) as (source, target):
+    with running_clusters(root, *source_and_target(brokers, config, source_version)) as (source, target):
         run = Migration(source, target, root / "run", settings)
         try:
             yield run

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
+from kmigrate.sandbox.kafka import TARGET_VERSION
+from kmigrate.sandbox.traffic import Traffic
+from tests.integration.command_line import Call
 from tests.integration.migration import Migration, fresh_migration, wait_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -70,3 +75,113 @@ def test_moved_and_unmoved_members_share_a_group_until_its_promote(migration: Mi
     assert verdict.count("group_rereads") == 0, verdict.named
     assert verdict.acked > 500
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+NEW = {"group.protocol": "consumer"}
+"""What has a client speak the new protocol (KIP-848)."""
+HASTY = {f"group.consumer.{name}heartbeat.interval.ms": "1000" for name in ("", "min.")}
+
+
+@contextmanager
+def newer_migration(folder: Path, config: dict[str, str]) -> Iterator[Migration]:
+    """From a cluster that serves groups of the new protocol."""
+    settings = "[promote]\nfence_timeout_s = 5.0\nstraggler_window_s = 2.0\n"
+    with fresh_migration(folder, settings, source_version=TARGET_VERSION, config=config) as run:
+        yield run
+
+
+def begin(run: Migration, *consumers: ClientSpec) -> Traffic:
+    """A group of consumers follows; all but the last, and the producer, have moved."""
+    run.make_topic("orders", 6)
+    traffic = run.run_clients([ProducerSpec("p-rd", "librdkafka", "orders", 200.0), *consumers])
+    run.does("link", "create", "blue", "--source", "source", "--target", "target")
+    run.start("mirror", "router", "controller")
+    run.does("topic", "mirror", "orders")
+    run.does("group", "mirror", "billing")
+    assert [group["mode"] for group in run.does("group", "list")["groups"]] == ["follow"]
+    for client in ("producers", *(each.name for each in consumers[:-1])):
+        traffic.roll(client, run.routers)
+    count = len(consumers)
+    wait_until(lambda: members(run) == (count, 1), 30, "all members but one through the router")
+    return traffic
+
+
+def all_promoted(run: Migration, count: int) -> None:
+    """Both promotes, and what the judge says."""
+    run.does("group", "promote", "billing", "--yes")
+    all_go_on(run, count)
+
+
+def all_go_on(run: Migration, count: int) -> None:
+    """The group is promoted; its topic's promote, and what the judge says."""
+    wait_until(lambda: run.does("status")["groups"][0]["target_members"] == count, 30, "all members on the target")
+    run.does("promote", "orders", "--yes")
+    verdict = run.judge("orders")
+    assert verdict.count("group_rereads") == 0, verdict.named
+    assert verdict.acked > 500
+    assert verdict.clean, f"{verdict.named}\n{run.logs()}"
+
+
+def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Path) -> None:
+    """Both families of clients that speak the new one, and one that does not."""
+    with newer_migration(tmp_path, HASTY) as run:
+        traffic = begin(
+            run,
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("^order.*",), NEW),
+            ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
+            ConsumerSpec("c-aio", "aiokafka", "billing", ("orders",), {"metadata_max_age_ms": 3000}),
+            ConsumerSpec("c-left", "librdkafka", "billing", ("orders",), NEW),
+        )
+        wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
+        traffic.roll("c-left", run.routers)
+        wait_until(lambda: members(run) == (4, 0), 30, "all members through the router")
+        all_promoted(run, 4)
+
+
+@pytest.mark.soak
+def test_members_that_have_let_go_go_on_where_a_promote_is_given_up(tmp_path: Path) -> None:
+    """One does not answer, so the others wait without anything; then one comes back to the source itself."""
+    with newer_migration(tmp_path, {}) as run:
+        traffic = begin(
+            run,
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), {**NEW, "group.instance.id": "rd"}),
+            ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
+            ConsumerSpec("c-left", "librdkafka", "billing", ("orders",), NEW),
+        )
+        traffic.roll("c-left", run.routers)
+        wait_until(lambda: members(run) == (3, 0), 30, "all members through the router")
+        traffic.pause("c-java")
+        call = Call(["group", "promote", "billing", "--yes", "--config", str(run.config), "--json"])
+        wait_until(lambda: run.does("status")["groups"][0]["phase"] == "promoting", 30, "the promote to begin")
+        time.sleep(6)  # longer than between two heartbeats
+        traffic.roll("c-left", run.source.bootstrap)
+        done = call.end(60)
+        assert done is not None and done[0] == 1 and "members-on-source" in done[1], done
+        traffic.resume("c-java")
+        time.sleep(6)
+        traffic.roll("c-left", run.routers)
+        wait_until(lambda: members(run) == (3, 0), 30, "all members through the router")
+        all_promoted(run, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("after_s", [1.0, 5.5])
+def test_a_router_may_die_while_members_let_go(tmp_path: Path, after_s: float) -> None:
+    """They come to the next one in the middle of it, some without anything."""
+    with newer_migration(tmp_path, {}) as run:
+        traffic = begin(
+            run,
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), NEW),
+            ConsumerSpec("c-java", "java", "billing", ("orders",), {**NEW, "group.instance.id": "java"}),
+        )
+        traffic.roll("c-java", run.routers)
+        wait_until(lambda: members(run) == (2, 0), 30, "all members through the router")
+
+        def during() -> None:
+            wait_until(lambda: run.does("status")["groups"][0]["phase"] == "promoting", 30, "the promote to begin")
+            time.sleep(after_s)
+            run.kill("router")
+            run.start("router")
+
+        run.again("group", "promote", "billing", "--yes", during=during)
+        all_go_on(run, 2)

@@ -162,7 +162,7 @@ def test_java_applications_read_and_write_in_transactions_and_others_read_on_thr
 def test_a_consumer_of_the_new_protocol_waits_for_its_group_and_goes_on_where_the_group_stands(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names, tmp_path: Path
 ) -> None:
-    """KIP-848: such a group cannot follow, so it holds."""
+    """KIP-848: of a group that holds."""
     topic, group, positions = unique_name("held"), unique_name("g"), [4, 7]
     for cluster in (source, target):
         make_topic(cluster, topic, partitions=PARTITIONS)

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import encode_body
 
-__all__ = ["blank", "element", "frame_answer"]
+__all__ = ["blank", "element", "frame_answer", "part"]
 
 
 @cache
@@ -68,6 +68,15 @@ def _element(kind: Any, name: str) -> type[Any]:
             found: type[Any] = args[0]
             return found
     raise ProtocolViolation("no-array", f"{kind.__name__}.{name} is not an array of messages")
+
+
+def part(kind: type[Any], name: str) -> type[Any]:
+    """The class of a message's field that is a message itself, or nothing."""
+    hint = _hints(typing.cast("Any", kind))[name]
+    for candidate in (hint, *typing.get_args(hint)):
+        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
+            return candidate
+    raise ProtocolViolation("no-message", f"{kind.__name__}.{name} is not a message")
 
 
 def frame_answer(message: Any, correlation: int) -> bytes:

@@ -15,6 +15,8 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element
 from kmigrate.router.apis.groups import (
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     HEARTBEAT,
@@ -46,7 +48,7 @@ __all__ = [
 FOLLOWED_APIS = frozenset(
     {
         OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, DELETE_GROUPS,
-        OFFSET_DELETE,
+        OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE,
     }
 )  # fmt: skip
 _UNSETTLED = Code.UNSTABLE_OFFSET_COMMIT
@@ -69,7 +71,7 @@ def of_groups(request: Any, groups: Iterable[Any]) -> Any:
 
 
 def _asked_as(request: Any) -> str:
-    return "groups_names" if hasattr(request, "groups_names") else "groups"
+    return next(name for name in ("groups_names", "group_ids", "groups") if hasattr(request, name))
 
 
 def merged(request: Any, answers: Iterable[Any], kind: type[Any]) -> Any:

@@ -21,6 +21,8 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
 
 __all__ = [
+    "CONSUMER_GROUP_DESCRIBE",
+    "CONSUMER_GROUP_HEARTBEAT",
     "DELETES",
     "DELETE_GROUPS",
     "DESCRIBE_GROUPS",
@@ -41,7 +43,7 @@ __all__ = [
 
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
 DESCRIBE_GROUPS, TXN_OFFSET_COMMIT, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 15, 28, 42, 47, 68
-SHARE_GROUP_HEARTBEAT = 76
+CONSUMER_GROUP_DESCRIBE, SHARE_GROUP_HEARTBEAT = 69, 76
 
 HELD_APIS = frozenset(
     {
@@ -60,8 +62,9 @@ _FETCH_BATCHED = 8
 
 def groups_of(request: Any) -> list[str]:
     """The groups that a request is about: one, or several in a batched OffsetFetch, to be described or deleted."""
-    if hasattr(request, "groups_names"):
-        return [str(group) for group in request.groups_names]
+    for names in ("groups_names", "group_ids"):
+        if hasattr(request, names):
+            return [str(group) for group in getattr(request, names)]
     if hasattr(request, "groups"):
         return [str(getattr(group, "group_id", group)) for group in request.groups]
     return [str(request.group_id)]
@@ -89,7 +92,7 @@ def _plain(kind: type[Any], _: Any, __: int, code: int) -> Any:
 
 def _describe(kind: type[Any], request: Any, _: int, code: int) -> Any:
     group_type = element(kind, "groups")
-    return blank(kind, groups=tuple(blank(group_type, group_id=group, error_code=code) for group in request.groups))
+    return blank(kind, groups=tuple(blank(group_type, group_id=group, error_code=code) for group in groups_of(request)))
 
 
 def _delete(kind: type[Any], request: Any, _: int, code: int) -> Any:
@@ -149,6 +152,7 @@ _SHAPES: dict[int, _Shape] = {
     OFFSET_COMMIT: _commit,
     OFFSET_FETCH: _fetch,
     DESCRIBE_GROUPS: _describe,
+    CONSUMER_GROUP_DESCRIBE: _describe,
     TXN_OFFSET_COMMIT: _commit,
     DELETE_GROUPS: _delete,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from kmigrate.router.apis.blank import blank, element
+from kmigrate.router.apis.blank import blank, element, part
 
 __all__ = ["recast"]
 
@@ -23,4 +23,6 @@ def _value(message: Any, name: str, kind: type[Any]) -> Any:
     if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         inner = element(kind, name)
         return tuple(recast(each, inner) for each in value)
+    if dataclasses.is_dataclass(value):
+        return recast(value, part(kind, name))
     return value

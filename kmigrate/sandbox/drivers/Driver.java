@@ -106,6 +106,9 @@ public final class Driver {
         mouth.start();
         try {
             if (role.equals("consumer")) {
+                for (String setting : List.of(args).subList(5, args.length)) {
+                    settings.put(setting.substring(0, setting.indexOf('=')), setting.substring(setting.indexOf('=') + 1));
+                }
                 new Reader(settings, args[3], List.of(args[4].split(","))).run();
             } else {
                 write(settings, args[3], role.equals("transactional"));
@@ -216,9 +219,11 @@ public final class Driver {
             settings.put("enable.auto.commit", "false");
             settings.put("auto.offset.reset", "earliest");
             settings.put("isolation.level", "read_committed");
-            settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
-            settings.put("session.timeout.ms", "10000");
-            settings.put("heartbeat.interval.ms", "1000");
+            if (!"consumer".equals(settings.getProperty("group.protocol"))) { // else the coordinator decides these
+                settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
+                settings.put("session.timeout.ms", "10000");
+                settings.put("heartbeat.interval.ms", "1000");
+            }
             settings.put("fetch.min.bytes", "16384");
             settings.put("fetch.max.wait.ms", "50");
             settings.put("max.poll.records", "1000");
@@ -248,6 +253,11 @@ public final class Driver {
                 for (String line = commands.poll(); line != null; line = commands.poll()) {
                     obey(line);
                 }
+            }
+            try {
+                consumer.commitSync(); // records that were told of since the last word
+            } catch (KafkaException failed) {
+                // they are read again, which is judged
             }
             consumer.close();
         }

@@ -12,6 +12,8 @@ __all__ = ["AUTO", "check_mode", "mode_for"]
 
 AUTO = "auto"
 """Follow where that can be; of a group that is mirrored already: as it is."""
+_CARRIED = frozenset({"classic", "consumer", "unknown"})
+"""Types of groups that follow, by librdkafka's names: of either group protocol (KIP-848), or without members yet."""
 _MODES = (AUTO, *GroupMode)
 
 
@@ -45,8 +47,8 @@ def mode_for(state: State, link: str, group: str, reads: GroupReads | None, aske
 
 def _against_following(state: State, link: str, reads: GroupReads) -> str:
     """What keeps members that read the target's copy from sharing positions with those that read the source."""
-    if reads.kind not in ("classic", "unknown"):
-        return f"it uses the {reads.kind} protocol, whose assignments name topics by one cluster's ids (KIP-848)"
+    if reads.kind not in _CARRIED:
+        return f"it is a {reads.kind} group, whose members' words with their coordinator are not carried"
     for topic in sorted(reads.topics):
         record = state.topic(link, topic)
         if record is None:

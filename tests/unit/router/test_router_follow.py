@@ -18,10 +18,10 @@ from kmigrate.router.core import Outcome
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 13, 14, 15, 16
-DELETE, DELETE_POSITIONS, NEW_BEAT = 42, 47, 68
+DELETE, DELETE_POSITIONS, NEW_BEAT, DESCRIBE_NEW = 42, 47, 68, 69
 VERSIONS = {
     COMMIT: 9, FETCH: 9, JOIN: 9, BEAT: 4, LEAVE: 5, SYNC: 5, DESCRIBE: 5, LIST: 5,
-    DELETE: 2, DELETE_POSITIONS: 0, NEW_BEAT: 0,
+    DELETE: 2, DELETE_POSITIONS: 0, NEW_BEAT: 0, DESCRIBE_NEW: 0,
 }  # fmt: skip
 
 
@@ -576,9 +576,10 @@ def test_an_older_source_is_asked_in_a_version_that_it_speaks() -> None:
 
 
 @pytest.mark.parametrize("group", [GroupRoute("l"), GroupRoute("l", gathering=True), GroupRoute("l", frozen=True)])
-def test_a_member_of_the_new_protocol_makes_no_second_group_on_the_target(group: GroupRoute) -> None:
+def test_a_member_whose_protocol_the_source_does_not_know_makes_no_second_group(group: GroupRoute) -> None:
     """It would be given every partition there, beside the members that the source's group has."""
     member = Member(g=group)
+    member.stage.outside.versions = {NEW_BEAT: -1}
     asked = {"group_id": "g", "member_id": "new", "member_epoch": 0, "subscribed_topic_names": ("t",)}
     assert member.says(NEW_BEAT, **asked) is None
     member.stage.edge.clock += 1.5

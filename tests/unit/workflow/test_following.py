@@ -133,6 +133,36 @@ def test_a_member_that_came_through_no_router_ends_it() -> None:
     assert made.carried == []
 
 
+@pytest.mark.parametrize(("kind", "promoted"), [("classic", False), ("consumer", True)])
+def test_who_is_named_by_a_router_within_a_heartbeat_of_its_protocol_is_not_direct(
+    monkeypatch: pytest.MonkeyPatch, kind: str, promoted: bool
+) -> None:
+    """A router that has just started names a member of the new protocol after five seconds, by brokers' default."""
+    monkeypatch.setattr(membership, "_NEW_HEARTBEATS_S", 5.0)
+    monkeypatch.setattr(membership, "_PAUSE_S", 0.05)
+    made = stage()
+    made.source = Source(kind=kind)
+    made.says()
+
+    async def named_late() -> None:
+        await asyncio.sleep(0.4)
+        made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+
+    async def both() -> None:
+        late = asyncio.create_task(named_late())
+        try:
+            await made.run()
+        finally:
+            await late
+
+    if promoted:
+        asyncio.run(both())
+    else:
+        with pytest.raises(Refused):
+            asyncio.run(both())
+    assert (made.group.phase is GroupPhase.PROMOTED) is promoted
+
+
 def test_a_member_that_does_not_join_in_time_is_named() -> None:
     made = stage()
     made.says(members=(member_mark("m-1"),))
@@ -285,7 +315,8 @@ def test_a_group_goes_on_to_the_target_when_a_flip_has_named_it_and_not_for_an_o
         (TopicRecord("l", "t", TopicPhase.PROMOTED, 1), Source(), "promoted"),
         (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(positions=("t", "alien")), "not mirrored"),
         (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(assigned=frozenset({"alien"})), "not mirrored"),
-        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="consumer"), "KIP-848"),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="consumer"), ""),
+        (TopicRecord("l", "t", TopicPhase.MIRRORING, 1), Source(kind="share"), "share group"),
     ],
 )
 def test_a_group_follows_where_its_positions_mean_the_same_on_both_clusters(

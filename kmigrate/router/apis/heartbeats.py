@@ -1,0 +1,150 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe of groups that follow: each side is told its own topic ids.
+
+A member of the new protocol (KIP-848) is told in answers to its heartbeats which partitions are its own, and tells in
+them which it has. Nothing is said that has not changed: `None` stands for "as before", on both ways. A heartbeat that
+says everything is answered with the whole assignment, and clients send one when they join and after every error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import Any
+from uuid import UUID
+
+from kmigrate.protocol.api import decode_body, entity
+from kmigrate.protocol.codes import Code, code_of
+from kmigrate.protocol.frames import RequestHead, response_body_offset
+from kmigrate.router.apis.blank import blank, frame_answer, part
+from kmigrate.router.apis.groups import CONSUMER_GROUP_HEARTBEAT, group_error
+from kmigrate.router.topic_ids import TopicIds
+
+__all__ = [
+    "Partitions",
+    "leaving",
+    "letting_go",
+    "needs_regex",
+    "owned",
+    "says_everything",
+    "sooner",
+    "stranger",
+    "with_source_ids",
+    "with_target_ids",
+    "with_target_names",
+]
+
+Partitions = frozenset[tuple[UUID | None, int]]
+"""By topic id."""
+_UNCHANGED = dt.timedelta(milliseconds=-1)
+_LEAVES = -1
+
+
+def owned(message: Any) -> Partitions | None:
+    """What a member says that it owns, or an assignment gives it; None where it says nothing of that."""
+    if message is None or message.topic_partitions is None:
+        return None
+    return frozenset((t.topic_id, int(index)) for t in message.topic_partitions for index in t.partitions)
+
+
+def says_everything(request: Any) -> bool:
+    """Whether its answer has the whole assignment, as Kafka decides it."""
+    subscribed = request.subscribed_topic_names is not None or needs_regex(request)
+    return subscribed and request.rebalance_timeout != _UNCHANGED and request.topic_partitions is not None
+
+
+def needs_regex(request: Any) -> bool:
+    """Whether it subscribes to a pattern that the coordinator is to apply (since version 1)."""
+    return bool(getattr(request, "subscribed_topic_regex", None))
+
+
+def with_source_ids(request: Any, ids: TopicIds) -> Any:
+    """A heartbeat as the source understands it.
+
+    Of a member that owns what the source has no name for nothing is said: what is left out counts as given back there,
+    and would be given to another member while this one still reads it.
+    """
+    if request.topic_partitions is None:
+        return request
+    topics: Any = []
+    for topic in request.topic_partitions:
+        known = ids.at_source(topic.topic_id)
+        if known is None:
+            topics = None
+            break
+        topics.append(dataclasses.replace(topic, topic_id=known))
+    return dataclasses.replace(request, topic_partitions=None if topics is None else tuple(topics))
+
+
+def with_target_ids(answer: Any, ids: TopicIds) -> tuple[Any, frozenset[UUID]]:
+    """An answer as the client understands it, and the source's ids of what it must not read and is not told of."""
+    if answer.assignment is None:
+        return answer, frozenset()
+    told, withheld = [], set()
+    for topic in answer.assignment.topic_partitions:
+        known = ids.at_target(topic.topic_id)
+        if known is not None:
+            told.append(dataclasses.replace(topic, topic_id=known))
+        elif topic.topic_id is not None:
+            withheld.add(topic.topic_id)
+    assignment = dataclasses.replace(answer.assignment, topic_partitions=tuple(told))
+    return dataclasses.replace(answer, assignment=assignment), frozenset(withheld)
+
+
+def letting_go(answer: Any) -> Any:
+    """The answer to a member that shall own nothing."""
+    return dataclasses.replace(answer, assignment=blank(part(type(answer), "assignment"), topic_partitions=()))
+
+
+def sooner(answer: Any, seconds: float) -> Any:
+    """The same answer to a member that shall send its next heartbeat within `seconds`."""
+    return dataclasses.replace(answer, heartbeat_interval=dt.timedelta(seconds=seconds))
+
+
+def leaving(heartbeat: Any) -> Any:
+    """The word by which the member of a heartbeat leaves for good; of a static one, too, its place is not kept."""
+    kind = entity(CONSUMER_GROUP_HEARTBEAT, 0, "request")
+    return blank(
+        kind,
+        group_id=heartbeat.group_id,
+        member_id=heartbeat.member_id,
+        member_epoch=_LEAVES,
+        instance_id=heartbeat.instance_id,
+        rebalance_timeout=_UNCHANGED,
+    )
+
+
+def stranger(head: RequestHead, frame: bytearray, answer: bytearray) -> bytes | bytearray:
+    """What the target answers to a heartbeat; a member of a group that it does not have is told that it is none.
+
+    Members come so once their group is open: what carries its positions over makes a group without a protocol.
+    """
+    kind = entity(CONSUMER_GROUP_HEARTBEAT, head.version, "response")
+    told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    if code_of(told.error_code) != Code.GROUP_ID_NOT_FOUND:
+        return answer
+    request = decode_body(entity(CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
+    if int(request.member_epoch) <= 0:
+        return answer
+    return frame_answer(group_error(head, request, Code.UNKNOWN_MEMBER_ID), head.correlation_id)
+
+
+def with_target_names(answer: Any, ids: TopicIds) -> Any:
+    """A description of groups whose topics have the ids that they have at the target; what it has not, has none."""
+
+    def shown(assignment: Any) -> Any:
+        topics = tuple(
+            dataclasses.replace(topic, topic_id=ids.named(str(topic.topic_name)))
+            for topic in assignment.topic_partitions
+        )
+        return dataclasses.replace(assignment, topic_partitions=topics)
+
+    groups = []
+    for group in answer.groups:
+        members = tuple(
+            dataclasses.replace(
+                member, assignment=shown(member.assignment), target_assignment=shown(member.target_assignment)
+            )
+            for member in group.members
+        )
+        groups.append(dataclasses.replace(group, members=members))
+    return dataclasses.replace(answer, groups=tuple(groups))

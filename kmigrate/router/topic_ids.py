@@ -1,0 +1,54 @@
+"""Topics by the id that each cluster has of them: the new group protocol (KIP-848) assigns them by nothing else.
+
+Only what a member at a router may read is known here: topics that are copied under the same offsets, or were until
+their promote. An id that is not known here is that of a topic which one cluster alone has, or which nobody mirrors, or
+whose copy is not begun, or has offsets of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from kmigrate.model.routes import Serve, TopicRoute
+
+__all__ = ["TopicIds"]
+
+
+@dataclass(slots=True)
+class TopicIds:
+    """Of one routing table; put together when it is first asked, for most tables are never asked."""
+
+    routes: Mapping[str, TopicRoute]
+    _at_target: dict[UUID, UUID] | None = None
+    _at_source: dict[UUID, UUID] = field(default_factory=dict)
+
+    def at_target(self, source_id: UUID | None) -> UUID | None:
+        """The id at the target of a topic that is this one at its source; None where members must not read it."""
+        return None if source_id is None else self._made().get(source_id)
+
+    def at_source(self, target_id: UUID | None) -> UUID | None:
+        """The other way round."""
+        self._made()
+        return None if target_id is None else self._at_source.get(target_id)
+
+    def named(self, topic: str) -> UUID | None:
+        """A topic's id at the target."""
+        route = self.routes.get(topic)
+        return UUID(route.target_id) if route is not None and route.target_id else None
+
+    def tells_any(self, source_ids: Iterable[UUID]) -> bool:
+        """Whether one of these may be read."""
+        return any(each in self._made() for each in source_ids)
+
+    def _made(self) -> dict[UUID, UUID]:
+        if self._at_target is None:
+            pairs = [
+                (UUID(route.source_id), UUID(route.target_id))
+                for route in self.routes.values()
+                if route.source_id and route.target_id and not route.mapped and route.serve is not Serve.HIDDEN
+            ]
+            self._at_target = dict(pairs)
+            self._at_source = {there: here for here, there in pairs}
+        return self._at_target
