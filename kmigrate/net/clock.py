@@ -9,6 +9,7 @@ from collections.abc import Callable
 __all__ = ["block", "boottime", "call_when", "monotonic", "now_ms", "sleep", "steady_ms"]
 
 _LEAST_WAIT_S = 0.001
+_BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_ms() -> int:
@@ -23,8 +24,7 @@ def monotonic() -> float:
 
 def boottime() -> float:
     """The same, counting also the time in which the machine slept, where the system tells it."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)
+    return time.clock_gettime(_BOOTTIME)
 
 
 def call_when(when: float, call: Callable[[], None]) -> None:

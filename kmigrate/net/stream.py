@@ -195,7 +195,7 @@ class FrameStream(asyncio.BufferedProtocol):
         """Whether frames that have come wait for their turn, or for the owner to go on."""
         self._turns = False
         """Whether a turn of it is due."""
-        self._stopped = False
+        self.stopped = False
         """Whether the owner has paused reading."""
         self._over = False
         """Whether no frame is handed over any more."""
@@ -209,8 +209,10 @@ class FrameStream(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
         """Host and port of the other side, for messages."""
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.writable = True
+        """Whether the peer reads: what is written to it now does not pile up."""
+        self._reads_again = asyncio.Event()
+        self._reads_again.set()
         self.on_writable: Callable[[bool], None] | None = None
         self.on_made: Callable[[], None] | None = None
         """Called once when there is a connection: with TLS, when its handshake is over."""
@@ -272,7 +274,7 @@ class FrameStream(asyncio.BufferedProtocol):
         scratch, _SCRATCHES.free = _SCRATCHES.free, None
         assert scratch is not None
         at, left = 0, _AT_A_STRETCH
-        while fill - at >= SIZE.size and not self._over and left and (self.lost or not self._stopped):
+        while fill - at >= SIZE.size and not self._over and left and (self.lost or not self.stopped):
             (size,) = SIZE.unpack_from(scratch, at)
             if not 0 <= size <= self.max_frame:
                 self._refuse(size, scratch[at : at + len(_TLS_ALERT)])
@@ -286,12 +288,12 @@ class FrameStream(asyncio.BufferedProtocol):
             at = stop
             left -= 1
             self._on_frame(frame)
-        self._head = b"" if self._over else bytes(scratch[at:fill])
+        self._head = bytes(scratch[at:fill]) if at < fill and not self._over else b""
         _SCRATCHES.free = scratch
         self._waits = len(self._head) >= SIZE.size
         if self._waits:
             self._read(False)
-            if self.lost or not self._stopped:
+            if self.lost or not self.stopped:
                 self._take_turn()
 
     def _take_turn(self) -> None:
@@ -302,14 +304,14 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         self._turns = False
-        if self._waits and (self.lost or not self._stopped):
+        if self._waits and (self.lost or not self.stopped):
             self.get_buffer(-1)
             self._cut(len(self._head))
         if self._waits:
             return
         if self._end_due:
             self._tell_lost()
-        elif not self._stopped:
+        elif not self.stopped:
             self._read(True)
 
     def _refuse(self, size: int, begin: bytearray) -> None:
@@ -343,7 +345,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self.lost = True
         self._transport = self._raw = None  # asyncio's cannot even be aborted any more
         self._coming = None  # who has lost a connection may know it for long
-        self._writable.set()
+        self._may_write()
         self._reason = exc or self._reason
         self._end_due = True
         if self._waits:
@@ -355,13 +357,18 @@ class FrameStream(asyncio.BufferedProtocol):
         self._over, self._end_due, self._coming = True, False, None
         self._on_lost(self._reason)
 
+    def _may_write(self) -> None:
+        self.writable = True
+        self._reads_again.set()
+
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self.writable = False
+        self._reads_again.clear()
         if self.on_writable is not None:
             self.on_writable(False)
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._may_write()
         if self.on_writable is not None:
             self.on_writable(True)
 
@@ -380,13 +387,9 @@ class FrameStream(asyncio.BufferedProtocol):
         waits = len(self._head) if self._waits else 0
         return unread + waits + (self._coming.held if self._coming is not None else 0)
 
-    @property
-    def writable(self) -> bool:
-        return self._writable.is_set()
-
     async def drain(self) -> None:
         """Wait until the peer reads again, or the connection is lost."""
-        await self._writable.wait()
+        await self._reads_again.wait()
 
     def write(self, data: Buffer) -> None:
         if self._transport is not None and not self.lost:
@@ -397,11 +400,13 @@ class FrameStream(asyncio.BufferedProtocol):
             self._transport.writelines(parts)
 
     def pause_reading(self) -> None:
-        self._stopped = True
+        self.stopped = True
         self._read(False)
 
     def resume_reading(self) -> None:
-        self._stopped = False
+        if not self.stopped:
+            return
+        self.stopped = False
         if self._waits:
             self._take_turn()
         else:

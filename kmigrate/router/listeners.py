@@ -220,13 +220,23 @@ class ClientConnection:
     def _flow(self) -> None:
         if self._ended or self._retiring:
             return
-        if self.session.waiting_bytes:
+        waiting = self.session.waiting_bytes
+        if waiting:
             self._watch()
-        upstreams = (upstream for upstream in self._upstreams() if not upstream.ended)
-        if self.session.congested or not self.stream.writable or not all(each.writable for each in upstreams):
-            self.stream.pause_reading()
-        else:
+        if self.stream.writable and not self.session.congested(waiting) and self._all_take():
             self.stream.resume_reading()
+        else:
+            self.stream.pause_reading()
+
+    def _all_take(self) -> bool:
+        """Whether every upstream takes more; asked with each request, so without a list of them."""
+        if self._target is not None and not self._target.takes:
+            return False
+        for pool in (self._sources, self._coordinators):
+            for upstream in pool.values():
+                if not upstream.takes:
+                    return False
+        return True
 
     # Edge
 
@@ -241,7 +251,8 @@ class ClientConnection:
         else:
             self.stream.write_many(list(parts))
         self._watch()
-        self._flow()
+        if self.stream.stopped:
+            self._flow()
 
     def to_target(
         self,

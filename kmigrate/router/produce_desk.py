@@ -13,11 +13,11 @@ from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.frames import RequestHead
-from kmigrate.router.apis.produce import ProduceRequest, without_hints
+from kmigrate.router.apis.produce import ProduceReader, ProduceRequest, without_hints
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.exchange import Exchange
 from kmigrate.router.identities import OwnProducer
-from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge, read_produce
+from kmigrate.router.produce_path import Held, Move, Plan, ProduceJudge
 from kmigrate.router.relay import Relay
 from kmigrate.router.sequencer import Sequencer, Slot
 from kmigrate.router.transactions import TransactionDesk
@@ -47,6 +47,7 @@ class ProduceDesk:
         self._order = order
         self._fill = fill
         self._advance = advance
+        self._reader = ProduceReader()
         self._judge = ProduceJudge(core)
         self._relay = Relay(core, edge, self._judge)
         self._held: Held | None = None
@@ -63,7 +64,7 @@ class ProduceDesk:
         A client that is `parting` goes to the brokers themselves: it is told that the leader has moved.
         """
         held = self._held
-        request = held.request if held else read_produce(frame, head)
+        request = held.request if held else self._reader.read(frame, head)
         if self._gone and request.acks != 0:
             self._held = None
             return True

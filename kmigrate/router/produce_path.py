@@ -26,16 +26,15 @@ from kmigrate.errors import ProtocolViolation
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
-from kmigrate.protocol.frames import RequestHead, skip_tags
 from kmigrate.records.batch import Batch, next_sequence, stamp, walk
-from kmigrate.router.apis.produce import FLEXIBLE, PartitionAnswer, ProducePart, ProduceRequest, parse_request
+from kmigrate.router.apis.produce import PartitionAnswer, ProducePart, ProduceRequest
 from kmigrate.router.core import Core, StoredBatch
 from kmigrate.router.gate import GateKey, Verdict
 from kmigrate.router.identities import OwnProducer
 from kmigrate.router.pipeline import Pipeline
 from kmigrate.router.stop_rule import Gaps, StopRule
 
-__all__ = ["Held", "Move", "Plan", "ProduceJudge", "read_produce"]
+__all__ = ["Held", "Move", "Plan", "ProduceJudge"]
 
 
 class Move(Enum):
@@ -108,11 +107,6 @@ class Held:
     """What the target's coordinator says of partitions that are late."""
     fenced: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each (topic key, partition) of it was held by a fence."""
-
-
-def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
-    body = skip_tags(frame, head.body) if head.version >= FLEXIBLE else head.body
-    return parse_request(frame, head.version, body)
 
 
 def _only_batch(part: ProducePart) -> Batch | Code:

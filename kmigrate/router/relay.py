@@ -112,7 +112,7 @@ class Relay:
         def done(outcome: Outcome) -> None:
             self._judge.pipeline.answered(way)
             try:
-                if outcome.frame is not None and all_stored(outcome.frame, request.version, len(batches)):
+                if outcome.frame is not None and all_stored(outcome.frame, request):
                     self._stored(batches)
                     reply(outcome.frame)
                 else:

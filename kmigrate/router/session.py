@@ -38,7 +38,7 @@ from kmigrate.router.apis.offered import (
     filter_api_versions,
     unsupported_api_versions,
 )
-from kmigrate.router.apis.produce import PRODUCE
+from kmigrate.router.apis.produce import PRODUCE, read_produce
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.share import SHARE_READS, show_leaders
 from kmigrate.router.apis.transactions import END_TXN, TRANSACTION_APIS, error_answer
@@ -50,7 +50,6 @@ from kmigrate.router.follow import FollowDesk
 from kmigrate.router.login import SASL_APIS, ClientLogin
 from kmigrate.router.nodeids import AddressBook
 from kmigrate.router.produce_desk import ProduceDesk
-from kmigrate.router.produce_path import read_produce
 from kmigrate.router.sequencer import Sequencer, Slot
 from kmigrate.router.transactions import TransactionDesk
 
@@ -224,12 +223,10 @@ class Session:
         """Requests that wait or have no answer yet, and answers that wait for one before them, or to be asked for."""
         return self._inbound_bytes + self._order.pending_bytes + self._reads.held
 
-    @property
-    def congested(self) -> bool:
-        """Whether reading from the client should pause."""
+    def congested(self, waiting: int) -> bool:
+        """Whether reading from the client should pause while so many bytes wait."""
         limits = self._core.settings
-        waiting = len(self._inbound) + len(self._order.slots)
-        return waiting > limits.max_pending or self.waiting_bytes > limits.max_pending_bytes
+        return waiting > limits.max_pending_bytes or len(self._inbound) + len(self._order.slots) > limits.max_pending
 
     # requests
 

@@ -186,7 +186,7 @@ class Upstream:
         while self._queued:
             self._write(self._queued.popleft())
         self._queued_bytes = 0
-        self._flow(self.writable)
+        self._flow(self.takes)
         if self._closing and not self.busy:
             self._stream.close()
 
@@ -224,9 +224,9 @@ class Upstream:
             self.on_flow(writable)
 
     @property
-    def writable(self) -> bool:
-        """Whether it takes more: what waits here for no answer would be counted by nobody else."""
-        return self._stream.writable and self._queued_bytes <= _MOST_QUEUED
+    def takes(self) -> bool:
+        """Whether it takes more, or nothing at all: what waits here for no answer would be counted by nobody else."""
+        return (self._stream.writable and self._queued_bytes <= _MOST_QUEUED) or self.ended
 
     @property
     def busy(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.frames import SIZE, correlation_id, encode_request_head, skip_tags
+from kmigrate.protocol.frames import SIZE, RequestHead, correlation_id, encode_request_head, skip_tags
 from kmigrate.protocol.primitives import (
     read_compact_string,
     read_string,
@@ -30,6 +30,7 @@ __all__ = [
     "PRODUCE",
     "PartitionAnswer",
     "ProducePart",
+    "ProduceReader",
     "ProduceRequest",
     "all_stored",
     "encode_answer",
@@ -37,6 +38,7 @@ __all__ = [
     "parse_answer",
     "parse_request",
     "plain_answer_size",
+    "read_produce",
     "without_hints",
 ]
 
@@ -64,6 +66,15 @@ _NOTHING_MORE_8 = b"\0\0\0\0\xff\xff"
 _I64 = struct.Struct(">q")
 _PLAIN_ANSWER = 4 + 4 + 1 + 4 + 1
 """Size, correlation id, the header's tags, throttle time, tags."""
+_CORRELATED = 8
+"""Size and correlation id of an answer."""
+_BEGINS_AT = 12
+"""What follows the size, api key, version and correlation id of a request."""
+_NO_TAGS = b"\0\0\0"
+"""What follows the only batch of a request: no tags of its partition, topic and request."""
+_ONLY_PARTITION = struct.Struct(">4xh24x4s4xB")
+"""A plain answer's only partition up to its end: the error, nothing more of it and of its topic, no tags."""
+_NOTHING_MORE_OF_TOPIC = _NOTHING_MORE + b"\0"
 _PLAIN_PARTITION = _ANSWER.size + _I64.size + 1 + 1 + 1
 """Log start, no record errors, no message, no tags."""
 _MOST = 100_000
@@ -81,14 +92,15 @@ class ProducePart(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """A parsed request; `acks_at` is the offset of the acks field in the frame."""
+    """A parsed request."""
 
     version: int
     transactional_id: str | None
     acks: int
-    acks_at: int
     timeout_ms: int
     parts: tuple[ProducePart, ...]
+    answer_begins: bytes = b""
+    """How the answer goes on behind its correlation id, up to its only partition; empty where that is not known."""
 
 
 class PartitionAnswer(NamedTuple):
@@ -175,7 +187,6 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
     try:
         read = _Reader(frame, body, version >= FLEXIBLE)
         transactional_id = read.string()
-        acks_at = read.at
         acks, timeout_ms = read.unpack(_ACKS)
         view = memoryview(frame)
         parts: list[ProducePart] = []
@@ -187,7 +198,75 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
         read.end()
     except (struct.error, UnicodeDecodeError) as broken:
         raise ProtocolViolation("broken-produce", f"a Produce request cannot be read: {broken}") from None
-    return ProduceRequest(version, transactional_id, acks, acks_at, timeout_ms, tuple(parts))
+    return ProduceRequest(version, transactional_id, acks, timeout_ms, tuple(parts))
+
+
+def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
+    """The same, of a whole frame whose head is read."""
+    return parse_request(frame, head.version, skip_tags(frame, head.body) if head.version >= FLEXIBLE else head.body)
+
+
+class _Shape(NamedTuple):
+    """What the requests of one client for one partition of a topic have in common."""
+
+    version: int
+    begins: bytes
+    """What stands in them from the client id to before the partition."""
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topic: str
+    answer_begins: bytes
+
+
+class ProduceReader:
+    """Reads the requests of one connection.
+
+    A producer fills one batch after the other, so most of its requests are for one partition, and have all in common
+    with the one before but that, the batch and the correlation id. Such a one is not read field by field.
+    """
+
+    def __init__(self) -> None:
+        self._shape: _Shape | None = None
+
+    def read(self, frame: bytearray, head: RequestHead) -> ProduceRequest:
+        """Read the next request; anything that does not add up raises ProtocolViolation."""
+        shape = self._shape
+        if shape is not None and head.version == shape.version and frame.startswith(shape.begins, _BEGINS_AT):
+            part = _only_part(shape.topic, frame, _BEGINS_AT + len(shape.begins))
+            if part is not None:
+                return ProduceRequest(
+                    shape.version, shape.transactional_id, shape.acks, shape.timeout_ms, (part,), shape.answer_begins
+                )
+        request = read_produce(frame, head)
+        if head.version >= FLEXIBLE and len(request.parts) == 1:
+            self._shape = _shape(request, frame)
+        return request
+
+
+def _only_part(topic: str, frame: bytearray, at: int) -> ProducePart | None:
+    """The partition that begins there, where nothing but its batch follows; None where it is not so."""
+    stop = len(frame) - len(_NO_TAGS)
+    if stop - at <= _I32.size or not frame.endswith(_NO_TAGS):
+        return None
+    (partition,) = _I32.unpack_from(frame, at)
+    size, at = read_uvarint(frame, at + _I32.size)
+    return ProducePart(topic, partition, memoryview(frame)[at:stop]) if 1 < size == stop - at + 1 else None
+
+
+def _shape(request: ProduceRequest, frame: bytearray) -> _Shape | None:
+    """The shape of a request for one partition; None where it is another, or has tags."""
+    (part,) = request.parts
+    size = len(part.records)
+    at = len(frame) - len(_NO_TAGS) - size - len(write_uvarint(size + 1)) - _I32.size
+    if _only_part(part.topic, frame, at) != part:
+        return None
+    one = write_uvarint(1 + 1)
+    answer = b"\0" + one + write_compact_string(part.topic) + one
+    version, transactional_id, acks, timeout_ms, *_ = request
+    return _Shape(
+        version, bytes(frame[_BEGINS_AT:at]), transactional_id, acks, timeout_ms, part.topic, answer
+    )
 
 
 def encode_request(
@@ -232,6 +311,8 @@ def plain_answer_size(request: ProduceRequest) -> int:
     Nothing that such an answer leaves out could make room for anything else, so one of this length needs no reading.
     For versions with compact fields.
     """
+    if request.answer_begins:
+        return _CORRELATED + len(request.answer_begins) + _ONLY_PARTITION.size
     topics: dict[str, int] = {}
     for part in request.parts:
         topics[part.topic] = topics.get(part.topic, 0) + 1
@@ -258,7 +339,7 @@ def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
 def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer], int, bool]:
     """A broker's answer: its partitions, throttle time, and whether it carries node ids or addresses."""
     try:
-        read = _Reader(frame, 8, version >= FLEXIBLE)
+        read = _Reader(frame, _CORRELATED, version >= FLEXIBLE)
         read.tags()
         out: list[PartitionAnswer] = []
         hints = False
@@ -280,11 +361,18 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
     return out, throttle, hints
 
 
-def all_stored(frame: bytearray, version: int, count: int) -> bool:
-    """Whether a broker says of `count` partitions that all is stored, and nothing else but its throttle time."""
+def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
+    """Whether a broker says of a whole request that all is stored, and nothing else but its throttle time."""
+    version, count, begins = request.version, len(request.parts), request.answer_begins
+    if begins:
+        at = _CORRELATED + len(begins)
+        if len(frame) != at + _ONLY_PARTITION.size or not frame.startswith(begins, _CORRELATED):
+            return False
+        error, more, tags = _ONLY_PARTITION.unpack_from(frame, at)
+        return not error and more == _NOTHING_MORE_OF_TOPIC and not tags
     shape, nothing_more = _plain_partition(version)
     try:
-        read = _Reader(frame, 8, version >= FLEXIBLE)
+        read = _Reader(frame, _CORRELATED, version >= FLEXIBLE)
         tagged = read.tags()
         for _ in range(read.count()):
             read.string()

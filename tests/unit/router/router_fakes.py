@@ -300,7 +300,7 @@ class Stage:
     ) -> int:
         self._correlation += 1
         parts = tuple(ProducePart(topic, part, memoryview(batch)) for topic, part, batch in batches)
-        request = ProduceRequest(version, None, acks, 0, timeout_ms, parts)
+        request = ProduceRequest(version, None, acks, timeout_ms, parts)
         frame = encode_request(request, parts, version=version, acks=acks, correlation=self._correlation, client_id="c")
         self.session.frame(bytearray(b"".join(frame)))
         return self._correlation

@@ -60,7 +60,7 @@ class _Connection:
     def write(self, producer: int, written: list[Written]) -> None:
         self.asked.append(written)
         parts = [ProducePart("t", at, memoryview(batch(producer, 0, sequence))) for at, sequence in written]
-        request = ProduceRequest(9, None, -1, 0, 2_000, tuple(parts))
+        request = ProduceRequest(9, None, -1, 2_000, tuple(parts))
         frame = encode_request(request, parts, version=9, acks=-1, correlation=1, client_id="c")
         self.session.frame(bytearray(b"".join(frame)))
 

@@ -44,7 +44,7 @@ def fetch(correlation: int, version: int = VERSION) -> bytes:
 
 def produce(correlation: int, topic: str, acks: int = -1) -> bytes:
     part = ProducePart(topic, 0, memoryview(batch()))
-    request = ProduceRequest(8, None, acks, 0, 30_000, (part,))
+    request = ProduceRequest(8, None, acks, 30_000, (part,))
     frame = encode_request(request, (part,), version=8, acks=acks, correlation=correlation, client_id="c")
     return b"".join(bytes(each) for each in frame)
 

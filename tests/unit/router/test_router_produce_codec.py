@@ -1,4 +1,7 @@
-"""Which Produce answers need no reading, and which say that all is stored, judged by answers that kio has written."""
+"""What is read of Produce requests, and which answers need no reading or say that all is stored.
+
+Judged by requests and answers that kio has written.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import dataclasses
 import datetime as dt
 import importlib
 import io
+import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +20,24 @@ from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11 import response as v11
 from kio.schema.types import BrokerId, TopicName
 from kio.serial import entity_writer
-from kio.static.primitive import i32, i32Timedelta, i64
+from kio.static.primitive import i16, i32, i32Timedelta, i64
 
-from kmigrate.router.apis.produce import ProducePart, ProduceRequest, all_stored, parse_answer, plain_answer_size
+from kmigrate.errors import ProtocolViolation
+from kmigrate.protocol.frames import RequestHead, peek_request
+from kmigrate.router.apis.produce import (
+    ProducePart,
+    ProduceReader,
+    ProduceRequest,
+    all_stored,
+    parse_answer,
+    plain_answer_size,
+    read_produce,
+    without_hints,
+)
 
 TOPICS = {"orders": (0, 1, 7), "z" * 200: (3,)}
 REQUEST = ProduceRequest(
-    11, None, -1, 0, 1000, tuple(ProducePart(name, p, memoryview(b"")) for name, parts in TOPICS.items() for p in parts)
+    11, None, -1, 1000, tuple(ProducePart(name, p, memoryview(b"")) for name, parts in TOPICS.items() for p in parts)
 )
 
 
@@ -39,6 +55,10 @@ def _frame(first: v11.PartitionProduceResponse, **odd: Any) -> bytearray:
     for name, parts in TOPICS.items():
         told = [first if name == "orders" and p == 0 else _answer() for p in parts]
         responses.append(v11.TopicProduceResponse(name=TopicName(name), partition_responses=tuple(told)))
+    return _answer_frame(responses, **odd)
+
+
+def _answer_frame(responses: list[v11.TopicProduceResponse], **odd: Any) -> bytearray:
     out = io.BytesIO(bytes(9))
     out.seek(9)
     entity_writer(v11.ProduceResponse)(
@@ -52,7 +72,7 @@ def test_an_answer_of_figures_alone_has_the_plain_size(error: ErrorCode) -> None
     frame = _frame(_answer(error))
     assert len(frame) == plain_answer_size(REQUEST)
     assert parse_answer(frame, 11)[2] is False
-    assert all_stored(frame, 11, len(REQUEST.parts)) is (error is ErrorCode.none)
+    assert all_stored(frame, REQUEST) is (error is ErrorCode.none)
 
 
 def test_an_answer_that_names_a_node_has_not() -> None:
@@ -61,7 +81,7 @@ def test_an_answer_that_names_a_node_has_not() -> None:
     for frame in (_frame(_answer(current_leader=hint)), _frame(_answer(), node_endpoints=(endpoint,))):
         assert len(frame) > plain_answer_size(REQUEST)
         assert parse_answer(frame, 11)[2] is True
-        assert not all_stored(frame, 11, len(REQUEST.parts))
+        assert not all_stored(frame, REQUEST)
 
 
 def test_an_answer_with_words_has_not() -> None:
@@ -70,7 +90,7 @@ def test_an_answer_with_words_has_not() -> None:
     for odd in ({"error_message": "why"}, {"record_errors": (record,)}):
         frame = _frame(_answer(**odd))
         assert len(frame) > plain_answer_size(REQUEST)
-        assert not all_stored(frame, 11, len(REQUEST.parts))
+        assert not all_stored(frame, REQUEST)
 
 
 def _told(version: int, errors: list[list[int]], message: str | None) -> bytearray:
@@ -101,6 +121,10 @@ def _told(version: int, errors: list[list[int]], message: str | None) -> bytearr
     return bytearray(out.getvalue())
 
 
+def _asked(version: int, count: int) -> ProduceRequest:
+    return ProduceRequest(version, None, -1, 1000, tuple(ProducePart("t", p, memoryview(b"")) for p in range(count)))
+
+
 _CODES = st.lists(st.lists(st.sampled_from((0, 0, 0, 0, 0, 6, 45)), min_size=1, max_size=4), min_size=1, max_size=3)
 
 
@@ -110,9 +134,9 @@ def test_all_is_stored_where_no_partition_has_an_error_or_words(
 ) -> None:
     frame, count = _told(version, errors, message), sum(map(len, errors))
     plain = not any(map(any, errors)) and (message is None or version < 8)
-    assert all_stored(frame, version, count) is plain
-    assert not all_stored(frame, version, count + 1)
-    assert not all_stored(frame, version, count - 1)
+    assert all_stored(frame, _asked(version, count)) is plain
+    assert not all_stored(frame, _asked(version, count + 1))
+    assert not all_stored(frame, _asked(version, count - 1))
 
 
 @given(st.integers(3, 11), _CODES, st.integers(0, 60), st.binary(min_size=1, max_size=3))
@@ -120,13 +144,108 @@ def test_an_answer_that_is_cut_off_or_goes_on_says_nothing(
     version: int, errors: list[list[int]], cut: int, more: bytes
 ) -> None:
     frame, count = _told(version, [[0 for _ in codes] for codes in errors], None), sum(map(len, errors))
-    assert not all_stored(frame + more, version, count)
-    assert not all_stored(frame[: -1 - cut], version, count)
+    assert not all_stored(frame + more, _asked(version, count))
+    assert not all_stored(frame[: -1 - cut], _asked(version, count))
 
 
 @given(st.integers(3, 11), st.binary(max_size=80), st.integers(1, 3))
 def test_nonsense_is_never_believed_to_say_that_all_is_stored(version: int, noise: bytes, count: int) -> None:
     frame = bytearray(8) + noise
-    if all_stored(frame, version, count):
+    if all_stored(frame, _asked(version, count)):
         answers, _, hints = parse_answer(frame, version)
         assert ([answer.error for answer in answers], hints) == ([0] * count, False)
+
+
+def _request(version: int, acks: int, client: str, parts: list[tuple[str, int, bytes]]) -> bytearray:
+    """A request as kio writes its body."""
+    schema = importlib.import_module(f"kio.schema.produce.v{version}.request")
+    topics: dict[str, list[Any]] = {}
+    for topic, partition, records in parts:
+        topics.setdefault(topic, []).append(schema.PartitionProduceData(index=i32(partition), records=records))
+    body = io.BytesIO()
+    entity_writer(schema.ProduceRequest)(
+        body,
+        schema.ProduceRequest(
+            transactional_id=None, acks=i16(acks), timeout=i32Timedelta.parse(dt.timedelta(seconds=30)),
+            topic_data=tuple(
+                schema.TopicProduceData(name=TopicName(name), partition_data=tuple(data))
+                for name, data in topics.items()
+            ),
+        ),
+    )  # fmt: skip
+    head = struct.pack(">hhih", 0, version, acks, len(client)) + client.encode() + (b"\0" if version >= 9 else b"")
+    return bytearray(struct.pack(">i", len(head) + len(body.getvalue())) + head + body.getvalue())
+
+
+def _read(read: Callable[[bytearray, RequestHead], ProduceRequest], frame: bytearray) -> ProduceRequest | str:
+    try:
+        return read(frame, peek_request(frame))._replace(answer_begins=b"")
+    except ProtocolViolation as violation:
+        return f"{violation.ref} {violation.what}"
+
+
+_RECORDS = st.sampled_from((b"", b"\0\0\0", b"r", b"r" * 120, b"r" * 300, b"\0" * 20_000))
+_PART = st.tuples(st.sampled_from(("orders", "orders", "order", "z" * 200)), st.integers(0, 300), _RECORDS)
+_REQUEST = st.builds(
+    _request,
+    st.sampled_from((7, 9, 11, 11, 11)),
+    st.sampled_from((-1, -1, 1)),
+    st.sampled_from(("me", "me", "you")),
+    st.lists(_PART, min_size=1, max_size=2),
+)
+_DAMAGE = st.one_of(st.none(), st.tuples(st.one_of(st.integers(12, 400), st.integers(-4, -1)), st.binary(max_size=3)))
+
+
+@given(st.lists(st.tuples(_REQUEST, _DAMAGE), min_size=1, max_size=8))
+def test_a_request_is_read_alike_whatever_was_read_before_it(requests: list[tuple[bytearray, Any]]) -> None:
+    reader = ProduceReader()
+    for whole, damage in requests:
+        frame = bytearray(whole)
+        if damage is not None:
+            at, put = damage
+            frame[at : at + len(put) or None] = put
+        assert _read(reader.read, frame) == _read(read_produce, frame)
+
+
+def test_the_second_of_two_alike_is_not_read_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = ProduceReader()
+    first, second = (_request(11, -1, "me", [("orders", partition, b"r" * partition)]) for partition in (3, 200))
+    reader.read(first, peek_request(first))
+    monkeypatch.setattr("kmigrate.router.apis.produce.read_produce", None)
+    read = reader.read(second, peek_request(second))
+    assert read._replace(answer_begins=b"") == read_produce(second, peek_request(second))
+    first.clear()  # nothing holds it any more
+
+
+_HINT = v11.LeaderIdAndEpoch(leader_id=BrokerId(2), leader_epoch=i32(7))
+_TOLD_MORE = (("current_leader", _HINT), ("error_message", "why"))
+
+
+@given(st.sampled_from((0, 0, 6, 45)), st.sampled_from((None, None, *_TOLD_MORE)), st.integers(0, 1000))
+def test_of_the_answer_to_one_that_was_read_at_a_glance_as_much_is_seen(code: int, odd: Any, partition: int) -> None:
+    reader = ProduceReader()
+    frame = _request(11, -1, "me", [("orders", partition, b"r")])
+    reader.read(frame, peek_request(frame))
+    glanced, whole = reader.read(frame, peek_request(frame)), read_produce(frame, peek_request(frame))
+    assert glanced.answer_begins
+    assert plain_answer_size(glanced) == plain_answer_size(whole)
+    told = _answer(ErrorCode(code), index=i32(partition), **dict([odd] if odd else []))
+    answer = _answer_frame([v11.TopicProduceResponse(name=TopicName("orders"), partition_responses=(told,))])
+    assert all_stored(answer, glanced) is all_stored(answer, whole) is (not code and odd is None)
+    assert without_hints(answer, glanced) == without_hints(answer, whole)
+    another = _answer_frame([v11.TopicProduceResponse(name=TopicName("others"), partition_responses=(told,))])
+    assert not all_stored(another, glanced)
+    assert not all_stored(answer + b"\0", glanced)
+    assert not all_stored(answer[:-1], glanced)
+
+
+def test_a_request_with_tags_is_read_field_by_field() -> None:
+    reader = ProduceReader()
+    frame = _request(11, -1, "me", [("orders", 3, b"r")])
+    tagged = frame[:-1] + b"\1\5\1x"
+    for _ in range(2):
+        assert not reader.read(tagged, peek_request(tagged)).answer_begins
+    reader.read(frame, peek_request(frame))
+    assert not reader.read(tagged, peek_request(tagged)).answer_begins
+    reader.read(frame, peek_request(frame))
+    assert reader.read(frame, peek_request(frame)).answer_begins

@@ -176,7 +176,7 @@ class Desk:
         records[22] |= _TRANSACTIONAL
         records[17:21] = crc32c(records[21:]).to_bytes(4, "big")
         parts = (ProducePart(topic, 0, memoryview(records)),)
-        request = ProduceRequest(9, NAME, -1, 0, 30_000, parts)
+        request = ProduceRequest(9, NAME, -1, 30_000, parts)
         frame = encode_request(request, parts, version=9, acks=-1, correlation=self._correlation, client_id="c")
         self.stage.session.frame(bytearray(b"".join(frame)))
         produced = [s for s in self.stage.edge.sent if peek_request(s.frame).api_key == 0]
