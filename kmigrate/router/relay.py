@@ -49,39 +49,55 @@ class Relay:
         self._core = core
         self._edge = edge
         self._judge = judge
+        self._by: tuple[object, object] = (None, None)
+        self._known: dict[str, dict[int, int]] = {}
+        """Who leads what, by topic and partition, as long as routing table and layout are those."""
 
     def look(self, request: ProduceRequest) -> Way[_Written] | None:
         """The way of a request that is of this kind; nothing is changed yet."""
-        own, routes, source_leader = self._judge.own, self._core.table.topics, self._core.outside.source_leader
+        own, routes = self._judge.own, self._core.table.topics
         if request.acks == 0 or self._judge.stops.too_many:
             return None
-        way: tuple[str, int, int] | None = None
-        layout: object = None
+        way: Way[_Written] | None = None
         topic: str | None = None
         route: TopicRoute | None = None
-        batches = []
+        leaders: dict[int, int] = {}
+        batches: list[_Written] = []
         for part in request.parts:
             if part.topic is not topic:
                 topic = part.topic
                 route = routes.get(topic)
-            if route is None or route.serve is not Serve.FORWARD:
-                return None
+                if route is None or route.serve is not Serve.FORWARD:
+                    return None
+                way = way or self._begin(route.link, part, request.version, batches)
+                if way is None or way.link != route.link:
+                    return None
+                leaders = self._known.setdefault(topic, {})
+            assert route is not None and way is not None
             batch = whole_batch(part.records)
             if batch is None:
                 return None
             attributes, delta, producer_id, epoch, sequence = batch
             if attributes & TRANSACTIONAL or producer_id >= DIRECT_LIMIT or (producer_id < 0 and own is None):
                 return None
-            node, version = source_leader(route.link, topic, part.partition)
-            if way is None:
-                way = (route.link, node, version)
-                layout = self._core.outside.source_layout(route.link)
-                if node < 0 or version < request.version or self._judge.pipeline.predates(route.link, layout):
-                    return None
-            elif way != (route.link, node, version):
+            leader = leaders.get(part.partition, -1)
+            if leader < 0:
+                leader = leaders[part.partition] = self._core.outside.source_leader(way.link, topic, part.partition)[0]
+            if leader != way.node:
                 return None
             batches.append(_Written(part, route, delta, producer_id, epoch, sequence, epoch, sequence))
-        return None if way is None or self._judge.stops.hold_any(batches) else Way(*way, layout, batches)
+        return None if self._judge.stops.hold_any(batches) else way
+
+    def _begin(self, link: str, first: ProducePart, version: int, batches: list[_Written]) -> Way[_Written] | None:
+        """The way of a request that begins with this partition."""
+        node, newest = self._core.outside.source_leader(link, first.topic, first.partition)
+        layout = self._core.outside.source_layout(link)
+        if node < 0 or newest < version or self._judge.pipeline.predates(link, layout):
+            return None
+        table = self._core.table
+        if self._by[0] is not table or self._by[1] is not layout:
+            self._by, self._known = (table, layout), {}
+        return Way(link, node, newest, layout, batches)
 
     def send(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
@@ -70,11 +71,13 @@ _CORRELATED = 8
 """Size and correlation id of an answer."""
 _BEGINS_AT = 12
 """What follows the size, api key, version and correlation id of a request."""
+_PART_3 = struct.Struct(">iBBB")
+"""A partition of a request, and its batch's length where that is a varint of three bytes."""
+_ONE = write_uvarint(1 + 1)
 _NO_TAGS = b"\0\0\0"
-"""What follows the only batch of a request: no tags of its partition, topic and request."""
-_ONLY_PARTITION = struct.Struct(">4xh24x4s4xB")
-"""A plain answer's only partition up to its end: the error, nothing more of it and of its topic, no tags."""
-_NOTHING_MORE_OF_TOPIC = _NOTHING_MORE + b"\0"
+"""What follows the last batch of a request: no tags of its partition, of its topic, of the request."""
+_FEW = 100
+"""So many partitions of a plain answer are looked at in one."""
 _PLAIN_PARTITION = _ANSWER.size + _I64.size + 1 + 1 + 1
 """Log start, no record errors, no message, no tags."""
 _MOST = 100_000
@@ -100,7 +103,7 @@ class ProduceRequest(NamedTuple):
     timeout_ms: int
     parts: tuple[ProducePart, ...]
     answer_begins: bytes = b""
-    """How the answer goes on behind its correlation id, up to its only partition; empty where that is not known."""
+    """How the answer goes on behind its correlation id, up to the number of partitions; empty where it is not known."""
 
 
 class PartitionAnswer(NamedTuple):
@@ -207,11 +210,11 @@ def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
 
 
 class _Shape(NamedTuple):
-    """What the requests of one client for one partition of a topic have in common."""
+    """What the requests of one client for one topic have in common."""
 
     version: int
     begins: bytes
-    """What stands in them from the client id to before the partition."""
+    """What stands in them from the client id up to the topic's name."""
     transactional_id: str | None
     acks: int
     timeout_ms: int
@@ -222,8 +225,8 @@ class _Shape(NamedTuple):
 class ProduceReader:
     """Reads the requests of one connection.
 
-    A producer fills one batch after the other, so most of its requests are for one partition, and have all in common
-    with the one before but that, the batch and the correlation id. Such a one is not read field by field.
+    Most producers write one topic, so their requests have in common with the ones before all but the correlation id,
+    the partitions and the batches. Nothing else is read of those.
     """
 
     def __init__(self) -> None:
@@ -233,40 +236,58 @@ class ProduceReader:
         """Read the next request; anything that does not add up raises ProtocolViolation."""
         shape = self._shape
         if shape is not None and head.version == shape.version and frame.startswith(shape.begins, _BEGINS_AT):
-            part = _only_part(shape.topic, frame, _BEGINS_AT + len(shape.begins))
-            if part is not None:
+            parts = _parts_alone(shape.topic, frame, _BEGINS_AT + len(shape.begins))
+            if parts is not None:
                 return ProduceRequest(
-                    shape.version, shape.transactional_id, shape.acks, shape.timeout_ms, (part,), shape.answer_begins
+                    shape.version, shape.transactional_id, shape.acks, shape.timeout_ms, parts, shape.answer_begins
                 )
         request = read_produce(frame, head)
-        if head.version >= FLEXIBLE and len(request.parts) == 1:
-            self._shape = _shape(request, frame)
+        self._shape = _shape(request, frame, head) if head.version >= FLEXIBLE else None
         return request
 
 
-def _only_part(topic: str, frame: bytearray, at: int) -> ProducePart | None:
-    """The partition that begins there, where nothing but its batch follows; None where it is not so."""
-    stop = len(frame) - len(_NO_TAGS)
-    if stop - at <= _I32.size or not frame.endswith(_NO_TAGS):
+def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ...] | None:
+    """The partitions of a request's only topic, up to the request's end; None where it is not so, or has tags."""
+    if not frame.endswith(_NO_TAGS):
         return None
-    (partition,) = _I32.unpack_from(frame, at)
-    size, at = read_uvarint(frame, at + _I32.size)
-    return ProducePart(topic, partition, memoryview(frame)[at:stop]) if 1 < size == stop - at + 1 else None
+    count, at = read_uvarint(frame, at)
+    if count > _MOST:
+        return None
+    stop, view = len(frame) - len(_NO_TAGS) + 1, memoryview(frame)
+    parts = []
+    for _ in range(count - 1):
+        if at + _PART_3.size > stop:
+            return None
+        partition, low, middle, high = _PART_3.unpack_from(frame, at)
+        if low & middle >= 0x80 > high:  # a batch of 16 KiB to 2 MiB
+            size = low & 0x7F | (middle & 0x7F) << 7 | high << 14
+            at += _PART_3.size
+        else:
+            size, at = read_uvarint(frame, at + _I32.size)
+        end = at + size - 1
+        if size <= 1 or end >= stop or frame[end]:
+            return None
+        parts.append(ProducePart(topic, partition, view[at:end]))
+        at = end + 1
+    return tuple(parts) if parts and at == stop else None
 
 
-def _shape(request: ProduceRequest, frame: bytearray) -> _Shape | None:
-    """The shape of a request for one partition; None where it is another, or has tags."""
-    (part,) = request.parts
-    size = len(part.records)
-    at = len(frame) - len(_NO_TAGS) - size - len(write_uvarint(size + 1)) - _I32.size
-    if _only_part(part.topic, frame, at) != part:
+def _shape(request: ProduceRequest, frame: bytearray, head: RequestHead) -> _Shape | None:
+    """The shape of a request for one topic; None where it is for more, or has tags."""
+    version, transactional_id, acks, timeout_ms, parts, _ = request
+    if not parts or parts[0].topic != parts[-1].topic:
         return None
-    one = write_uvarint(1 + 1)
-    answer = b"\0" + one + write_compact_string(part.topic) + one
-    version, transactional_id, acks, timeout_ms, *_ = request
-    return _Shape(
-        version, bytes(frame[_BEGINS_AT:at]), transactional_id, acks, timeout_ms, part.topic, answer
-    )
+    topic = parts[0].topic
+    named = _ONE + write_compact_string(topic)
+    begins = head.body + len(b"\0" + write_compact_string(transactional_id)) + _ACKS.size + len(named)
+    if _places(_parts_alone(topic, frame, begins) or ()) != _places(parts):
+        return None
+    begin = bytes(frame[_BEGINS_AT:begins])
+    return _Shape(version, begin, transactional_id, acks, timeout_ms, topic, b"\0" + named)
+
+
+def _places(parts: Iterable[ProducePart]) -> list[tuple[int, int]]:
+    return [(part.partition, len(part.records)) for part in parts]
 
 
 def encode_request(
@@ -312,7 +333,7 @@ def plain_answer_size(request: ProduceRequest) -> int:
     For versions with compact fields.
     """
     if request.answer_begins:
-        return _CORRELATED + len(request.answer_begins) + _ONLY_PARTITION.size
+        return _plain_size(request.answer_begins, len(request.parts))
     topics: dict[str, int] = {}
     for part in request.parts:
         topics[part.topic] = topics.get(part.topic, 0) + 1
@@ -322,6 +343,11 @@ def plain_answer_size(request: ProduceRequest) -> int:
         size += len(write_uvarint(name + 1)) + name + len(write_uvarint(partitions + 1)) + 1
         size += partitions * _PLAIN_PARTITION
     return size
+
+
+def _plain_size(begins: bytes, count: int) -> int:
+    """The same, of the answer for so many partitions of one topic."""
+    return _PLAIN_ANSWER - 1 + len(begins) + len(write_uvarint(count + 1)) + count * _PLAIN_PARTITION + 1
 
 
 def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
@@ -364,12 +390,11 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
 def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
     """Whether a broker says of a whole request that all is stored, and nothing else but its throttle time."""
     version, count, begins = request.version, len(request.parts), request.answer_begins
-    if begins:
-        at = _CORRELATED + len(begins)
-        if len(frame) != at + _ONLY_PARTITION.size or not frame.startswith(begins, _CORRELATED):
+    if begins and count <= _FEW:
+        if len(frame) != _plain_size(begins, count) or not frame.startswith(begins, _CORRELATED):
             return False
-        error, more, tags = _ONLY_PARTITION.unpack_from(frame, at)
-        return not error and more == _NOTHING_MORE_OF_TOPIC and not tags
+        told, stored = _stored(count)
+        return told.unpack_from(frame, _CORRELATED + len(begins)) == stored
     shape, nothing_more = _plain_partition(version)
     try:
         read = _Reader(frame, _CORRELATED, version >= FLEXIBLE)
@@ -389,6 +414,13 @@ def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
     except (struct.error, ProtocolViolation):
         return False
     return not count and not tagged and read.at == len(frame)
+
+
+@cache
+def _stored(count: int) -> tuple[struct.Struct, tuple[int | bytes, ...]]:
+    """How an answer goes on that has so many partitions of one topic, and what it says where all is stored."""
+    partitions = struct.Struct(">B" + count * _PLAIN_9.format[1:] + "B4xB")
+    return partitions, (count + 1, *(0, _NOTHING_MORE) * count, 0, 0)
 
 
 def _plain_partition(version: int) -> tuple[struct.Struct, bytes]:
