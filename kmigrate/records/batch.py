@@ -31,7 +31,7 @@ from crc32c import crc32c
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.model.ids import SEQUENCES
-from kmigrate.records.crc import crc_of_changed_head
+from kmigrate.records.crc import crc_of_change_again, crc_of_changed_head
 
 __all__ = [
     "CODEC_MASK",
@@ -311,7 +311,7 @@ def translate(view: memoryview, producer_id: int, shown: int) -> None:
     (crc,) = _CRC.unpack_from(view, 17)
     _PRODUCER_ID.pack_into(view, 43, shown)
     difference = _of_an_id(producer_id, shown)
-    _CRC.pack_into(view, 17, crc_of_changed_head(crc, difference, 0, len(view) - HEADER_SIZE))
+    _CRC.pack_into(view, 17, crc_of_change_again(crc, difference, len(view) - HEADER_SIZE))
 
 
 @lru_cache(maxsize=4096)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from crc32c import crc32c
 
-__all__ = ["crc_of_changed_head"]
+__all__ = ["crc_of_change_again", "crc_of_changed_head"]
 
 _BLOCK_BITS = 12
 _LESS_THAN_A_BLOCK = (1 << _BLOCK_BITS) - 1
@@ -32,7 +32,22 @@ _Operator = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 def crc_of_changed_head(crc: int, head: int, changed: int, size: int) -> int:
     """The CRC of a message, from its CRC before its head changed, the head's CRCs, and the size of what follows it."""
     value = crc32c(_ZEROS[: size & _LESS_THAN_A_BLOCK], head ^ changed ^ _INVERTED) ^ _INVERTED
-    blocks = size >> _BLOCK_BITS
+    return crc ^ _behind(value, size >> _BLOCK_BITS)
+
+
+def crc_of_change_again(crc: int, difference: int, size: int) -> int:
+    """The same, where heads change by one `difference` of their CRCs over and over: most of it is known then."""
+    known = _behind_inverted(difference, size >> _BLOCK_BITS)
+    return crc ^ crc32c(_ZEROS[: size & _LESS_THAN_A_BLOCK], known) ^ _INVERTED
+
+
+@lru_cache(maxsize=4096)
+def _behind_inverted(difference: int, blocks: int) -> int:
+    return _behind(difference, blocks) ^ _INVERTED
+
+
+def _behind(value: int, blocks: int) -> int:
+    """What so many blocks of zeros make of a CRC register."""
     digit = 0
     while blocks:
         part = blocks & 15
@@ -41,7 +56,7 @@ def crc_of_changed_head(crc: int, head: int, changed: int, size: int) -> int:
             value = a[value & 255] ^ b[value >> 8 & 255] ^ c[value >> 16 & 255] ^ d[value >> 24]
         blocks >>= _DIGIT_BITS
         digit += 1
-    return crc ^ value
+    return value
 
 
 @cache
