@@ -390,9 +390,9 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
 def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
     """Whether a broker says of a whole request that all is stored, and nothing else but its throttle time."""
     version, count, begins = request.version, len(request.parts), request.answer_begins
+    if begins and (len(frame) != _plain_size(begins, count) or not frame.startswith(begins, _CORRELATED)):
+        return False
     if begins and count <= _FEW:
-        if len(frame) != _plain_size(begins, count) or not frame.startswith(begins, _CORRELATED):
-            return False
         told, stored = _stored(count)
         return told.unpack_from(frame, _CORRELATED + len(begins)) == stored
     shape, nothing_more = _plain_partition(version)

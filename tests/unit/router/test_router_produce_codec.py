@@ -191,7 +191,10 @@ _REQUEST = st.builds(
     st.sampled_from((7, 9, 11, 11, 11)),
     st.sampled_from((-1, -1, 1)),
     st.sampled_from(("me", "me", "you")),
-    st.lists(_PART, min_size=1, max_size=2),
+    st.one_of(
+        st.lists(_PART, min_size=1, max_size=3),
+        st.lists(_PART, min_size=1, max_size=8).map(lambda parts: [("orders", *rest) for _, *rest in parts]),
+    ),
 )
 _DAMAGE = st.one_of(st.none(), st.tuples(st.one_of(st.integers(12, 400), st.integers(-4, -1)), st.binary(max_size=3)))
 
@@ -207,9 +210,15 @@ def test_a_request_is_read_alike_whatever_was_read_before_it(requests: list[tupl
         assert _read(reader.read, frame) == _read(read_produce, frame)
 
 
-def test_the_second_of_two_alike_is_not_read_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("before", "count"), [(1, 1), (1, 6), (6, 1), (6, 126), (126, 127), (200, 1000)])
+def test_the_second_for_one_topic_is_not_read_field_by_field(
+    before: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = ProduceReader()
-    first, second = (_request(11, -1, "me", [("orders", partition, b"r" * partition)]) for partition in (3, 200))
+    first, second = (
+        _request(11, -1, "me", [("orders", partition, b"r" * 40 * (partition + 1)) for partition in range(parts)])
+        for parts in (before, count)
+    )
     reader.read(first, peek_request(first))
     monkeypatch.setattr("kmigrate.router.apis.produce.read_produce", None)
     read = reader.read(second, peek_request(second))
@@ -221,20 +230,32 @@ _HINT = v11.LeaderIdAndEpoch(leader_id=BrokerId(2), leader_epoch=i32(7))
 _TOLD_MORE = (("current_leader", _HINT), ("error_message", "why"))
 
 
-@given(st.sampled_from((0, 0, 6, 45)), st.sampled_from((None, None, *_TOLD_MORE)), st.integers(0, 1000))
-def test_of_the_answer_to_one_that_was_read_at_a_glance_as_much_is_seen(code: int, odd: Any, partition: int) -> None:
+@given(
+    st.sampled_from((0, 0, 6, 45)),
+    st.sampled_from((None, None, *_TOLD_MORE)),
+    st.integers(0, 1000),
+    st.sampled_from((1, 1, 2, 6, 100, 101, 130)),
+    st.integers(0, 129),
+)
+def test_of_the_answer_to_one_that_was_read_at_a_glance_as_much_is_seen(
+    code: int, odd: Any, partition: int, count: int, which: int
+) -> None:
     reader = ProduceReader()
-    frame = _request(11, -1, "me", [("orders", partition, b"r")])
+    frame = _request(11, -1, "me", [("orders", partition + at, b"r" * 40) for at in range(count)])
     reader.read(frame, peek_request(frame))
     glanced, whole = reader.read(frame, peek_request(frame)), read_produce(frame, peek_request(frame))
     assert glanced.answer_begins
     assert plain_answer_size(glanced) == plain_answer_size(whole)
-    told = _answer(ErrorCode(code), index=i32(partition), **dict([odd] if odd else []))
-    answer = _answer_frame([v11.TopicProduceResponse(name=TopicName("orders"), partition_responses=(told,))])
+    parts = [_answer(index=i32(partition + at)) for at in range(count)]
+    parts[which % count] = _answer(ErrorCode(code), index=i32(partition), **dict([odd] if odd else []))
+    told = tuple(parts)
+    answer = _answer_frame([v11.TopicProduceResponse(name=TopicName("orders"), partition_responses=told)])
     assert all_stored(answer, glanced) is all_stored(answer, whole) is (not code and odd is None)
     assert without_hints(answer, glanced) == without_hints(answer, whole)
-    another = _answer_frame([v11.TopicProduceResponse(name=TopicName("others"), partition_responses=(told,))])
+    another = _answer_frame([v11.TopicProduceResponse(name=TopicName("others"), partition_responses=told)])
     assert not all_stored(another, glanced)
+    fewer = _answer_frame([v11.TopicProduceResponse(name=TopicName("orders"), partition_responses=told[1:])])
+    assert not all_stored(fewer, glanced)
     assert not all_stored(answer + b"\0", glanced)
     assert not all_stored(answer[:-1], glanced)
 
