@@ -72,7 +72,7 @@ _CORRELATED = 8
 _BEGINS_AT = 12
 """What follows the size, api key, version and correlation id of a request."""
 _PART_3 = struct.Struct(">iBBB")
-"""A partition of a request, and its batch's length where that is a varint of three bytes."""
+"""A partition of a request, and its batch's length where that is a varint of two or three bytes."""
 _ONE = write_uvarint(1 + 1)
 _NO_TAGS = b"\0\0\0"
 """What follows the last batch of a request: no tags of its partition, of its topic, of the request."""
@@ -259,7 +259,10 @@ def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ..
         if at + _PART_3.size > stop:
             return None
         partition, low, middle, high = _PART_3.unpack_from(frame, at)
-        if low & middle >= 0x80 > high:  # a batch of 16 KiB to 2 MiB
+        if low >= 0x80 > middle:  # a batch of up to 16 KiB, as producers make them
+            size = low & 0x7F | middle << 7
+            at += _PART_3.size - 1
+        elif low & middle >= 0x80 > high:
             size = low & 0x7F | (middle & 0x7F) << 7 | high << 14
             at += _PART_3.size
         else:
