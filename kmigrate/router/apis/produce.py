@@ -76,6 +76,8 @@ _PART_3 = struct.Struct(">iBBB")
 _ONE = write_uvarint(1 + 1)
 _NO_TAGS = b"\0\0\0"
 """What follows the last batch of a request: no tags of its partition, of its topic, of the request."""
+_LONGEST_BEGIN = 1024
+"""Each connection keeps as much of a request: names in it may have megabytes."""
 _FEW = 100
 """So many partitions of a plain answer are looked at in one."""
 _PLAIN_PARTITION = _ANSWER.size + _I64.size + 1 + 1 + 1
@@ -283,6 +285,8 @@ def _shape(request: ProduceRequest, frame: bytearray, head: RequestHead) -> _Sha
     topic = parts[0].topic
     named = _ONE + write_compact_string(topic)
     begins = head.body + len(b"\0" + write_compact_string(transactional_id)) + _ACKS.size + len(named)
+    if begins > _LONGEST_BEGIN:
+        return None
     if _places(_parts_alone(topic, frame, begins) or ()) != _places(parts):
         return None
     begin = bytes(frame[_BEGINS_AT:begins])

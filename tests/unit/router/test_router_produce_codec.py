@@ -260,6 +260,16 @@ def test_of_the_answer_to_one_that_was_read_at_a_glance_as_much_is_seen(
     assert not all_stored(answer[:-1], glanced)
 
 
+def test_names_of_any_length_are_read_and_no_connection_keeps_long_ones() -> None:
+    reader = ProduceReader()
+    for length in (1, 800, 1000, 30_000):
+        frame = _request(11, -1, "c" * length, [("orders", 3, b"r")])
+        for _ in range(2):
+            read = reader.read(frame, peek_request(frame))
+        assert read._replace(answer_begins=b"") == read_produce(frame, peek_request(frame))
+        assert bool(read.answer_begins) is (length <= 800)
+
+
 def test_a_request_with_tags_is_read_field_by_field() -> None:
     reader = ProduceReader()
     frame = _request(11, -1, "me", [("orders", 3, b"r")])
