@@ -80,11 +80,11 @@ class Relay:
             attributes, delta, producer_id, epoch, sequence = batch
             if attributes & TRANSACTIONAL or producer_id >= DIRECT_LIMIT or (producer_id < 0 and own is None):
                 return None
-            leader = leaders.get(part.partition, -1)
-            if leader < 0:
-                leader = leaders[part.partition] = self._core.outside.source_leader(way.link, topic, part.partition)[0]
-            if leader != way.node:
-                return None
+            if leaders.get(part.partition) != way.node:
+                leader, _ = self._core.outside.source_leader(way.link, topic, part.partition)
+                if leader != way.node:
+                    return None
+                leaders[part.partition] = leader
             batches.append(_Written(part, route, delta, producer_id, epoch, sequence, epoch, sequence))
         return None if self._judge.stops.hold_any(batches) else way
 
