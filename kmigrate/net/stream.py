@@ -209,10 +209,8 @@ class FrameStream(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
         """Host and port of the other side, for messages."""
-        self.writable = True
-        """Whether the peer reads: what is written to it now does not pile up."""
-        self._reads_again = asyncio.Event()
-        self._reads_again.set()
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.on_writable: Callable[[bool], None] | None = None
         self.on_made: Callable[[], None] | None = None
         """Called once when there is a connection: with TLS, when its handshake is over."""
@@ -288,7 +286,7 @@ class FrameStream(asyncio.BufferedProtocol):
             at = stop
             left -= 1
             self._on_frame(frame)
-        self._head = bytes(scratch[at:fill]) if at < fill and not self._over else b""
+        self._head = b"" if self._over else bytes(scratch[at:fill])
         _SCRATCHES.free = scratch
         self._waits = len(self._head) >= SIZE.size
         if self._waits:
@@ -345,7 +343,7 @@ class FrameStream(asyncio.BufferedProtocol):
         self.lost = True
         self._transport = self._raw = None  # asyncio's cannot even be aborted any more
         self._coming = None  # who has lost a connection may know it for long
-        self._may_write()
+        self._writable.set()
         self._reason = exc or self._reason
         self._end_due = True
         if self._waits:
@@ -357,18 +355,13 @@ class FrameStream(asyncio.BufferedProtocol):
         self._over, self._end_due, self._coming = True, False, None
         self._on_lost(self._reason)
 
-    def _may_write(self) -> None:
-        self.writable = True
-        self._reads_again.set()
-
     def pause_writing(self) -> None:
-        self.writable = False
-        self._reads_again.clear()
+        self._writable.clear()
         if self.on_writable is not None:
             self.on_writable(False)
 
     def resume_writing(self) -> None:
-        self._may_write()
+        self._writable.set()
         if self.on_writable is not None:
             self.on_writable(True)
 
@@ -387,9 +380,13 @@ class FrameStream(asyncio.BufferedProtocol):
         waits = len(self._head) if self._waits else 0
         return unread + waits + (self._coming.held if self._coming is not None else 0)
 
+    @property
+    def writable(self) -> bool:
+        return self._writable.is_set()
+
     async def drain(self) -> None:
         """Wait until the peer reads again, or the connection is lost."""
-        await self._reads_again.wait()
+        await self._writable.wait()
 
     def write(self, data: Buffer) -> None:
         if self._transport is not None and not self.lost:

@@ -26,8 +26,8 @@ written long ago the source broker remembers better."""
 
 
 def _most_marks(partitions: int) -> int:
-    """Of each of so many partitions."""
-    return max(1, _MOST_MARKS // max(1, partitions))
+    """Of each of so many partitions; asked with each batch."""
+    return _MOST_MARKS // (partitions or 1) or 1
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Forwards:
             marks = topic[partition] = {}
         marks.pop(producer_id, None)  # so that the newest stand last
         marks[producer_id] = (epoch, last_sequence)
-        if len(marks) > 1 and len(marks) * len(topic) > _MOST_MARKS:
+        if len(marks) > _most_marks(len(topic)):
             del marks[next(iter(marks))]
 
     def held(self, key: str, partition: int, ms: float) -> None:

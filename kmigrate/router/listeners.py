@@ -223,20 +223,11 @@ class ClientConnection:
         waiting = self.session.waiting_bytes
         if waiting:
             self._watch()
-        if self.stream.writable and not self.session.congested(waiting) and self._all_take():
+        takes = all(upstream.takes for upstream in self._upstreams())
+        if self.stream.writable and takes and not self.session.congested(waiting):
             self.stream.resume_reading()
         else:
             self.stream.pause_reading()
-
-    def _all_take(self) -> bool:
-        """Whether every upstream takes more; asked with each request, so without a list of them."""
-        if self._target is not None and not self._target.takes:
-            return False
-        for pool in (self._sources, self._coordinators):
-            for upstream in pool.values():
-                if not upstream.takes:
-                    return False
-        return True
 
     # Edge
 

@@ -62,14 +62,13 @@ class Relay:
         topic: str | None = None
         route: TopicRoute | None = None
         leaders: dict[int, int] = {}
-        batches: list[_Written] = []
         for part in request.parts:
             if part.topic is not topic:
                 topic = part.topic
                 route = routes.get(topic)
                 if route is None or route.serve is not Serve.FORWARD:
                     return None
-                way = way or self._begin(route.link, part, request.version, batches)
+                way = way or self._begin(route.link, part, request.version)
                 if way is None or way.link != route.link:
                     return None
                 leaders = self._known.setdefault(topic, {})
@@ -85,10 +84,10 @@ class Relay:
                 if leader != way.node:
                     return None
                 leaders[part.partition] = leader
-            batches.append(_Written(part, route, delta, producer_id, epoch, sequence, epoch, sequence))
-        return None if self._judge.stops.hold_any(batches) else way
+            way.batches.append(_Written(part, route, delta, producer_id, epoch, sequence, epoch, sequence))
+        return None if way is None or self._judge.stops.hold_any(way.batches) else way
 
-    def _begin(self, link: str, first: ProducePart, version: int, batches: list[_Written]) -> Way[_Written] | None:
+    def _begin(self, link: str, first: ProducePart, version: int) -> Way[_Written] | None:
         """The way of a request that begins with this partition."""
         node, newest = self._core.outside.source_leader(link, first.topic, first.partition)
         layout = self._core.outside.source_layout(link)
@@ -97,7 +96,7 @@ class Relay:
         table = self._core.table
         if self._by[0] is not table or self._by[1] is not layout:
             self._by, self._known = (table, layout), {}
-        return Way(link, node, newest, layout, batches)
+        return Way(link, node, newest, layout, [])
 
     def send(
         self,

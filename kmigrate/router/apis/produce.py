@@ -71,11 +71,9 @@ _CORRELATED = 8
 """Size and correlation id of an answer."""
 _BEGINS_AT = 12
 """What follows the size, api key, version and correlation id of a request."""
-_PART_3 = struct.Struct(">iBBB")
-"""A partition of a request, and its batch's length where that is a varint of two or three bytes."""
 _ONE = write_uvarint(1 + 1)
-_NO_TAGS = b"\0\0\0"
-"""What follows the last batch of a request: no tags of its partition, of its topic, of the request."""
+_NO_TAGS = b"\0\0"
+"""What follows the last partition of a request: no tags of its topic and of the request."""
 _LONGEST_BEGIN = 1024
 """Each connection keeps as much of a request: names in it may have megabytes."""
 _FEW = 100
@@ -104,6 +102,8 @@ class ProduceRequest(NamedTuple):
     acks: int
     timeout_ms: int
     parts: tuple[ProducePart, ...]
+    parts_at: int = 0
+    """Where the partitions of its only topic begin in the frame; 0 where it has none or more."""
     answer_begins: bytes = b""
     """How the answer goes on behind its correlation id, up to the number of partitions; empty where it is not known."""
 
@@ -195,15 +195,17 @@ def parse_request(frame: bytearray, version: int, body: int) -> ProduceRequest:
         acks, timeout_ms = read.unpack(_ACKS)
         view = memoryview(frame)
         parts: list[ProducePart] = []
-        for _ in range(read.count()):
+        topics, parts_at = read.count(), 0
+        for _ in range(topics):
             topic = read.string() or ""
+            parts_at = read.at if topics == 1 else 0
             parts += read.parts(topic, read.count(len(parts)), view)
             read.tags()
         read.tags()
         read.end()
     except (struct.error, UnicodeDecodeError) as broken:
         raise ProtocolViolation("broken-produce", f"a Produce request cannot be read: {broken}") from None
-    return ProduceRequest(version, transactional_id, acks, timeout_ms, tuple(parts))
+    return ProduceRequest(version, transactional_id, acks, timeout_ms, tuple(parts), parts_at)
 
 
 def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
@@ -214,14 +216,11 @@ def read_produce(frame: bytearray, head: RequestHead) -> ProduceRequest:
 class _Shape(NamedTuple):
     """What the requests of one client for one topic have in common."""
 
-    version: int
     begins: bytes
     """What stands in them from the client id up to the topic's name."""
-    transactional_id: str | None
-    acks: int
-    timeout_ms: int
     topic: str
-    answer_begins: bytes
+    like: ProduceRequest
+    """Such a request without its partitions."""
 
 
 class ProduceReader:
@@ -237,64 +236,36 @@ class ProduceReader:
     def read(self, frame: bytearray, head: RequestHead) -> ProduceRequest:
         """Read the next request; anything that does not add up raises ProtocolViolation."""
         shape = self._shape
-        if shape is not None and head.version == shape.version and frame.startswith(shape.begins, _BEGINS_AT):
-            parts = _parts_alone(shape.topic, frame, _BEGINS_AT + len(shape.begins))
+        if shape is not None and head.version == shape.like.version and frame.startswith(shape.begins, _BEGINS_AT):
+            parts = _parts_alone(shape.topic, frame, shape.like.parts_at)
             if parts is not None:
+                version, transactional_id, acks, timeout_ms, _, parts_at, answer_begins = shape.like
                 return ProduceRequest(
-                    shape.version, shape.transactional_id, shape.acks, shape.timeout_ms, parts, shape.answer_begins
+                    version, transactional_id, acks, timeout_ms, parts, parts_at, answer_begins
                 )
         request = read_produce(frame, head)
-        self._shape = _shape(request, frame, head) if head.version >= FLEXIBLE else None
+        self._shape = _shape(request, frame)
         return request
 
 
 def _parts_alone(topic: str, frame: bytearray, at: int) -> tuple[ProducePart, ...] | None:
-    """The partitions of a request's only topic, up to the request's end; None where it is not so, or has tags."""
-    if not frame.endswith(_NO_TAGS):
+    """The partitions of a request's only topic, which begin there; None where tags follow them, or they are broken."""
+    read = _Reader(frame, at, flexible=True)
+    try:
+        parts = read.parts(topic, read.count(), memoryview(frame))
+    except struct.error:
         return None
-    count, at = read_uvarint(frame, at)
-    if count > _MOST:
-        return None
-    stop, view = len(frame) - len(_NO_TAGS) + 1, memoryview(frame)
-    parts = []
-    for _ in range(count - 1):
-        if at + _PART_3.size > stop:
-            return None
-        partition, low, middle, high = _PART_3.unpack_from(frame, at)
-        if low >= 0x80 > middle:  # a batch of up to 16 KiB, as producers make them
-            size = low & 0x7F | middle << 7
-            at += _PART_3.size - 1
-        elif low & middle >= 0x80 > high:
-            size = low & 0x7F | (middle & 0x7F) << 7 | high << 14
-            at += _PART_3.size
-        else:
-            size, at = read_uvarint(frame, at + _I32.size)
-        end = at + size - 1
-        if size <= 1 or end >= stop or frame[end]:
-            return None
-        parts.append(ProducePart(topic, partition, view[at:end]))
-        at = end + 1
-    return tuple(parts) if parts and at == stop else None
+    return tuple(parts) if parts and frame[read.at :] == _NO_TAGS else None
 
 
-def _shape(request: ProduceRequest, frame: bytearray, head: RequestHead) -> _Shape | None:
-    """The shape of a request for one topic; None where it is for more, or has tags."""
-    version, transactional_id, acks, timeout_ms, parts, _ = request
-    if not parts or parts[0].topic != parts[-1].topic:
+def _shape(request: ProduceRequest, frame: bytearray) -> _Shape | None:
+    """The shape of a request for one topic, where it is short enough to be kept."""
+    if request.version < FLEXIBLE or not request.parts or not 0 < request.parts_at <= _LONGEST_BEGIN:
         return None
-    topic = parts[0].topic
-    named = _ONE + write_compact_string(topic)
-    begins = head.body + len(b"\0" + write_compact_string(transactional_id)) + _ACKS.size + len(named)
-    if begins > _LONGEST_BEGIN:
-        return None
-    if _places(_parts_alone(topic, frame, begins) or ()) != _places(parts):
-        return None
-    begin = bytes(frame[_BEGINS_AT:begins])
-    return _Shape(version, begin, transactional_id, acks, timeout_ms, topic, b"\0" + named)
-
-
-def _places(parts: Iterable[ProducePart]) -> list[tuple[int, int]]:
-    return [(part.partition, len(part.records)) for part in parts]
+    topic = request.parts[0].topic
+    answer = b"\0" + _ONE + write_compact_string(topic)
+    begins = bytes(frame[_BEGINS_AT : request.parts_at])
+    return _Shape(begins, topic, request._replace(parts=(), answer_begins=answer))
 
 
 def encode_request(
@@ -339,22 +310,20 @@ def plain_answer_size(request: ProduceRequest) -> int:
     Nothing that such an answer leaves out could make room for anything else, so one of this length needs no reading.
     For versions with compact fields.
     """
-    if request.answer_begins:
-        return _plain_size(request.answer_begins, len(request.parts))
+    if request.answer_begins:  # it has the header's tags in it
+        return _PLAIN_ANSWER - 1 + len(request.answer_begins) + _plain_partitions(len(request.parts))
     topics: dict[str, int] = {}
     for part in request.parts:
         topics[part.topic] = topics.get(part.topic, 0) + 1
     size = _PLAIN_ANSWER + len(write_uvarint(len(topics) + 1))
     for topic, partitions in topics.items():
-        name = len(topic.encode())
-        size += len(write_uvarint(name + 1)) + name + len(write_uvarint(partitions + 1)) + 1
-        size += partitions * _PLAIN_PARTITION
+        size += len(write_compact_string(topic)) + _plain_partitions(partitions)
     return size
 
 
-def _plain_size(begins: bytes, count: int) -> int:
-    """The same, of the answer for so many partitions of one topic."""
-    return _PLAIN_ANSWER - 1 + len(begins) + len(write_uvarint(count + 1)) + count * _PLAIN_PARTITION + 1
+def _plain_partitions(count: int) -> int:
+    """The length of so many plain partitions of one topic, with their number and the topic's tags."""
+    return len(write_uvarint(count + 1)) + count * _PLAIN_PARTITION + 1
 
 
 def without_hints(frame: bytearray, request: ProduceRequest) -> Buffer:
@@ -397,7 +366,7 @@ def parse_answer(frame: bytearray, version: int) -> tuple[list[PartitionAnswer],
 def all_stored(frame: bytearray, request: ProduceRequest) -> bool:
     """Whether a broker says of a whole request that all is stored, and nothing else but its throttle time."""
     version, count, begins = request.version, len(request.parts), request.answer_begins
-    if begins and (len(frame) != _plain_size(begins, count) or not frame.startswith(begins, _CORRELATED)):
+    if begins and (len(frame) != plain_answer_size(request) or not frame.startswith(begins, _CORRELATED)):
         return False
     if begins and count <= _FEW:
         told, stored = _stored(count)
