@@ -26,6 +26,7 @@ __all__ = [
     "RouterLimits",
     "RouterPresence",
     "Upkept",
+    "Withheld",
     "mirror_key",
 ]
 
@@ -141,6 +142,18 @@ class FenceAck:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """A topic that the source has assigned members of the new protocol (KIP-848), and that a router tells them nothing
+    of, because it must not be read there."""
+
+    topic_id: str
+    """Its id at the source."""
+    members: int
+    topic: str = ""
+    """Its name; '' where no link knows it."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupWord:
     """A router's word on one group that follows; members by their marks (`kmigrate.model.members`)."""
 
@@ -150,6 +163,10 @@ class GroupWord:
     """Who speaks to the source's group through this router."""
     joined: tuple[str, ...] = ()
     """Those of them whose JoinGroup is held here while the group is promoted, or who own nothing any more (KIP-848)."""
+    withheld: tuple[Withheld, ...] = ()
+    """What nobody reads, though the source has members here that it is assigned to; the first few where it is much."""
+    more_withheld: int = 0
+    """How many topics `withheld` leaves out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,13 +291,13 @@ class Core:
         if any(route.frozen for route in self.table.followed.values()):
             self.outside.drained()
 
-    def group_words(self) -> dict[str, GroupWord]:
+    def group_words(self, now: float) -> dict[str, GroupWord]:
         """This router's word on each group that follows; an open transaction may still commit its group's positions."""
         open_: Counter[str] = Counter()
         for (link, name), entry in self.begun.entries.items():
             record = self.table.transactions.get(name, {}).get(link)
             open_.update(entry.groups.union(record.groups if record is not None else ()))
-        return self.followers.words(self.table, open_)
+        return self.followers.words(self.table, open_, self.ids, now)
 
     def ask_written(self, topic: str, partition: int, producer_id: int, then: Callable[[bool | None], None]) -> None:
         """Whether the target holds records of a producer, which then is never late again; None as in `ask_target`."""

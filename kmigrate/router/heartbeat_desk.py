@@ -3,7 +3,9 @@
 Their heartbeats go to the source's coordinator as all words of such groups do (`follow`); topics have the ids of each
 side. Lettered rules:
 
-A  What a member must not read at the target is not told it (`topic_ids`). When that may be read, it is told.
+A  What a member must not read at the target is not told it (`topic_ids`). When that may be read, it is told. Of whom
+   this router has seen no assignment, because it had one before through another connection or router, is made to say
+   everything, once: else nobody would know what is withheld from it, and it would not be told.
 B  While the group is promoted each member is told in answer to a heartbeat that it owns nothing any more, whatever the
    source says. It commits what it has read, gives all back, and says so in a heartbeat. The source hears its heartbeats
    meanwhile, also this one: there, what a member says to own matters only while it is to give something back. So the
@@ -65,8 +67,6 @@ class _Member:
     """What it said last that it owns, by the target's ids."""
     given_at: float = _LONG_AGO
     """When it was told of partitions that it has not named since."""
-    withheld: frozenset[UUID] = frozenset()
-    """Topics that the source has assigned it and that it is not told of, by the source's ids."""
     emptied_at: float = _LONG_AGO
     """When it was told that it owns nothing, or asked about it, in a promote that is not over for it."""
     done: bool = False
@@ -129,6 +129,7 @@ class HeartbeatDesk:
 
     def closed(self) -> None:
         for key in list(self._members):
+            self._core.followers.parted(*key)
             self._forget(key)
 
     # one member
@@ -163,12 +164,20 @@ class HeartbeatDesk:
         if says_everything(member.word.request) or not int(member.word.request.member_epoch):
             return False
         if not gathering:
-            return member.emptied or self._core.ids.tells_any(member.withheld)
+            return self._wants_assignment(member) or member.emptied
         now = self._edge.now()
         if member.done or not member.emptied or now - member.emptied_at < _PROBED_S:
             return False
         member.emptied_at = now
         return True
+
+    def _wants_assignment(self, member: _Member) -> bool:
+        """Rule A."""
+        group, member_id = member.word.group, member.word.member_id
+        withheld = self._core.followers.withheld(group, member_id)
+        if withheld is None:
+            self._core.followers.withhold(group, member_id, frozenset(), self._edge.now())  # so that it is asked once
+        return withheld is None or self._core.ids.tells_any(withheld)
 
     def _done(self, member: _Member) -> None:
         if not member.done:
@@ -226,10 +235,14 @@ class HeartbeatDesk:
 
     def _withhold(self, member: _Member, withheld: frozenset[UUID]) -> None:
         """Rule A."""
-        if withheld - member.withheld:
-            named = ", ".join(sorted(map(str, withheld)))
+        group, member_id = member.word.group, member.word.member_id
+        if withheld - (self._core.followers.withheld(group, member_id) or frozenset()):
             self._core.outside.warn(
-                f"group {member.word.group}: its member {member.word.member_id} is assigned a topic of the source that "
-                f"cannot be read here, because it is not mirrored under the same offsets: topic id {named}"
+                f"group {group}: its member {member_id} is assigned a topic of the source that cannot be read here, "
+                f"because it is not mirrored under the same offsets: {', '.join(sorted(map(self._named, withheld)))}"
             )
-        member.withheld = withheld
+        self._core.followers.withhold(group, member_id, withheld, self._edge.now())
+
+    def _named(self, topic: UUID) -> str:
+        name = self._core.ids.name_at_source(topic)
+        return f"{name} (topic id {topic})" if name else f"topic id {topic}"

@@ -61,6 +61,17 @@ _ROWS: tuple[_Row, ...] = (
         "link",
     ),
     _row(
+        "withheld_topics",
+        Kind.GAUGE,
+        "Topics that a group's members here are assigned and must not read, so that nobody does; status names them.",
+        lambda core: [
+            ((route.link, group), len(core.followers.withheld_topics(group, core.ids)))
+            for group, route in core.table.followed.items()
+        ],
+        "link",
+        "group",
+    ),
+    _row(
         "waiting_connections",
         Kind.GAUGE,
         "Connections whose next request waits, at a fence or for an answer about its producer.",

@@ -386,7 +386,7 @@ class Router:
             interval_ms=self.settings.presence_interval_ms,
             fences=core.forwards.fences(core.table),
             holds_ms=core.forwards.holds_ms(),
-            groups=core.group_words(),
+            groups=core.group_words(monotonic()),
             connections=len(self._connections),
             forwarded=core.forwards.total,
             on_brokers=sum(connection.session.on_broker for connection in self._connections),

@@ -23,6 +23,7 @@ class TopicIds:
     routes: Mapping[str, TopicRoute]
     _at_target: dict[UUID, UUID] | None = None
     _at_source: dict[UUID, UUID] = field(default_factory=dict)
+    _names: dict[UUID, str] = field(default_factory=dict)
 
     def at_target(self, source_id: UUID | None) -> UUID | None:
         """The id at the target of a topic that is this one at its source; None where members must not read it."""
@@ -38,6 +39,11 @@ class TopicIds:
         route = self.routes.get(topic)
         return UUID(route.target_id) if route is not None and route.target_id else None
 
+    def name_at_source(self, source_id: UUID) -> str:
+        """The name of a topic that is mirrored, whether or not it may be read; '' of one that no link knows."""
+        self._made()
+        return self._names.get(source_id, "")
+
     def tells_any(self, source_ids: Iterable[UUID]) -> bool:
         """Whether one of these may be read."""
         return any(each in self._made() for each in source_ids)
@@ -51,4 +57,5 @@ class TopicIds:
             ]
             self._at_target = dict(pairs)
             self._at_source = {there: here for here, there in pairs}
+            self._names = {UUID(route.source_id): name for name, route in self.routes.items() if route.source_id}
         return self._at_target

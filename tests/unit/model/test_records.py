@@ -17,11 +17,13 @@ from kmigrate.model.presences import (
     ControllerPresence,
     EndedClients,
     FenceAck,
+    GroupWord,
     MirrorPresence,
     PartitionProgress,
     RouterLimits,
     RouterPresence,
     Upkept,
+    Withheld,
 )
 from kmigrate.model.record_json import Record, decode_record, encode_record
 from kmigrate.model.records import (
@@ -81,6 +83,7 @@ _RECORDS: list[Record] = [
     ),
     RouterPresence("i", "r", 5, 500, {"topic/l/t": FenceAck(9, 0, {0: (_MARK,)})}, {"topic/l/t": {0: 1.5}}),
     RouterPresence("i", "r", 5, 500, limits=RouterLimits(9, 3, 4, 5, 6, {"memory": EndedClients(2, "app at h")})),
+    RouterPresence("i", "r", 5, 500, groups={"g": GroupWord(1, ("m",), ("m",), (Withheld("id", 2, "t"),), 3)}),
     ControllerPresence("i", 5, True, 500),
 ]
 
@@ -99,6 +102,17 @@ def test_a_record_of_an_earlier_version_is_read_with_what_it_did_not_know_left_e
     record = TopicRecord("l", "t", TopicPhase.MIRRORING, 1, partitions=1)
     old = {k: v for k, v in encode_record(record).items() if k in ("kind", "link", "topic", "phase", "since_ms")}
     assert decode_record({**old, "partitions": 1}) == record
+
+
+def test_a_routers_word_on_a_group_goes_between_versions_of_which_one_tells_less() -> None:
+    """Nothing is decided by what is withheld, so that the older one may leave it out, and pass it over."""
+    word = RouterPresence("i", "r", 5, 500, groups={"g": GroupWord(1, ("m",), (), (Withheld("id", 2),))})
+    told = encode_record(word)
+    told["groups"]["g"]["added_later"] = told["groups"]["g"]["withheld"][0]["added_later"] = 7
+    assert decode_record(told) == word
+    older = {name: told["groups"]["g"][name] for name in ("in_flight", "members", "joined")}
+    read = decode_record({**told, "groups": {"g": older}})
+    assert isinstance(read, RouterPresence) and read.groups == {"g": GroupWord(1, ("m",))}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from kmigrate.model.members import member_mark
+from kmigrate.model.presences import Withheld
 from kmigrate.model.routes import GroupRoute, Serve, TopicRoute
 from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import code_of
@@ -48,6 +49,7 @@ class NewMember(Member):
         self.epoch = 5
         super().__init__(*(routes or (copied(),)), **groups)
         self.versions[NEW_BEAT] = 1
+        self.stage.core.followers.withhold("g", "m", frozenset(), 0.0)  # its assignment was told here before
 
     def _told(self, head: Any, kind: Any, request: Any, code: int) -> Any:
         if head.api_key == DESCRIBE_NEW:
@@ -194,6 +196,8 @@ def test_a_topic_that_cannot_be_read_here_is_not_told_and_named_once(routes: tup
         assert member.told == [(HERE, 0)]
     (said,) = member.stage.outside.said
     assert str(OTHER_THERE) in said and "group g" in said
+    assert [(each.topic_id, each.members) for each in member.word.withheld] == [(str(OTHER_THERE), 1)]
+    assert (member.word.withheld[0].topic, "other" in said) == (("other", True) if routes else ("", False))
 
 
 def test_a_topic_that_can_be_read_by_now_is_told() -> None:
@@ -207,6 +211,125 @@ def test_a_topic_that_can_be_read_by_now_is_told() -> None:
     assert member.code([(HERE, 0)], all_=True) == 0
     assert member.told == [(HERE, 0), (OTHER, 0)]
     assert member.code() == 0
+
+
+# what a router tells of topics that are withheld
+
+
+WITHHELD = Withheld(str(OTHER_THERE), 1)
+
+
+def deprived(*routes: TopicRoute) -> NewMember:
+    """A member that is assigned a topic which it must not read."""
+    member = NewMember(*routes, assigned=[(THERE, 0), (OTHER_THERE, 0)])
+    member.new_beat([], epoch=0)
+    assert member.word.withheld == (WITHHELD,)
+    return member
+
+
+def test_members_that_a_topic_is_withheld_from_are_counted_once_each() -> None:
+    member = deprived()
+    member.new_beat([], epoch=0, member_id="n")
+    assert member.word.withheld == (replace(WITHHELD, members=2),)
+    member.new_beat([(HERE, 0)], all_=True)
+    assert member.word.withheld == (replace(WITHHELD, members=2),)
+
+
+def test_a_topic_that_is_mirrored_by_now_is_withheld_no_more() -> None:
+    member = deprived()
+    member.stage.swap(copied(), copied("other", OTHER, OTHER_THERE, Serve.HIDDEN))
+    assert member.word.withheld == (replace(WITHHELD, topic="other"),), "it is being aligned"
+    member.stage.swap(copied(), copied("other", OTHER, OTHER_THERE))
+    assert member.word.withheld == ()
+
+
+def test_a_topic_that_the_source_assigns_to_somebody_else_by_now_is_withheld_no_more() -> None:
+    member = deprived()
+    member.assigned = None
+    member.new_beat()
+    assert member.word.withheld == (WITHHELD,), "nothing has changed"
+    member.assigned = [(THERE, 0)]
+    member.new_beat()
+    assert member.word.withheld == ()
+
+
+def test_nothing_is_withheld_from_who_has_left_or_is_gone() -> None:
+    member = deprived()
+    member.new_beat([], epoch=0, member_id="n")
+    member.new_beat(epoch=-1, member_id="n")
+    assert member.word.withheld == (WITHHELD,)
+    member.stage.session.closed()
+    assert member.word.withheld == ()
+    assert member.word.members == (member_mark("m"),), "it may come back"
+
+
+def test_nothing_is_withheld_from_who_sends_its_heartbeats_elsewhere() -> None:
+    """Its connection here may stay open as long as its client likes."""
+    member = deprived()
+    member.later(59)
+    assert member.word.withheld == (WITHHELD,)
+    member.new_beat()
+    member.later(59)
+    assert member.word.withheld == (WITHHELD,)
+    member.later(2)
+    assert member.word.withheld == ()
+
+
+@pytest.mark.parametrize("held", [(), ("g",)], ids=["promoted", "holds"])
+def test_nothing_is_withheld_of_a_group_that_does_not_follow_any_more(held: tuple[str, ...]) -> None:
+    member = deprived()
+    member.stage._held = held
+    member.turns(none=FOLLOWS)
+    member.stage._held = ()
+    member.turns(g=FOLLOWS)
+    assert member.word.withheld == ()
+
+
+def test_while_the_group_is_promoted_it_stays_known_what_was_withheld() -> None:
+    member = deprived()
+    member.gathers()
+    member.new_beat()
+    assert (member.told, member.word.withheld) == ([], (WITHHELD,))
+    member.turns(g=FOLLOWS)
+    member.assigned = [(THERE, 0)]
+    member.code([], all_=True)
+    assert member.word.withheld == ()
+
+
+def test_of_many_topics_the_first_are_told_and_how_many_more_there_are() -> None:
+    many = [UUID(int=1_000 + number) for number in range(70)]
+    member = NewMember(assigned=[(each, 0) for each in many])
+    member.new_beat()
+    assert [each.topic_id for each in member.word.withheld] == [str(each) for each in many[:64]]
+    assert member.word.more_withheld == 6
+
+
+def newcomer() -> NewMember:
+    """A member that another router, or another connection, was told the assignment of."""
+    member = NewMember(assigned=None)
+    member.stage.core.followers.parted("g", "m")
+    return member
+
+
+def test_a_member_whose_assignment_was_told_elsewhere_is_made_to_say_everything_once() -> None:
+    """A router that has just started would not know what is withheld from it, and not tell it of a topic later."""
+    member = newcomer()
+    assert (member.code(), member.asked(NEW_BEAT)) == (16, [])
+    member.assigned = [(THERE, 0), (OTHER_THERE, 0)]
+    assert (member.code([(HERE, 0)], all_=True), member.told) == (0, [(HERE, 0)])
+    assert member.word.withheld == (WITHHELD,)
+    assert member.code() == 0
+
+
+def test_a_member_that_does_not_say_everything_when_it_is_made_to_goes_on() -> None:
+    member = newcomer()
+    assert [member.code(), member.code(), member.code()] == [16, 0, 0]
+
+
+def test_a_member_whose_assignment_was_told_elsewhere_is_not_asked_while_its_group_is_promoted() -> None:
+    member = newcomer()
+    member.gathers()
+    assert (member.code(), member.told) == (0, [])
 
 
 def test_a_promoted_topic_is_read_under_its_id_at_the_target() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kmigrate.model.routes import Serve
+from uuid import UUID
+
+from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.observe.registry import Registry
 from kmigrate.router.metrics import METRICS, show_router
 from tests.prometheus_text import parse, text
@@ -13,6 +15,9 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     stage = Stage(route("orders", Serve.FORWARD))
     registry = Registry()
     show_router(registry, stage.core, lambda: 4)
+    stage.turn(g=GroupRoute("l"), quiet=GroupRoute("l"))
+    stage.core.followers.withhold("g", "m", frozenset({UUID(int=1), UUID(int=2)}), 0.0)
+    stage.core.followers.withhold("g", "n", frozenset({UUID(int=1)}), 0.0)
     stage.produce(("orders", 2, batch()))
     stage.produce(("orders", 2, batch(sequence=1)))
     stage.edge.sent[0].answer()
@@ -26,6 +31,8 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     assert held.value("kmigrate_router_forwarded_bytes_total") == sum(len(sent.frame) for sent in stage.edge.sent)
     assert held.value("kmigrate_router_forwards_in_flight", link="l", topic="orders") == 1
     assert held.value("kmigrate_router_open_transactions", link="l") == 0
+    assert held.value("kmigrate_router_withheld_topics", link="l", group="g") == 2
+    assert held.value("kmigrate_router_withheld_topics", link="l", group="quiet") == 0
 
     stage.edge.clock += 0.075
     stage.swap(route("orders", Serve.FORWARD))
