@@ -27,6 +27,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
 from kmigrate.workflow.membership import words_on
 from kmigrate.workflow.readers import read_logs
+from kmigrate.workflow.withheld import WithheldTopic, names_of, unnamed, withheld_topics
 
 __all__ = ["GroupStatus", "LinkStatus", "PartitionStatus", "Snapshot", "TopicStatus", "snapshot"]
 
@@ -128,6 +129,10 @@ class GroupStatus:
     """Records that its promote left unread, because they were never copied (`GroupRecord`)."""
     read_again: int = 0
     """Records that it has read twice since its promote, because it had read them on the target before."""
+    withheld: tuple[WithheldTopic, ...] = ()
+    """Of a group that follows: topics that members at routers are assigned and not told of: nobody reads them there."""
+    more_withheld: int = 0
+    """How many such topics there are besides, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,10 +419,15 @@ async def _group_status(
 ) -> GroupStatus:
     members: tuple[GroupMember, ...] = ()
     lag = on_target = -1
+    words = words_on(estate.log, group.group)
+    names: Mapping[str, str] = {}
     try:
         if figures and not trouble:
             source, source_admin = await estate.source(link)
-            members = (await source_admin.describe_groups([group.group]))[group.group].members
+            described = (await source_admin.describe_groups([group.group]))[group.group]
+            members = described.members
+            if unnamed(words):
+                names = await names_of(source, described.assigned)
             serving = estate.target if group.phase is GroupPhase.PROMOTED else source
             offsets = await read_positions(serving, group.group, stable=False)
             wanted = dict.fromkeys(offsets, LATEST)
@@ -428,7 +438,6 @@ async def _group_status(
             on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
     except KmigrateError:
         pass  # what is known by then is told
-    words = words_on(estate.log, group.group)
     known = {mark for word in words for mark in word.members}
     direct = sum(member_mark(member.member_id) not in known for member in members) if words else -1
     unread, again = (sum(sum(of.values()) for of in found.values()) for found in (group.unread, group.read_again))
@@ -445,4 +454,5 @@ async def _group_status(
         estate.waits_for(group),
         unread,
         again,
+        *withheld_topics(estate.log.state, group, words, names),
     )

@@ -14,6 +14,7 @@ from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
+from kmigrate.workflow.withheld import WithheldTopic
 
 __all__ = ["group_rows", "snapshot_view", "topic_detail"]
 
@@ -199,7 +200,23 @@ def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
             _figure(group.lag),
             _group_note(group),
         )
-    return made
+    return Group(made, *(line for group in groups for line in _withheld(group)))
+
+
+def _withheld(group: GroupStatus) -> list[Text]:
+    """What nobody reads of a group that follows, and what to do."""
+    lines = [_withheld_topic(group.group, each) for each in group.withheld]
+    if group.more_withheld:
+        lines.append(Text(f"! group {group.group}: at least {group.more_withheld} topics more", style="yellow"))
+    return lines
+
+
+def _withheld_topic(group: str, each: WithheldTopic) -> Text:
+    topic = f"topic {each.topic}" if each.topic else f"a topic with the id {each.topic_id}"
+    who = "a member at a router, which is" if each.members == 1 else f"{each.members} members at routers, which are"
+    what = f"nobody reads the partitions of {topic} that the source assigns to {who} not told of it"
+    said = f"! group {group}: {what}, because {each.why}"
+    return Text.assemble((said, "yellow"), ("\n  next: ", "dim"), each.next)  # a line of its own, to be taken as it is
 
 
 def _group_note(group: GroupStatus) -> str:

@@ -1,0 +1,105 @@
+"""What nobody reads of a group that follows: topics that the source assigns to members at routers, and that these are
+not told of (KIP-848), because they must not be read there. Each with the reason and the way on.
+
+Routers name them by the source's ids, for an assignment has nothing else. A name comes from the link's records, or from
+the source, which is asked for the topics that the group is assigned.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import KmigrateError
+from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupMode, GroupPhase
+from kmigrate.model.presences import GroupWord
+from kmigrate.model.records import GroupRecord, TopicRecord
+from kmigrate.model.state import State
+from kmigrate.model.words import advised
+
+__all__ = ["WithheldTopic", "names_of", "unnamed", "withheld_topics"]
+
+
+@dataclass(frozen=True, slots=True)
+class WithheldTopic:
+    """One topic, and from how many members it is withheld."""
+
+    topic: str
+    """Its name at the source; '' where neither a link nor the source tells it."""
+    topic_id: str
+    """Its id at the source."""
+    members: int
+    ref: str
+    """The reason in kebab case; it does not change between versions."""
+    why: str
+    next: str
+    """What has members read it."""
+
+
+def unnamed(words: Iterable[GroupWord]) -> frozenset[str]:
+    """Ids of topics that the routers know no name of."""
+    return frozenset(each.topic_id for word in words for each in word.withheld if not each.topic)
+
+
+async def names_of(source: ClusterClient, topics: Collection[str]) -> dict[str, str]:
+    """The topics of these that the source has, by id; none where it does not answer."""
+    try:
+        known = (await source.refresh(sorted(topics))).topics
+    except KmigrateError:
+        return {}  # the ids are told all the same
+    return {str(info.topic_id): name for name in topics if (info := known.get(name)) is not None}
+
+
+def withheld_topics(
+    state: State, group: GroupRecord, words: Collection[GroupWord], names: Mapping[str, str]
+) -> tuple[tuple[WithheldTopic, ...], int]:
+    """Of all routers together, by name; and how many more there are at least, where these are too many to be told."""
+    if group.mode is not GroupMode.FOLLOW or group.phase is GroupPhase.PROMOTED:
+        return (), 0  # a router that has not said so yet
+    members: Counter[str] = Counter()
+    named = dict(names)
+    for each in (each for word in words for each in word.withheld):
+        members[each.topic_id] += each.members
+        if each.topic:
+            named[each.topic_id] = each.topic
+    found = [
+        WithheldTopic(name, topic_id, count, *reason)
+        for topic_id, count in members.items()
+        if (reason := _reason(state, group, topic_id, name := named.get(topic_id, ""))) is not None
+    ]
+    found.sort(key=lambda each: (not each.topic, each.topic, each.topic_id))
+    return tuple(found), max((word.more_withheld for word in words), default=0)
+
+
+def _reason(state: State, group: GroupRecord, topic_id: str, name: str) -> tuple[str, str, str] | None:
+    """Reference, reason and way on; None of a topic that members are told of with their next heartbeats."""
+    record = state.topic_owner(name) if name else None
+    if record is None or record.forgotten_ms:
+        return "topic-not-mirrored", "it is not mirrored", _mirror(group, name)
+    if record.source_topic_id not in ("", topic_id):
+        return _another(group, record)
+    if record.phase in NOT_COPIED_YET:
+        why = f"it is {record.phase}, and not copied yet"
+        return "topic-not-ready", why, "wait until it is mirroring: they are told of it then"
+    if record.mapped:
+        hold = advised(f"group mirror --mode {GroupMode.HOLD}", group.link, group.group)
+        return "topic-mapped", "its offsets are mapped", f"have them wait for the promote: {hold}"
+    return None
+
+
+def _mirror(group: GroupRecord, name: str) -> str:
+    if name:
+        return advised("topic mirror", group.link, name)
+    words = shlex.quote(group.group)
+    return f"mirror it; kafka-consumer-groups.sh --describe --group {words} at the source names what it is assigned"
+
+
+def _another(group: GroupRecord, record: TopicRecord) -> tuple[str, str, str]:
+    if record.link != group.link:
+        why = f"the target's topic of that name belongs to link {record.link}"
+        return "topic-owned", why, "take it out of what these members subscribe to"
+    why = "it is another topic than the one mirrored under that name"
+    return "topic-recreated", why, "see what is said of the topic, and have it copied anew"
