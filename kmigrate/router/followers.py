@@ -70,14 +70,16 @@ class Followers:
         if (assigned := self._assigned.get(group, {}).get(mark)) is not None:
             assigned.heard = now
         while len(known) > _MOST_MEMBERS or now - known[next(iter(known))] > _SILENT_S:
-            known.pop(next(iter(known)))
+            oldest = next(iter(known))
+            del known[oldest]
+            self._forget_assigned(group, oldest)
 
     def gone(self, group: str, member_id: str) -> None:
         self._members.get(group, {}).pop(member_mark(member_id), None)
         self.parted(group, member_id)
 
     def withhold(self, group: str, member_id: str, topics: frozenset[UUID], now: float) -> None:
-        """The newest assignment of a member has these topics, which it is not told of."""
+        """The newest assignment of a member has these topics, which it is not told of; called once it is heard."""
         self._assigned.setdefault(group, {})[member_mark(member_id)] = _Assigned(topics, now)
 
     def withheld(self, group: str, member_id: str) -> frozenset[UUID] | None:
@@ -87,10 +89,7 @@ class Followers:
 
     def parted(self, group: str, member_id: str) -> None:
         """A member's connection is gone: whoever takes its next heartbeat knows better, be it another router."""
-        known = self._assigned.get(group, {})
-        known.pop(member_mark(member_id), None)
-        if not known:
-            self._assigned.pop(group, None)
+        self._forget_assigned(group, member_mark(member_id))
 
     def withheld_topics(self, group: str, ids: TopicIds) -> dict[UUID, int]:
         """From how many members each topic is withheld that still must not be read, by the source's ids."""
@@ -161,6 +160,10 @@ class Followers:
     def _forget_silent(self, now: float) -> None:
         for group, known in list(self._assigned.items()):
             for mark in [mark for mark, each in known.items() if now - each.heard > _SESSION_S]:
-                del known[mark]
+                self._forget_assigned(group, mark)
+
+    def _forget_assigned(self, group: str, mark: str) -> None:
+        if (known := self._assigned.get(group)) is not None:
+            known.pop(mark, None)
             if not known:
                 del self._assigned[group]

@@ -67,6 +67,8 @@ class _Member:
     """What it said last that it owns, by the target's ids."""
     given_at: float = _LONG_AGO
     """When it was told of partitions that it has not named since."""
+    asked: bool = False
+    """It was made to say everything, because its assignment was not known at this router."""
     emptied_at: float = _LONG_AGO
     """When it was told that it owns nothing, or asked about it, in a promote that is not over for it."""
     done: bool = False
@@ -175,9 +177,10 @@ class HeartbeatDesk:
         """Rule A."""
         group, member_id = member.word.group, member.word.member_id
         withheld = self._core.followers.withheld(group, member_id)
-        if withheld is None:
-            self._core.followers.withhold(group, member_id, frozenset(), self._edge.now())  # so that it is asked once
-        return withheld is None or self._core.ids.tells_any(withheld)
+        if withheld is not None:
+            return self._core.ids.tells_any(withheld)
+        asked, member.asked = member.asked, True
+        return not asked
 
     def _done(self, member: _Member) -> None:
         if not member.done:

@@ -326,6 +326,15 @@ def test_a_member_that_does_not_say_everything_when_it_is_made_to_goes_on() -> N
     assert [member.code(), member.code(), member.code()] == [16, 0, 0]
 
 
+def test_nothing_is_kept_of_members_that_the_source_has_not_answered() -> None:
+    """Any client may name them, and no end of them."""
+    member = newcomer()
+    member.codes["coordinator", NEW_BEAT] = 25
+    assert [member.code(member_id=f"m-{number}") for number in range(3)] == [16] * 3
+    assert [member.code(member_id=f"m-{number}") for number in range(3)] == [25] * 3
+    assert member.stage.core.followers._assigned == {}
+
+
 def test_a_member_whose_assignment_was_told_elsewhere_is_not_asked_while_its_group_is_promoted() -> None:
     member = newcomer()
     member.gathers()

@@ -5,6 +5,8 @@ On a connection that stays, and on those that go. `make soak-weeks` is the same 
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import GroupRoute, Serve
 from kmigrate.protocol.api import entity
@@ -121,6 +123,7 @@ def test_groups_that_followed_and_went_are_not_remembered() -> None:
             member.says(BEAT, group_id=group, generation_id=2, member_id="m")
             stage.core.followers.leave(group)
             stage.core.followers.resolved(group)
+            stage.core.followers.withhold(group, "m", frozenset({UUID(int=number)}), stage.edge.clock)
             if session is not staying:
                 member.says(LEAVE, group_id=group)
                 session.closed()
