@@ -32,6 +32,12 @@ def members(run: Migration) -> tuple[int, int]:
     return len(group["source_members"]), group["direct_members"]
 
 
+def withheld(run: Migration) -> list[tuple[str, int, str]]:
+    """Of the only group: topics that members at routers are assigned and not told of."""
+    (group,) = run.does("status")["groups"]
+    return [(each["topic"], each["members"], each["ref"]) for each in group["withheld"]]
+
+
 def listed(run: Migration) -> list[tuple[str, str]]:
     """All groups and their states, as librdkafka has them of the router."""
     admin = AdminClient({"bootstrap.servers": run.routers})
@@ -135,6 +141,11 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
         wait_until(lambda: listed(run) == [("billing", "STABLE")], 20, "a client of the router to see the group")
         traffic.roll("c-left", run.routers)
         wait_until(lambda: members(run) == (4, 0), 30, "all members through the router")
+        run.make_topic("order-audit", 1)  # which the source assigns to the one with a pattern
+        unread = ("order-audit", 1, "topic-not-mirrored")
+        wait_until(lambda: withheld(run) == [unread], 40, "what nobody reads to be told")
+        run.does("topic", "mirror", "order-audit")
+        wait_until(lambda: withheld(run) == [], 30, "it to be over")
         all_promoted(run, 4)
 
 
