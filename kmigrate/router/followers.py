@@ -66,8 +66,8 @@ class Followers:
                 del self._joined[group]
 
     def gathering(self, group: str, now: float) -> float:
-        """When a client was first told, if only now, that a group gathers."""
-        return self._gathering.setdefault(group, now)
+        """Since when a group gathers, as all routers see it at once; since now where it does not."""
+        return self._gathering.get(group, now)
 
     def leave(self, group: str) -> None:
         """Something that changes the group's positions goes to the source."""
@@ -81,13 +81,15 @@ class Followers:
         del self._in_flight[group]
         return True
 
-    def follow(self, table: RoutingTable) -> None:
-        """Forget the members of groups that do not follow any more."""
+    def follow(self, table: RoutingTable, now: float) -> None:
+        """Forget the members of groups that do not follow any more, and note which gather from now on."""
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
         promoted = {group for group, route in table.followed.items() if route.gathering}
         for group in self._gathering.keys() - promoted:
             del self._gathering[group]
+        for group in promoted:
+            self._gathering.setdefault(group, now)
 
     def words(self, table: RoutingTable, transactions: Mapping[str, int]) -> dict[str, GroupWord]:
         """This router's word on each group that follows; `transactions` is how many are open that may commit for it."""

@@ -220,7 +220,7 @@ class HeartbeatDesk:
         word.told(sooner(shown, _INTERVAL_S) if gathering else shown)
 
     def _all_hear_at(self, word: Word, answer: Any) -> float:
-        """When every member at this router has sent a heartbeat since its group gathers, and sends them often."""
+        """When every member, at any router, has sent a heartbeat since its group gathers, and sends them often."""
         since = self._core.followers.gathering(word.group, self._edge.now())
         return since + float(answer.heartbeat_interval.total_seconds())
 

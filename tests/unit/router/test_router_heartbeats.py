@@ -111,7 +111,6 @@ class NewMember(Member):
     def gathers(self) -> None:
         """A promote has begun so long ago that every member has sent a heartbeat since."""
         self.turns(g=GATHERING)
-        self.stage.core.followers.gathering("g", self.stage.edge.clock)
         self.later(5)
 
     def later(self, seconds: float) -> None:
@@ -309,6 +308,19 @@ def test_members_go_on_reading_until_all_send_heartbeats_often() -> None:
     member.code([], all_=True)
     member.turns(g=GATHERING)
     assert (member.code(), member.told) == (0, OWNS), "another promote begins anew"
+
+
+def test_members_at_every_router_let_go_at_the_same_time() -> None:
+    """So long after the promote has begun, which all routers see at once, and not after a first heartbeat here."""
+    member = NewMember()
+    member.new_beat(OWNS)
+    member.turns(g=GATHERING)
+    member.later(4.6)
+    member.new_beat()
+    assert member.told == OWNS
+    member.later(0.5)
+    member.new_beat()
+    assert member.told == []
 
 
 def test_a_member_has_given_all_back_when_it_says_so_and_is_kept_alive_at_the_source() -> None:
