@@ -15,9 +15,10 @@ granted yet, counts at fences, and else is open to that connection alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kmigrate.model.records import TransactionRecord
 from kmigrate.router.forwards import Forwards
 
 __all__ = ["AtTarget", "Begun", "Entry"]
@@ -59,11 +60,24 @@ class AtTarget:
     """Transactional ids that have a transaction open at the target, as all connections of one router know together."""
 
     open: dict[str, Entry] = field(default_factory=dict)
+    overtaken: set[str] = field(default_factory=set)
+    """Those that commit positions of a group that has opened, until their next transaction ends: what it carries may
+    have been read before."""
     _heard: Counter[str] = field(default_factory=Counter)
     """By how many connections each id was heard."""
 
     def hear(self, name: str) -> None:
         self._heard[name] += 1
+
+    def opened(self, groups: Collection[str], known: Mapping[str, Mapping[str, TransactionRecord]]) -> None:
+        """Groups that followed are the target's now; `known` is what the state log has of transactional ids."""
+        if groups:
+            self.overtaken = {name for name in self.overtaken if name in known}
+            self.overtaken |= {
+                name
+                for name, records in known.items()
+                if any(group in groups for record in records.values() for group in record.groups)
+            }
 
     def forget(self, name: str, who: object) -> None:
         """A connection is gone, or knows no more of an id: the last one takes along what was known.

@@ -64,7 +64,7 @@ class Ending:
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
             if code in _OVER:
-                self._places.ended_at_target(errand.name)
+                self._places.over(errand.name)
             never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not errand.request.committed
             if never_began or code != self._code(errand, code):
                 errand.fail(0)
@@ -92,6 +92,7 @@ class Ending:
                 code = self._holders.talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if entry is not None and code in _OVER:
                     self._core.ended(link, errand.name, entry)
+                    self._core.at_target.overtaken.discard(errand.name)
             if not self._holders.disowned(errand, link, {code}, self.take):
                 then(code)
 

@@ -9,7 +9,7 @@ in hand counts as one meanwhile.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from kmigrate.model.members import member_mark
@@ -25,6 +25,8 @@ _SILENT_S = 1_800.0
 
 The timeout that a JoinGroup names would say it sooner, but a router that has started since has not seen it.
 """
+_OPENED_S = 60.0
+"""By then every member of a group that has opened has been told by a heartbeat: brokers allow for 15 s between two."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,9 @@ class Followers:
     """When each was heard last, the newest last."""
     _joined: dict[str, Counter[str]] = field(default_factory=dict)
     _gathering: dict[str, float] = field(default_factory=dict)
+    _followed: frozenset[str] = frozenset()
+    _opened: dict[str, float] = field(default_factory=dict)
+    """Groups that followed until a moment ago and are the target's now."""
 
     def heard(self, group: str, member_id: str, now: float) -> None:
         """The source's coordinator has taken somebody for a member."""
@@ -69,6 +74,12 @@ class Followers:
         """Since when a group gathers, as all routers see it at once; since now where it does not."""
         return self._gathering.get(group, now)
 
+    def opened(self, now: float) -> Collection[str]:
+        """Groups whose members may not know yet that the target has them."""
+        for group in [group for group, since in self._opened.items() if now - since > _OPENED_S]:
+            del self._opened[group]
+        return self._opened.keys()
+
     def leave(self, group: str) -> None:
         """Something that changes the group's positions goes to the source."""
         self._in_flight[group] += 1
@@ -81,8 +92,11 @@ class Followers:
         del self._in_flight[group]
         return True
 
-    def follow(self, table: RoutingTable, now: float) -> None:
-        """Forget the members of groups that do not follow any more, and note which gather from now on."""
+    def follow(self, table: RoutingTable, now: float) -> Collection[str]:
+        """Forget the members of groups that do not follow any more, and note which gather from now on.
+
+        Those that have just opened, to be told others.
+        """
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
         promoted = {group for group, route in table.followed.items() if route.gathering}
@@ -90,6 +104,13 @@ class Followers:
             del self._gathering[group]
         for group in promoted:
             self._gathering.setdefault(group, now)
+        gone = self._followed - table.followed.keys() - table.held_groups
+        for group in self._opened.keys() & table.followed.keys():
+            del self._opened[group]
+        self.opened(now)
+        self._opened |= dict.fromkeys(gone, now)
+        self._followed = frozenset(table.followed)
+        return gone
 
     def words(self, table: RoutingTable, transactions: Mapping[str, int]) -> dict[str, GroupWord]:
         """This router's word on each group that follows; `transactions` is how many are open that may commit for it."""

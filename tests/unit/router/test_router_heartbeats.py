@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -46,6 +46,8 @@ class NewMember(Member):
     def __init__(self, *routes: TopicRoute, assigned: Owned | None = ((THERE, 0), (THERE, 1)), **groups: GroupRoute):
         self.assigned = assigned
         self.epoch = 5
+        self.code_of_positions: Callable[[Any], int] | None = None
+        """The code in answers to a group's part of a question for positions."""
         super().__init__(*(routes or (copied(),)), **groups)
         self.versions[NEW_BEAT] = 1
 
@@ -59,6 +61,8 @@ class NewMember(Member):
                     for g in request.group_ids
                 ),
             )
+        if head.api_key == FETCH and self.code_of_positions is not None:
+            code = self.code_of_positions(request.groups[0])
         if head.api_key != NEW_BEAT:
             return super()._told(head, kind, request, code)
         assignment = None
@@ -430,6 +434,37 @@ def test_members_are_strangers_to_the_target_once_the_group_is_open_and_leave_th
     member.assigned = [(HERE, 0)]
     assert (member.code([], epoch=0), member.told) == (0, [(HERE, 0)])
     assert member.heard[-1][0] == "target"
+
+
+def positions_of_a_member(member: NewMember, name: str | None = "m", epoch: int = 5) -> int:
+    """The code of an answer to a question for the group's positions."""
+    group = element(entity(FETCH, 9, "request"), "groups")
+    asked = (blank(group, group_id="g", member_id=name, member_epoch=epoch, topics=None),)
+    answer = member.says(FETCH, groups=asked, require_stable=True)
+    return code_of(answer.groups[0].error_code)
+
+
+def test_a_member_that_the_target_does_not_know_yet_is_told_the_positions_once_its_group_is_open() -> None:
+    """Applications ask for them when a transaction was aborted, before a heartbeat has told their client to join."""
+    member = NewMember()
+    member.new_beat(OWNS)
+    member.turns(g=GATHERING)
+    member.turns()
+    member.code_of_positions = lambda group: 25 if group.member_id else 0
+    assert positions_of_a_member(member) == 0
+    asked = member.last(FETCH).groups[0]
+    assert (asked.member_id, int(asked.member_epoch)) == (None, -1), "as anybody is who is no member"
+    member.later(61)
+    assert positions_of_a_member(member) == 25, "by then it is one that was expelled"
+
+
+@pytest.mark.parametrize("code", [0, 113])
+def test_a_member_that_the_target_knows_is_judged_by_its_epoch(code: int) -> None:
+    member = NewMember()
+    member.turns()
+    member.code_of_positions = lambda group: code
+    assert positions_of_a_member(member) == code
+    assert member.last(FETCH).groups[0].member_id == "m"
 
 
 def test_a_static_member_leaves_its_place_at_the_source() -> None:
