@@ -108,6 +108,8 @@ class GroupRoute:
     """Being promoted: its members are made to give all back and to join anew, and held when they do."""
     frozen: bool = False
     """Nothing of it goes to the source any more."""
+    promoting: bool = False
+    """Its promote has begun: members of the new protocol (KIP-848) are made to send heartbeats often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +185,11 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
 
 def _group_route(state: State, record: GroupRecord) -> GroupRoute:
     """Of a group whose positions go into transactions nobody joins anew: what these have not committed is aborted."""
-    gathering = record.phase is GroupPhase.PROMOTING and (
+    promoting = record.phase is GroupPhase.PROMOTING
+    gathering = promoting and (
         record.frozen or not any(record.group in t.groups for t in state.transactions(record.link))
     )
-    return GroupRoute(record.link, gathering, record.frozen)
+    return GroupRoute(record.link, gathering, record.frozen, promoting)
 
 
 def finished(state: State) -> bool:

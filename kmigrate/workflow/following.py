@@ -33,12 +33,14 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.handover import HandedOver, refuse_members
-from kmigrate.workflow.membership import still_direct, undrained_router, words_on
+from kmigrate.workflow.membership import NEW_PROTOCOL, still_direct, undrained_router, words_on
 from kmigrate.workflow.unit import group_decided
 
 __all__ = ["FollowHandover"]
 
 _PAUSE_S = 0.1
+_HEARTBEAT_S = 5.0
+"""Between two heartbeats of the new protocol (KIP-848), by brokers' default."""
 
 
 @dataclass(slots=True)
@@ -130,12 +132,25 @@ class FollowHandover:
             await sleep(_PAUSE_S / 2)
 
     async def _topics_ready(self) -> None:
-        """Rule C: who freezes a group sooner has its application wait for what the topics wait for."""
-        deadline = monotonic() + self.gather_s
-        while left := [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]:
-            if monotonic() > deadline:
+        """Rule C: who freezes a group sooner has its application wait for what the topics wait for.
+
+        And have its members abort transactions until each has sent a heartbeat, which tells it that the group is open:
+        members of the new protocol are made to send them often first.
+        """
+        began = monotonic()
+        _, source = await self.opened()
+        hurries = (await source.describe_groups([self.group]))[self.group].kind == NEW_PROTOCOL
+        while True:
+            left = [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]
+            waited = monotonic() - began
+            if left and waited > self.gather_s:
                 raise Refused("coupled-topics", f"{', '.join(left)} was not ready to be promoted with it")
-            self._waits_for(f"{', '.join(left)} to be ready to be promoted with it")
+            if left:
+                self._waits_for(f"{', '.join(left)} to be ready to be promoted with it")
+            elif hurries and waited < _HEARTBEAT_S:
+                self._waits_for("all members to send heartbeats often")
+            else:
+                return
             await self.log.changed(_PAUSE_S)
 
     async def _outsiders(self, members: list[GroupMember]) -> list[GroupMember]:

@@ -18,7 +18,7 @@ from kmigrate.model.records import GroupRecord, PromotedUnit, RouterRecord, Topi
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.router.apis.blank import blank, element
-from kmigrate.workflow import membership
+from kmigrate.workflow import following, membership
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver
 from kmigrate.workflow.outcome import given_up
@@ -234,6 +234,31 @@ def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_w
 
     asyncio.run(scenario())
     assert (made.group.phase, made.group.staged) == (GroupPhase.PROMOTED, False)
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("classic", False), ("consumer", True)])
+def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_send_heartbeats_often(
+    monkeypatch: pytest.MonkeyPatch, kind: str, waits: bool
+) -> None:
+    """They learn from a heartbeat that the group is open, and what they commit until then is aborted."""
+    monkeypatch.setattr(following, "_HEARTBEAT_S", 0.5)
+    made = stage(GROUP, TILL, TOPIC)
+    made.source = Source(kind=kind)
+    made.says()
+    made.ready.add(("l", "t"))
+
+    async def scenario() -> None:
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(0.25)
+        assert made.group.frozen is not waits
+        if waits:
+            assert made.waits == {GROUP.key: "all members to send heartbeats often"}
+        await made.log.wait(lambda _: True if made.group.staged else None, 10, "the group to be staged")
+        await made.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTED))
+        await running
+
+    asyncio.run(scenario())
+    assert made.group.phase is GroupPhase.PROMOTED
 
 
 def test_who_takes_over_when_positions_stand_on_the_target_carries_none_over_again() -> None:
