@@ -44,13 +44,17 @@ class Streams(JavaProgram):
 class Copier:
     """Read-process-write by librdkafka, in a thread: positions are committed in the producer's transactions."""
 
-    def __init__(self, bootstrap: str, group: str, read: str, written: str) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, read: str, written: str, number: str = "x", protocol: str = "classic"
+    ) -> None:
         self.errors: list[str] = []
         self.committed = 0
         config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        config["group.protocol"] = protocol
         self._consumer = Consumer({"bootstrap.servers": bootstrap, **config}, logger=None)
         self._consumer.subscribe([read])
-        self._producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-x"}, logger=None)
+        holder = {"transactional.id": f"{group}-{number}"}
+        self._producer = Producer({"bootstrap.servers": bootstrap, **holder}, logger=None)
         self._written = written
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)

@@ -24,16 +24,17 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Writes every record of one topic to the same partition of another, in transactions that commit its positions, too:
  * a consumer and a producer as an application holds them, without Streams.
  *
- * <p>Arguments: bootstrap, group, transactional id, input topic, output topic. It says "committed" with the number of
- * transactions so far, "aborted" with the reason, "died" with the reason where it cannot go on, as Kafka's documentation
- * has it; SIGTERM ends it between two transactions, and it says "ended".
+ * <p>Arguments: bootstrap, group, transactional id, input topic, output topic, and the group's protocol where it is not
+ * the classic one. It says "committed" with the number of transactions so far, "aborted" with the reason, "died" with
+ * the reason where it cannot go on, as Kafka's documentation has it; SIGTERM ends it between two transactions, and it
+ * says "ended".
  */
 public class ReadProcessWrite {
     private final KafkaConsumer<byte[], byte[]> consumer;
     private final KafkaProducer<byte[], byte[]> producer;
     private final String written;
 
-    ReadProcessWrite(String bootstrap, String group, String id, String read, String written) {
+    ReadProcessWrite(String bootstrap, String group, String id, String read, String written, String protocol) {
         Properties reading = new Properties();
         reading.put("bootstrap.servers", bootstrap);
         reading.put("group.id", group);
@@ -41,7 +42,10 @@ public class ReadProcessWrite {
         reading.put("auto.offset.reset", "earliest");
         reading.put("isolation.level", "read_committed");
         reading.put("max.poll.records", "50");
-        reading.put("heartbeat.interval.ms", "1000");
+        reading.put("group.protocol", protocol);
+        if (protocol.equals("classic")) { // of the new one the coordinator decides it
+            reading.put("heartbeat.interval.ms", "1000");
+        }
         reading.put("key.deserializer", ByteArrayDeserializer.class);
         reading.put("value.deserializer", ByteArrayDeserializer.class);
         Properties writing = new Properties();
@@ -113,7 +117,8 @@ public class ReadProcessWrite {
             }
         }));
         try {
-            new ReadProcessWrite(args[0], args[1], args[2], args[3], args[4]).run(stopping);
+            String protocol = args.length > 5 ? args[5] : "classic";
+            new ReadProcessWrite(args[0], args[1], args[2], args[3], args[4], protocol).run(stopping);
             System.out.println("ended");
         } catch (RuntimeException error) {
             System.out.println("died " + error);
