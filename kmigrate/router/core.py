@@ -261,7 +261,7 @@ class Core:
         self.ids = TopicIds(table.topics)
         self.gate.load(table)
         self.forwards.follow(table)
-        self.at_target.opened(self.followers.follow(table, now), table.transactions)
+        self.at_target.opened(self.followers.follow(table, now), table.transactions.values(), now)
         for (link, name), entry in list(self.begun.entries.items()):
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:

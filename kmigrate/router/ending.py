@@ -92,7 +92,6 @@ class Ending:
                 code = self._holders.talk.elsewhere(link, errand.name, code_of(answer.error_code))
                 if entry is not None and code in _OVER:
                     self._core.ended(link, errand.name, entry)
-                    self._core.at_target.overtaken.discard(errand.name)
             if not self._holders.disowned(errand, link, {code}, self.take):
                 then(code)
 

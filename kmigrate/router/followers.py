@@ -92,7 +92,7 @@ class Followers:
         del self._in_flight[group]
         return True
 
-    def follow(self, table: RoutingTable, now: float) -> Collection[str]:
+    def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
         """Forget the members of groups that do not follow any more, and note which gather from now on.
 
         Those that have just opened, to be told others.

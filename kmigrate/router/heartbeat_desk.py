@@ -8,8 +8,8 @@ B  While the group is promoted each member is told in answer to a heartbeat that
    source says. It commits what it has read, gives all back, and says so in a heartbeat. The source hears its heartbeats
    meanwhile, also this one: there, what a member says to own matters only while it is to give something back. So the
    member stays what it is, and commits still reach the source. Who has given all back waits for the others: so all are
-   made to send heartbeats more often first, for as long as they had between two, and go on reading. Those of a group
-   in transactions are made to do that alone: nobody there gives anything back.
+   made to send heartbeats more often first, for as long as they had between two, and go on reading. So do members of
+   a group in transactions, and what they have in hand they commit in these before.
 C  Who owned nothing before has nothing to say: it is told NOT_COORDINATOR (16), after which clients say everything.
    Who was told of partitions a moment ago may be about to take them, and is not believed at once.
 D  Who joins while the group is promoted waits, as who has given all back. The source hears of neither's joining.
@@ -218,8 +218,7 @@ class HeartbeatDesk:
             self._withhold(member, withheld)
             if (owned(shown.assignment) or frozenset()) - member.named:
                 member.given_at = now
-        route = self._core.table.followed.get(word.group)
-        word.told(sooner(shown, _INTERVAL_S) if gathering or (route is not None and route.promoting) else shown)
+        word.told(sooner(shown, _INTERVAL_S) if gathering else shown)
 
     def _all_hear_at(self, word: Word, answer: Any) -> float:
         """When every member, at any router, has sent a heartbeat since its group gathers, and sends them often."""

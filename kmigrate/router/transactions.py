@@ -345,7 +345,7 @@ class TransactionDesk:
         held = route is None and group in self._core.table.held_groups
         frozen = route is not None and self._frozen(errand, group, route)
         if frozen:
-            self._core.at_target.overtaken.add(errand.name)
+            self._core.at_target.overtaken[errand.name] = self._edge.now()
         if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
@@ -384,7 +384,7 @@ class TransactionDesk:
             if code or group in record.groups:
                 errand.fail(code)
             elif route is not None and self._frozen(errand, group, route):
-                self._core.at_target.overtaken.add(errand.name)
+                self._core.at_target.overtaken[errand.name] = self._edge.now()
                 self._hold(errand)
             else:
                 self._core.begun.enter(link, errand.name, errand.epoch, (), (group,))
@@ -396,8 +396,10 @@ class TransactionDesk:
         """To where the group is: its coordinator is not the transaction's, and knows nothing of its identities."""
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
-        overtaken = errand.name in self._core.at_target.overtaken
-        late = route is None and (overtaken or self._core.begun.where(errand.name, self._places) is not None)
+        late = route is None and (
+            self._core.begun.where(errand.name, self._places) is not None
+            or self._core.at_target.overtakes(errand.name, self._edge.now())
+        )
         if late or (route is not None and self._frozen(errand, group, route)):
             # It was read before the group's members joined anew: to be aborted, and done again from where the group is.
             errand.fail(Code.ILLEGAL_GENERATION)

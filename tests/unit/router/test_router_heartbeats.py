@@ -314,16 +314,19 @@ def test_members_go_on_reading_until_all_send_heartbeats_often() -> None:
     assert (member.code(), member.told) == (0, OWNS), "another promote begins anew"
 
 
-def test_members_of_a_group_in_transactions_send_heartbeats_often_and_go_on_until_it_opens() -> None:
-    """They give nothing back; the sooner they hear that the group is open the fewer transactions are aborted."""
+def test_members_of_a_group_in_transactions_let_go_before_it_is_frozen_and_classic_ones_go_on() -> None:
+    """They hear that the group is open when they own nothing, and not in the middle of a transaction."""
     member = NewMember()
     member.new_beat(OWNS)
-    member.turns(g=GroupRoute("l", promoting=True))
-    member.later(6)
-    answer = member.new_beat()
-    assert (member.told, answer.heartbeat_interval) == (OWNS, dt.timedelta(seconds=0.5))
-    member.turns(g=FOLLOWS)
-    assert member.new_beat().heartbeat_interval == dt.timedelta(seconds=5)
+    member.turns(g=replace(GATHERING, in_transactions=True))
+    member.later(5)
+    member.new_beat()
+    assert member.told == []
+    member.new_beat([])
+    assert member.joined
+    assert member.beat() == 0
+    member.turns(g=replace(FROZEN, in_transactions=True))
+    assert member.joined
 
 
 def test_members_at_every_router_let_go_at_the_same_time() -> None:

@@ -236,23 +236,25 @@ def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_w
     assert (made.group.phase, made.group.staged) == (GroupPhase.PROMOTED, False)
 
 
-@pytest.mark.parametrize(("kind", "waits"), [("classic", False), ("consumer", True)])
-def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_send_heartbeats_often(
-    monkeypatch: pytest.MonkeyPatch, kind: str, waits: bool
+@pytest.mark.parametrize(("kind", "joins"), [("classic", False), ("consumer", True), ("consumer", False)])
+def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_own_nothing_or_take_too_long(
+    monkeypatch: pytest.MonkeyPatch, kind: str, joins: bool
 ) -> None:
-    """They learn from a heartbeat that the group is open, and what they commit until then is aborted."""
-    monkeypatch.setattr(following, "_HEARTBEAT_S", 0.5)
+    """Else they hear that the group is open in the middle of a transaction, and it is aborted."""
+    monkeypatch.setattr(following, "_LETTING_GO_S", 30.0 if joins else 1.0)
     made = stage(GROUP, TILL, TOPIC)
     made.source = Source(kind=kind)
-    made.says()
+    made.says(members=(member_mark("m-1"),))
     made.ready.add(("l", "t"))
 
     async def scenario() -> None:
         running = asyncio.create_task(made.run())
-        await asyncio.sleep(0.25)
-        assert made.group.frozen is not waits
-        if waits:
-            assert made.waits == {GROUP.key: "all members to send heartbeats often"}
+        await asyncio.sleep(0.4)
+        assert made.group.frozen is (kind == "classic")
+        if kind == "consumer":
+            assert made.waits == {GROUP.key: "shop at /10.0.0.1 (m-1) to give back what it reads"}
+        if joins:
+            made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
         await made.log.wait(lambda _: True if made.group.staged else None, 10, "the group to be staged")
         await made.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTED))
         await running
