@@ -16,7 +16,8 @@ D  Who joins while the group is promoted waits, as who has given all back. The s
 E  A promote that is given up: the next heartbeat is answered as in C, and the one that says everything with the
    source's own assignment.
 F  Once the group is open its members are strangers to the target, which says so (25): they join there as new ones, at
-   once and in silence, for there is nothing that they could lose. The former members leave the source's group.
+   once and in silence, for there is nothing that they could lose. They go on sending heartbeats often for a while: what
+   is moved from one to another there takes a heartbeat of each. The former members leave the source's group.
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ from kmigrate.router.group_talk import GroupTalk, Word
 
 __all__ = ["HeartbeatDesk"]
 
-_INTERVAL_S = 0.5
-"""Between two heartbeats of a member while its group is promoted; brokers have it send one every five seconds."""
 _PROBED_S = 1.0
 """After so long without a word of what it owns it is made to say everything (rule C)."""
 _TAKES_S = 10.0
@@ -211,14 +210,14 @@ class HeartbeatDesk:
         if gathering and (member.emptied or now >= self._all_hear_at(word, answer)):
             if not member.emptied:
                 member.emptied_at = now
-            word.told(sooner(letting_go(answer), _INTERVAL_S))
+            word.told(sooner(letting_go(answer)))
             return
         shown, withheld = with_target_ids(answer, self._core.ids)
         if shown.assignment is not None:
             self._withhold(member, withheld)
             if (owned(shown.assignment) or frozenset()) - member.named:
                 member.given_at = now
-        word.told(sooner(shown, _INTERVAL_S) if gathering else shown)
+        word.told(sooner(shown) if gathering else shown)
 
     def _all_hear_at(self, word: Word, answer: Any) -> float:
         """When every member, at any router, has sent a heartbeat since its group gathers, and sends them often."""

@@ -299,9 +299,10 @@ class Session:
         The broker would say that there is no such group, or none of the new protocol, at which clients end.
         """
         if head.api_key == CONSUMER_GROUP_HEARTBEAT:
-            self._pass(head, frame, lambda answer: stranger(self._decodable(head, frame), frame, answer))
-        elif head.api_key == OFFSET_FETCH and (opened := self._core.followers.opened(self._edge.now())):
-            self._ask_positions(self._decodable(head, frame), frame, frozenset(opened))
+            opened = frozenset(self._core.followers.opened(self._edge.now()))
+            self._pass(head, frame, lambda answer: stranger(self._decodable(head, frame), frame, answer, opened))
+        elif head.api_key == OFFSET_FETCH and (lately := self._core.followers.opened(self._edge.now())):
+            self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
         else:
             self._pass(head, frame)
 

@@ -451,6 +451,21 @@ def test_members_are_strangers_to_the_target_once_the_group_is_open_and_leave_th
     assert member.heard[-1][0] == "target"
 
 
+@pytest.mark.parametrize(("after", "interval"), [(1, 0.5), (59, 0.5), (61, 5)])
+def test_members_of_a_group_that_has_just_opened_go_on_sending_heartbeats_often(after: float, interval: float) -> None:
+    """Each takes a heartbeat to give back, and another to be given, while one after the other joins at the target."""
+    member = NewMember()
+    member.turns(g=GATHERING)
+    member.turns()
+    member.later(after)
+    for epoch in (0, 5):
+        answer = member.new_beat([], epoch=epoch)
+        assert answer.heartbeat_interval == dt.timedelta(seconds=interval)
+    assert member.new_beat([], group_id="other").heartbeat_interval == dt.timedelta(seconds=5)
+    member.codes["target", NEW_BEAT] = 110
+    assert member.code([]) == 110
+
+
 def positions_of_a_member(member: NewMember, name: str | None = "m", epoch: int = 5) -> int:
     """The code of an answer to a question for the group's positions."""
     group = element(entity(FETCH, 9, "request"), "groups")
