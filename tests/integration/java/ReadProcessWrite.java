@@ -1,4 +1,5 @@
 import java.time.Duration;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -6,6 +7,7 @@ import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -56,7 +58,13 @@ public class ReadProcessWrite {
         this.consumer = new KafkaConsumer<>(reading);
         this.producer = new KafkaProducer<>(writing);
         this.written = written;
-        consumer.subscribe(List.of(read));
+        consumer.subscribe(List.of(read), new ConsumerRebalanceListener() { // else it rebalances in the background, too
+            @Override
+            public void onPartitionsRevoked(Collection<TopicPartition> partitions) {}
+
+            @Override
+            public void onPartitionsAssigned(Collection<TopicPartition> partitions) {}
+        });
         producer.initTransactions();
     }
 
