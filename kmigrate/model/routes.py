@@ -109,7 +109,7 @@ class GroupRoute:
     frozen: bool = False
     """Nothing of it goes to the source any more."""
     in_transactions: bool = False
-    """Its positions are committed in transactions."""
+    """Being promoted, its positions are committed in transactions."""
 
     @property
     def rejoining(self) -> bool:
@@ -193,8 +193,10 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
 
 
 def _group_route(state: State, record: GroupRecord) -> GroupRoute:
-    in_transactions = any(record.group in each.groups for each in state.transactions(record.link))
-    return GroupRoute(record.link, record.phase is GroupPhase.PROMOTING, record.frozen, in_transactions)
+    promoting = record.phase is GroupPhase.PROMOTING
+    # Looked for only where it matters: there may be 100,000 transactional ids, and a table is made at each change.
+    in_transactions = promoting and any(record.group in each.groups for each in state.transactions(record.link))
+    return GroupRoute(record.link, promoting, record.frozen, in_transactions)
 
 
 def finished(state: State) -> bool:

@@ -152,10 +152,13 @@ class FollowHandover:
             await self.log.changed(_PAUSE_S)
 
     async def _letting_go(self) -> list[GroupMember]:
-        """Members of a group with the new protocol that own something."""
+        """Members of a group with the new protocol that own something, all of them through routers."""
         _, source = await self.opened()
         described = (await source.describe_groups([self.group]))[self.group]
-        return self._not_joined(described.members) if described.kind == NEW_PROTOCOL else []
+        if described.kind != NEW_PROTOCOL or not (missing := self._not_joined(described.members)):
+            return []
+        refuse_members(self.link, self.group, await self._outsiders(missing))
+        return missing
 
     def _not_joined(self, members: Sequence[GroupMember]) -> list[GroupMember]:
         joined = {mark for word in words_on(self.log, self.group) for mark in word.joined}

@@ -263,6 +263,15 @@ def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_
     assert made.group.phase is GroupPhase.PROMOTED
 
 
+def test_members_of_a_group_in_transactions_do_not_wait_for_one_that_came_through_no_router() -> None:
+    made = stage(GROUP, TILL, TOPIC)
+    made.source = Source(kind="consumer")
+    made.says()
+    made.ready.add(("l", "t"))
+    refused(made, "members-on-source")
+    assert made.carried == []
+
+
 def test_who_takes_over_when_positions_stand_on_the_target_carries_none_over_again() -> None:
     made = stage(replace(GROUP, frozen=True, staged=True, written={"t": {0: 5}}), TILL, TOPIC)
 
