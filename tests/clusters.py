@@ -28,10 +28,13 @@ def running_clusters(root: Path, *specs: ClusterSpec) -> Iterator[list[KafkaClus
 
 
 def source_and_target(
-    brokers: int = 1, config: dict[str, str] | None = None, source_version: str = SOURCE_VERSION
+    brokers: int = 1,
+    config: dict[str, str] | None = None,
+    source_version: str = SOURCE_VERSION,
+    target_version: str = TARGET_VERSION,
 ) -> tuple[ClusterSpec, ClusterSpec]:
     """The two clusters of a migration."""
     return (
         ClusterSpec("source", source_version, brokers, config or {}),
-        ClusterSpec("target", TARGET_VERSION, brokers, config or {}),
+        ClusterSpec("target", target_version, brokers, config or {}),
     )

@@ -105,9 +105,20 @@ class GroupRoute:
 
     link: str
     gathering: bool = False
-    """Being promoted: its members are made to give all back and to join anew, and held when they do."""
+    """Being promoted: its members are made to give all back, and to join anew."""
     frozen: bool = False
     """Nothing of it goes to the source any more."""
+    in_transactions: bool = False
+    """Being promoted, its positions are committed in transactions."""
+
+    @property
+    def rejoining(self) -> bool:
+        """Whether members of the classic protocol are made to join anew, and held when they do.
+
+        Not those of a group in transactions before it is frozen: Kafka Streams commits nothing while it waits for a
+        join, so its transaction would stay open. What these have not committed is aborted with them.
+        """
+        return self.gathering and (self.frozen or not self.in_transactions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +193,10 @@ class _Transactions(Mapping[str, Mapping[str, TransactionRecord]]):
 
 
 def _group_route(state: State, record: GroupRecord) -> GroupRoute:
-    """Of a group whose positions go into transactions nobody joins anew: what these have not committed is aborted."""
-    gathering = record.phase is GroupPhase.PROMOTING and (
-        record.frozen or not any(record.group in t.groups for t in state.transactions(record.link))
-    )
-    return GroupRoute(record.link, gathering, record.frozen)
+    promoting = record.phase is GroupPhase.PROMOTING
+    # Looked for only where it matters: there may be 100,000 transactional ids, and a table is made at each change.
+    in_transactions = promoting and any(record.group in each.groups for each in state.transactions(record.link))
+    return GroupRoute(record.link, promoting, record.frozen, in_transactions)
 
 
 def finished(state: State) -> bool:

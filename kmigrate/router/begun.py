@@ -15,12 +15,16 @@ granted yet, counts at fences, and else is open to that connection alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
+from kmigrate.model.records import TransactionRecord
 from kmigrate.router.forwards import Forwards
 
 __all__ = ["AtTarget", "Begun", "Entry"]
+
+_OVERTAKEN_S = 900.0
+"""No transaction lasts longer, by brokers' default, and no application of Kafka's works as long on what it has read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,11 +63,29 @@ class AtTarget:
     """Transactional ids that have a transaction open at the target, as all connections of one router know together."""
 
     open: dict[str, Entry] = field(default_factory=dict)
+    overtaken: dict[str, float] = field(default_factory=dict)
+    """Those that commit positions of a group, since when it has opened: what their next transaction carries may have
+    been read before."""
     _heard: Counter[str] = field(default_factory=Counter)
     """By how many connections each id was heard."""
 
     def hear(self, name: str) -> None:
         self._heard[name] += 1
+
+    def opened(self, groups: Set[str], known: Iterable[Mapping[str, TransactionRecord]], now: float) -> None:
+        """Groups that followed are the target's now; `known`: what the state log has of each transactional id."""
+        self.overtaken = {name: since for name, since in self.overtaken.items() if now - since < _OVERTAKEN_S}
+        if groups:
+            records = (record for each in known for record in each.values())
+            self.overtaken |= {r.name: now for r in records if not groups.isdisjoint(r.groups)}
+
+    def overtakes(self, name: str, now: float) -> bool:
+        """Whether what an id commits now may have been read before its group opened: who is told so reads anew.
+
+        Said once: another router may hear of the end of that transaction, and of the next one's beginning.
+        """
+        since = self.overtaken.pop(name, None)
+        return since is not None and now - since < _OVERTAKEN_S
 
     def forget(self, name: str, who: object) -> None:
         """A connection is gone, or knows no more of an id: the last one takes along what was known.

@@ -254,14 +254,14 @@ class Core:
             bounds.max_connections, bounds.max_per_address, bounds.max_buffered, bounds.max_idle_s
         )
 
-    def swap(self, table: RoutingTable) -> None:
+    def swap(self, table: RoutingTable, now: float) -> None:
         """Take a newer table: from this moment every decision is the new one's. Call `wake` after it."""
         self.table = table
         self.fenced = _fenced(table)
         self.ids = TopicIds(table.topics)
         self.gate.load(table)
         self.forwards.follow(table)
-        self.followers.follow(table)
+        self.at_target.opened(self.followers.follow(table, now), table.transactions.values(), now)
         for (link, name), entry in list(self.begun.entries.items()):
             known = table.transactions.get(name, {}).get(link)
             if known is None or known.epoch > entry.epoch:

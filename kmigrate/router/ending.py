@@ -64,7 +64,7 @@ class Ending:
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
             if code in _OVER:
-                self._places.ended_at_target(errand.name)
+                self._places.over(errand.name)
             never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not errand.request.committed
             if never_began or code != self._code(errand, code):
                 errand.fail(0)

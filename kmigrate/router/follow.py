@@ -7,7 +7,7 @@ A  No leader epoch passes in either direction (C1, V5).
 B  A committed position is told when the target's copy has come to it (`copied`): until then the request waits, and is
    told to come again (14). So no fetch of a member is ever beyond the copy's end.
 C  Positions of a topic whose offsets differ between the clusters are neither told nor taken: the request waits.
-D  While the group is promoted (`gathering`) its members are made to join anew: heartbeats say that it rebalances, a
+D  While the group is promoted (`rejoining`) its members are made to join anew: heartbeats say that it rebalances, a
    rebalance that is under way is begun again, and a join is held here. The source never hears of it, so its generation
    stays what it is and commits still reach it; the router sends the heartbeats of who is held.
 E  Once it is frozen nothing reaches the source. A join that is held then goes to the target as a new one when the group
@@ -140,7 +140,7 @@ class FollowDesk:
             return
         for sync in list(self._syncs):
             route = self._route(sync)
-            if route is None or route.gathering:
+            if route is None or route.rejoining:
                 self._syncs.remove(sync)
                 sync.fail(Code.REBALANCE_IN_PROGRESS)
         for join in list(self._joins):
@@ -223,7 +223,7 @@ class FollowDesk:
 
     def _beaten(self, word: Word, answer: Any) -> None:
         route = self._route(word)
-        if not code_of(answer.error_code) and (route is None or route.gathering):
+        if not code_of(answer.error_code) and (route is None or route.rejoining):
             word.fail(Code.REBALANCE_IN_PROGRESS)
         else:
             word.told(answer)
@@ -377,9 +377,9 @@ class FollowDesk:
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
             else:
                 self._join_anew(word)
-        elif word.answer is not None and not route.gathering:
+        elif word.answer is not None and not route.rejoining:
             self._answer_join(word)
-        elif not word.sent and not route.gathering:
+        elif not word.sent and not route.rejoining:
             word.sent = True
             self._talk.ask(word, lambda answer: self._join_answered(word, answer))
 
@@ -394,7 +394,7 @@ class FollowDesk:
             self._core.followers.join(word.group, word.member_id)
         word.answer = answer
         route = self._route(word)
-        if failed or (route is not None and not route.gathering):
+        if failed or (route is not None and not route.rejoining):
             self._answer_join(word)
 
     def _answer_join(self, word: Word) -> None:
@@ -431,7 +431,7 @@ class FollowDesk:
 
     def _beat(self) -> None:
         """Rule D: keep who is held a member at the source, in case that the promote is given up."""
-        held = [join for join in self._joins if (route := self._route(join)) is not None and route.gathering]
+        held = [join for join in self._joins if (route := self._route(join)) is not None and route.rejoining]
         now = self._edge.now()
         if not held or now < self._beat_at < float("inf"):
             return
@@ -446,7 +446,7 @@ class FollowDesk:
 
     def _sync(self, word: Word) -> None:
         route = self._route(word)
-        if route is None or route.gathering:
+        if route is None or route.rejoining:
             word.fail(Code.REBALANCE_IN_PROGRESS)
             return
         self._syncs.append(word)

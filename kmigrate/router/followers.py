@@ -12,7 +12,7 @@ What is kept from a member is told for people: nothing is decided by it but whet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -33,6 +33,8 @@ The timeout that a JoinGroup names would say it sooner, but a router that has st
 _SESSION_S = 60.0
 """As long as a session of the new protocol lasts at most by brokers' default: whose heartbeats have not come for so
 long is assigned nothing any more, or sends them elsewhere."""
+_OPENED_S = 60.0
+"""By then every member of a group that has opened has been told by a heartbeat: brokers allow for 15 s between two."""
 _MOST_WITHHELD = 64
 """Topics that are told of one group: a presence record must fit into one message."""
 
@@ -58,6 +60,9 @@ class Followers:
     _gathering: dict[str, float] = field(default_factory=dict)
     _assigned: dict[str, dict[str, _Assigned]] = field(default_factory=dict)
     """Of members whose connection lives, and whose assignment was told through it."""
+    _followed: frozenset[str] = frozenset()
+    _opened: dict[str, float] = field(default_factory=dict)
+    """Groups that followed until a moment ago and are the target's now."""
 
     def heard(self, group: str, member_id: str, now: float) -> None:
         """The source's coordinator has taken somebody for a member."""
@@ -111,8 +116,14 @@ class Followers:
                 del self._joined[group]
 
     def gathering(self, group: str, now: float) -> float:
-        """When a client was first told, if only now, that a group gathers."""
-        return self._gathering.setdefault(group, now)
+        """Since when a group gathers, as all routers see it at once; since now where it does not."""
+        return self._gathering.get(group, now)
+
+    def opened(self, now: float) -> Collection[str]:
+        """Groups whose members may not know yet that the target has them."""
+        for group in [group for group, since in self._opened.items() if now - since > _OPENED_S]:
+            del self._opened[group]
+        return self._opened.keys()
 
     def leave(self, group: str) -> None:
         """Something that changes the group's positions goes to the source."""
@@ -126,8 +137,11 @@ class Followers:
         del self._in_flight[group]
         return True
 
-    def follow(self, table: RoutingTable) -> None:
-        """Forget the members of groups that do not follow any more."""
+    def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
+        """Forget the members of groups that do not follow any more, and note which gather from now on.
+
+        Those that have just opened, to be told others.
+        """
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
         for group in self._assigned.keys() - table.followed.keys():
@@ -135,6 +149,15 @@ class Followers:
         promoted = {group for group, route in table.followed.items() if route.gathering}
         for group in self._gathering.keys() - promoted:
             del self._gathering[group]
+        for group in promoted:
+            self._gathering.setdefault(group, now)
+        gone = self._followed - table.followed.keys() - table.held_groups
+        for group in self._opened.keys() & table.followed.keys():
+            del self._opened[group]
+        self.opened(now)
+        self._opened |= dict.fromkeys(gone, now)
+        self._followed = frozenset(table.followed)
+        return gone
 
     def words(
         self, table: RoutingTable, transactions: Mapping[str, int], ids: TopicIds, now: float

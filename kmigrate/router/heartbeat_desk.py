@@ -10,14 +10,16 @@ B  While the group is promoted each member is told in answer to a heartbeat that
    source says. It commits what it has read, gives all back, and says so in a heartbeat. The source hears its heartbeats
    meanwhile, also this one: there, what a member says to own matters only while it is to give something back. So the
    member stays what it is, and commits still reach the source. Who has given all back waits for the others: so all are
-   made to send heartbeats more often first, for as long as they had between two, and go on reading.
+   made to send heartbeats more often first, for as long as they had between two, and go on reading. So do members of
+   a group in transactions, and what they have in hand they commit in these before.
 C  Who owned nothing before has nothing to say: it is told NOT_COORDINATOR (16), after which clients say everything.
    Who was told of partitions a moment ago may be about to take them, and is not believed at once.
 D  Who joins while the group is promoted waits, as who has given all back. The source hears of neither's joining.
 E  A promote that is given up: the next heartbeat is answered as in C, and the one that says everything with the
    source's own assignment.
 F  Once the group is open its members are strangers to the target, which says so (25): they join there as new ones, at
-   once and in silence, for there is nothing that they could lose. The former members leave the source's group.
+   once and in silence, for there is nothing that they could lose. They go on sending heartbeats often for a while: what
+   is moved from one to another there takes a heartbeat of each. The former members leave the source's group.
 """
 
 from __future__ import annotations
@@ -46,8 +48,6 @@ from kmigrate.router.group_talk import GroupTalk, Word
 
 __all__ = ["HeartbeatDesk"]
 
-_INTERVAL_S = 0.5
-"""Between two heartbeats of a member while its group is promoted; brokers have it send one every five seconds."""
 _PROBED_S = 1.0
 """After so long without a word of what it owns it is made to say everything (rule C)."""
 _TAKES_S = 10.0
@@ -222,17 +222,17 @@ class HeartbeatDesk:
         if gathering and (member.emptied or now >= self._all_hear_at(word, answer)):
             if not member.emptied:
                 member.emptied_at = now
-            word.told(sooner(letting_go(answer), _INTERVAL_S))
+            word.told(sooner(letting_go(answer)))
             return
         shown, withheld = with_target_ids(answer, self._core.ids)
         if shown.assignment is not None:
             self._withhold(member, withheld)
             if (owned(shown.assignment) or frozenset()) - member.named:
                 member.given_at = now
-        word.told(sooner(shown, _INTERVAL_S) if gathering else shown)
+        word.told(sooner(shown) if gathering else shown)
 
     def _all_hear_at(self, word: Word, answer: Any) -> float:
-        """When every member at this router has sent a heartbeat since its group gathers, and sends them often."""
+        """When every member, at any router, has sent a heartbeat since its group gathers, and sends them often."""
         since = self._core.followers.gathering(word.group, self._edge.now())
         return since + float(answer.heartbeat_interval.total_seconds())
 

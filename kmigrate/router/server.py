@@ -331,7 +331,7 @@ class Router:
 
     def _swap(self) -> None:
         state = self._state_log.state
-        self._core.swap(routing_table(state))
+        self._core.swap(routing_table(state), monotonic())
         self._clusters.follow(state, self._core.table)
         self._announce_now()
         self._core.wake()

@@ -8,7 +8,7 @@ it. Answers leave in request order (`Sequencer`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.api import is_flexible
@@ -18,13 +18,14 @@ from kmigrate.router.admin_desk import ADMINISTRATIVE, AdminDesk
 from kmigrate.router.apis.addresses import LIST_GROUPS, METADATA, REWRITTEN, decode_request, rewrite_answer
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.fetch import FETCH
-from kmigrate.router.apis.followed import FOLLOWED_APIS
+from kmigrate.router.apis.followed import FOLLOWED_APIS, as_no_member
 from kmigrate.router.apis.groups import (
     CONSUMER_GROUP_HEARTBEAT,
     DELETES,
     HEARTBEATS,
     HELD_APIS,
     JOIN_GROUP,
+    OFFSET_FETCH,
     group_error,
     groups_of,
     leaves_group,
@@ -298,9 +299,28 @@ class Session:
         The broker would say that there is no such group, or none of the new protocol, at which clients end.
         """
         if head.api_key == CONSUMER_GROUP_HEARTBEAT:
-            self._pass(head, frame, lambda answer: stranger(self._decodable(head, frame), frame, answer))
+            opened = frozenset(self._core.followers.opened(self._edge.now()))
+            self._pass(head, frame, lambda answer: stranger(self._decodable(head, frame), frame, answer, opened))
+        elif head.api_key == OFFSET_FETCH and (lately := self._core.followers.opened(self._edge.now())):
+            self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
         else:
             self._pass(head, frame)
+
+    def _ask_positions(self, head: RequestHead, frame: bytearray, opened: Collection[str]) -> None:
+        """Of a group that has just opened; a member whom the target does not know yet is told them all the same.
+
+        Clients end at its being none (25), if no heartbeat has told them before.
+        """
+        slot = self._order.take(len(frame))
+
+        def answered(answer: bytearray) -> None:
+            again = as_no_member(head, frame, answer, opened)
+            if again is None:
+                self._fill(slot, answer)
+            else:
+                self._edge.to_target([again], head.correlation_id, lambda last: self._fill(slot, last))
+
+        self._edge.to_target([frame], head.correlation_id, answered)
 
     def _answer(self, frame: Buffer, answer: Buffer) -> None:
         self._fill(self._order.take(len(frame)), answer)

@@ -20,6 +20,10 @@ F  At the target a partition whose sequences go on from the source's enters with
 G  What a transactional id couples is what the source has let it have: a topic or group that its record does not name is
    asked for first, then counted, so that a fence from now on waits for it, then written down, and only then told to
    the client and written.
+H  The first transaction of an id after a group that it commits for has opened commits no positions there
+   (ILLEGAL_GENERATION), and is done again: what it carries may have been read before, and another member reads it
+   again. Its epoch would not tell: a member of the new protocol (KIP-848) joins the target's group by itself, under the
+   name that it has, in the middle of its application's work, and the application asks for both when it commits.
 """
 
 from __future__ import annotations
@@ -340,6 +344,8 @@ class TransactionDesk:
         route = self._core.table.followed.get(group)
         held = route is None and group in self._core.table.held_groups
         frozen = route is not None and self._frozen(errand, group, route)
+        if frozen:
+            self._core.at_target.overtaken[errand.name] = self._edge.now()
         if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
@@ -378,6 +384,7 @@ class TransactionDesk:
             if code or group in record.groups:
                 errand.fail(code)
             elif route is not None and self._frozen(errand, group, route):
+                self._core.at_target.overtaken[errand.name] = self._edge.now()
                 self._hold(errand)
             else:
                 self._core.begun.enter(link, errand.name, errand.epoch, (), (group,))
@@ -389,9 +396,12 @@ class TransactionDesk:
         """To where the group is: its coordinator is not the transaction's, and knows nothing of its identities."""
         group = str(errand.request.group_id)
         route = self._core.table.followed.get(group)
-        late = route is None and self._core.begun.where(errand.name, self._places) is not None
+        late = route is None and (
+            self._core.begun.where(errand.name, self._places) is not None
+            or self._core.at_target.overtakes(errand.name, self._edge.now())
+        )
         if late or (route is not None and self._frozen(errand, group, route)):
-            # It began before the group's members joined anew: to be aborted, and done again from where the group is.
+            # It was read before the group's members joined anew: to be aborted, and done again from where the group is.
             errand.fail(Code.ILLEGAL_GENERATION)
         elif route is not None:
             self._commit_at_source(errand, route.link, group)

@@ -50,8 +50,13 @@ class Whereabouts:
     def given(self, name: str) -> None:
         """The clusters have given the id to a new holder, which ended what was open."""
         self._hear(name, known=True)
-        self.ended_at_target(name)
+        self.over(name)
         self.refused.discard(name)
+
+    def over(self, name: str) -> None:
+        """Its transaction has ended, wherever it was, or has been ended; the next one is another."""
+        self.ended_at_target(name)
+        self.core.at_target.overtaken.pop(name, None)
 
     def ended_at_target(self, name: str) -> None:
         self.core.at_target.open.pop(name, None)

@@ -335,7 +335,7 @@ class _Member:
 
 def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """A group member's life, from metadata to a clean leave."""
-    own = [f"{name}={value}" for name, value in spec.settings.items()]  # which the driver of Java's alone takes
+    own = [f"{name}={value}" for name, value in spec.settings.items()]  # which kafka-python's driver does not take
     with _Driver(spec, launch, spec.group, ",".join(spec.topics), *own) as driver:
         member = _Member(driver, spec, history)
         driver.expect("open", _START_SECONDS, member.heard)

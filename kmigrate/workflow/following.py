@@ -8,17 +8,18 @@ A  To the members it is a rebalance: they commit what they have read, as at any 
    (KIP-848) has joined when it says that it owns nothing any more.
 B  It is frozen by a record. Every registered router must have acted on it, and have no commit on its way, before a
    position is read.
-C  A group whose positions were committed in transactions is frozen between two of them, and nobody joins anew: what a
-   transaction has not committed is aborted with it, so nothing can be written twice (Kafka Streams commits nothing
-   while it waits for a join). It opens when the topics that these transactions write are promoted, and they are fenced
-   only when its positions stand on the target (`staged`): at no moment are offsets and records of one transaction on
-   two clusters.
+C  A group whose positions were committed in transactions is frozen between two of them, and nobody has to join anew:
+   what a transaction has not committed is aborted with it, so nothing can be written twice (Kafka Streams commits
+   nothing while it waits for a join). Members of the new protocol give all back before, as in A, if they do so in time:
+   they hear that the group is open with nothing in hand. It opens when the topics that these transactions write are
+   promoted, and they are fenced only when its positions stand on the target (`staged`): at no moment are offsets and
+   records of one transaction on two clusters.
 D  Once the flip of these topics names it there is no way but forward (`unit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
@@ -33,12 +34,18 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.handover import HandedOver, refuse_members
-from kmigrate.workflow.membership import still_direct, undrained_router, words_on
+from kmigrate.workflow.membership import NEW_PROTOCOL, still_direct, undrained_router, words_on
 from kmigrate.workflow.unit import group_decided
 
 __all__ = ["FollowHandover"]
 
 _PAUSE_S = 0.1
+_LETTING_GO_S = 15.0
+"""For so long members of the new protocol (KIP-848) that commit in transactions are waited for until they own nothing.
+
+Brokers' default is five seconds between two heartbeats, and an application may be long with what it has read. Who is
+not done by then has a transaction aborted.
+"""
 
 
 @dataclass(slots=True)
@@ -117,9 +124,7 @@ class FollowHandover:
         deadline = monotonic() + self.gather_s
         _, source = await self.opened()
         while True:
-            members = (await source.describe_groups([self.group]))[self.group].members
-            joined = {mark for word in words_on(self.log, self.group) for mark in word.joined}
-            missing = [member for member in members if member_mark(member.member_id) not in joined]
+            missing = self._not_joined((await source.describe_groups([self.group]))[self.group].members)
             if not missing:
                 return
             refuse_members(self.link, self.group, await self._outsiders(missing))
@@ -131,12 +136,33 @@ class FollowHandover:
 
     async def _topics_ready(self) -> None:
         """Rule C: who freezes a group sooner has its application wait for what the topics wait for."""
-        deadline = monotonic() + self.gather_s
-        while left := [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]:
-            if monotonic() > deadline:
+        began = monotonic()
+        while True:
+            left = [t for t in self._waiting_topics(self.log.state) if (self.link, t) not in self.ready]
+            waited = monotonic() - began
+            if left and waited > self.gather_s:
                 raise Refused("coupled-topics", f"{', '.join(left)} was not ready to be promoted with it")
-            self._waits_for(f"{', '.join(left)} to be ready to be promoted with it")
+            if left:
+                self._waits_for(f"{', '.join(left)} to be ready to be promoted with it")
+            elif waited < _LETTING_GO_S and (missing := await self._letting_go()):
+                self._waits_for(f"{_named(missing)} to give back what it reads")
+                await sleep(_PAUSE_S / 2)
+            else:
+                return
             await self.log.changed(_PAUSE_S)
+
+    async def _letting_go(self) -> list[GroupMember]:
+        """Members of a group with the new protocol that own something, all of them through routers."""
+        _, source = await self.opened()
+        described = (await source.describe_groups([self.group]))[self.group]
+        if described.kind != NEW_PROTOCOL or not (missing := self._not_joined(described.members)):
+            return []
+        refuse_members(self.link, self.group, await self._outsiders(missing))
+        return missing
+
+    def _not_joined(self, members: Sequence[GroupMember]) -> list[GroupMember]:
+        joined = {mark for word in words_on(self.log, self.group) for mark in word.joined}
+        return [member for member in members if member_mark(member.member_id) not in joined]
 
     async def _outsiders(self, members: list[GroupMember]) -> list[GroupMember]:
         known = {mark for word in words_on(self.log, self.group) for mark in word.members}

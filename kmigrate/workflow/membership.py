@@ -14,13 +14,13 @@ from kmigrate.model.presences import GroupWord, RouterPresence
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 
-__all__ = ["still_direct", "undrained_router", "words_on"]
+__all__ = ["NEW_PROTOCOL", "still_direct", "undrained_router", "words_on"]
 
 _HEARTBEATS_S = 4.0
 """Longer than any client's usual time between two heartbeats, and a router's between two words."""
 _NEW_HEARTBEATS_S = 7.0
 """The same of the new protocol (KIP-848), where brokers have five seconds between two."""
-_NEW = "consumer"
+NEW_PROTOCOL = "consumer"
 """A group with members of it, by librdkafka's name."""
 _PAUSE_S = 0.2
 
@@ -37,7 +37,7 @@ async def still_direct(log: StateLog, source: Admin, group: str) -> Sequence[Gro
         described = (await source.describe_groups([group]))[group]
         known = {mark for word in words_on(log, group) for mark in word.members}
         found = [member for member in described.members if member_mark(member.member_id) not in known]
-        if not found or monotonic() > began + (_NEW_HEARTBEATS_S if described.kind == _NEW else _HEARTBEATS_S):
+        if not found or monotonic() > began + (_NEW_HEARTBEATS_S if described.kind == NEW_PROTOCOL else _HEARTBEATS_S):
             return found
         await sleep(_PAUSE_S)
 

@@ -23,7 +23,7 @@ from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
 from kmigrate.sandbox.history import read_history
-from kmigrate.sandbox.kafka import SOURCE_VERSION, KafkaCluster
+from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION, KafkaCluster
 from kmigrate.sandbox.ports import free_ports
 from kmigrate.sandbox.topics import create_topics
 from kmigrate.sandbox.traffic import Traffic
@@ -232,9 +232,11 @@ def fresh_migration(
     brokers: int = 1,
     source_version: str = SOURCE_VERSION,
     config: dict[str, str] | None = None,
+    target_version: str = TARGET_VERSION,
 ) -> Iterator[Migration]:
     """A migration on two clusters of its own, of one broker each if nothing is said: a state log has one name."""
-    with running_clusters(root, *source_and_target(brokers, config, source_version)) as (source, target):
+    specs = source_and_target(brokers, config, source_version, target_version)
+    with running_clusters(root, *specs) as (source, target):
         run = Migration(source, target, root / "run", settings)
         try:
             yield run

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from kmigrate.sandbox.client_specs import ProducerSpec
 from kmigrate.sandbox.final_read import read_topic
@@ -41,16 +41,25 @@ class Streams(JavaProgram):
         self.until("state RUNNING", before)
 
 
+def _told(_: Consumer, __: list[TopicPartition]) -> None:
+    """Of a rebalance, which librdkafka sees to by itself."""
+
+
 class Copier:
     """Read-process-write by librdkafka, in a thread: positions are committed in the producer's transactions."""
 
-    def __init__(self, bootstrap: str, group: str, read: str, written: str) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, read: str, written: str, number: str = "x", protocol: str = "classic"
+    ) -> None:
         self.errors: list[str] = []
         self.committed = 0
         config = {"group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        config["group.protocol"] = protocol
         self._consumer = Consumer({"bootstrap.servers": bootstrap, **config}, logger=None)
-        self._consumer.subscribe([read])
-        self._producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-x"}, logger=None)
+        # Where somebody is to be told, rebalances happen in consume() alone: between two of them all stays as it is.
+        self._consumer.subscribe([read], on_assign=_told, on_revoke=_told)
+        holder = {"transactional.id": f"{group}-{number}"}
+        self._producer = Producer({"bootstrap.servers": bootstrap, **holder}, logger=None)
         self._written = written
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from kmigrate.protocol.api import entity
+from kmigrate.protocol.api import decode_body, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead
+from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.apis.blank import blank, element
 from kmigrate.router.apis.groups import (
     CONSUMER_GROUP_DESCRIBE,
@@ -29,10 +29,12 @@ from kmigrate.router.apis.groups import (
     groups_of,
 )
 from kmigrate.router.apis.recast import recast
+from kmigrate.router.apis.transactions import frame_request
 
 __all__ = [
     "FOLLOWED_APIS",
     "Asked",
+    "as_no_member",
     "codes_in",
     "leave_request",
     "merged",
@@ -54,6 +56,7 @@ FOLLOWED_APIS = frozenset(
 _UNSETTLED = Code.UNSTABLE_OFFSET_COMMIT
 _EPOCH = "committed_leader_epoch"
 _FIRST_BATCHED = 8
+_FIRST_OF_MEMBERS = 9
 _LEAVE_VERSION = 4
 
 
@@ -182,6 +185,28 @@ def source_request(head: RequestHead, request: Any, newest: int) -> Asked:
             message = dataclasses.replace(message, require_stable=request.require_stable)
         return Asked(message, answer_kind, str(group.group_id))
     return Asked(recast(request, kind), answer_kind)
+
+
+def as_no_member(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | None:
+    """A question for positions as somebody asks it who is no member, in place of members that the target does not know.
+
+    None where it knows them all, or they are of other groups than those that have opened a moment ago.
+    """
+    if head.api_key != OFFSET_FETCH or head.version < _FIRST_OF_MEMBERS:
+        return None
+    kind = entity(OFFSET_FETCH, head.version, "response")
+    told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
+    unknown = {str(g.group_id) for g in told.groups if code_of(g.error_code) == Code.UNKNOWN_MEMBER_ID} & set(opened)
+    if not unknown:
+        return None
+    request = decode_body(entity(OFFSET_FETCH, head.version, "request"), frame, head.body)
+    groups = tuple(
+        dataclasses.replace(group, member_id=None, member_epoch=type(group.member_epoch)(-1))
+        if str(group.group_id) in unknown
+        else group
+        for group in request.groups
+    )
+    return frame_request(dataclasses.replace(request, groups=groups), head.correlation_id, head.client_id)
 
 
 def leave_request(group: str, member_id: str, newest: int) -> Any:

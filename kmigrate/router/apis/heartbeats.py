@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +38,9 @@ Partitions = frozenset[tuple[UUID | None, int]]
 """By topic id."""
 _UNCHANGED = dt.timedelta(milliseconds=-1)
 _LEAVES = -1
+_OFTEN = dt.timedelta(seconds=0.5)
+"""Between two heartbeats of a member while its group is promoted, and after that; brokers have it send one every five
+seconds."""
 
 
 def owned(message: Any) -> Partitions | None:
@@ -95,9 +99,9 @@ def letting_go(answer: Any) -> Any:
     return dataclasses.replace(answer, assignment=blank(part(type(answer), "assignment"), topic_partitions=()))
 
 
-def sooner(answer: Any, seconds: float) -> Any:
-    """The same answer to a member that shall send its next heartbeat within `seconds`."""
-    return dataclasses.replace(answer, heartbeat_interval=dt.timedelta(seconds=seconds))
+def sooner(answer: Any) -> Any:
+    """The same answer to a member that shall send heartbeats often."""
+    return dataclasses.replace(answer, heartbeat_interval=_OFTEN)
 
 
 def leaving(heartbeat: Any) -> Any:
@@ -113,17 +117,22 @@ def leaving(heartbeat: Any) -> Any:
     )
 
 
-def stranger(head: RequestHead, frame: bytearray, answer: bytearray) -> bytes | bytearray:
+def stranger(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
     """What the target answers to a heartbeat; a member of a group that it does not have is told that it is none.
 
-    Members come so once their group is open: what carries its positions over makes a group without a protocol.
+    Members come so once their group is open: what carries its positions over makes a group without a protocol. They
+    join one after the other, and what is moved from one to another takes a heartbeat of each: so members of groups that
+    have `opened` a moment ago are to send them often.
     """
     kind = entity(CONSUMER_GROUP_HEARTBEAT, head.version, "response")
     told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
-    if code_of(told.error_code) != Code.GROUP_ID_NOT_FOUND:
+    code = code_of(told.error_code)
+    if code != Code.GROUP_ID_NOT_FOUND and (code or not opened):
         return answer
     request = decode_body(entity(CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
-    if int(request.member_epoch) <= 0:
+    if not code and str(request.group_id) in opened:
+        return frame_answer(sooner(told), head.correlation_id)
+    if not code or int(request.member_epoch) <= 0:
         return answer
     return frame_answer(group_error(head, request, Code.UNKNOWN_MEMBER_ID), head.correlation_id)
 

@@ -20,6 +20,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.KafkaException;
@@ -239,7 +240,11 @@ public final class Driver {
             Thread ears = new Thread(this::listen, "commands");
             ears.setDaemon(true);
             ears.start();
-            consumer.subscribe(topics, this);
+            if (topics.get(0).startsWith("^")) { // as librdkafka marks a pattern; the coordinator applies it (KIP-848)
+                consumer.subscribe(new SubscriptionPattern(topics.get(0)), this);
+            } else {
+                consumer.subscribe(topics, this);
+            }
             while (!stopping) {
                 try {
                     ConsumerRecords<byte[], byte[]> found = consumer.poll(Duration.ofMillis(100));

@@ -1,4 +1,5 @@
 import java.time.Duration;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -6,6 +7,7 @@ import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -24,16 +26,17 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Writes every record of one topic to the same partition of another, in transactions that commit its positions, too:
  * a consumer and a producer as an application holds them, without Streams.
  *
- * <p>Arguments: bootstrap, group, transactional id, input topic, output topic. It says "committed" with the number of
- * transactions so far, "aborted" with the reason, "died" with the reason where it cannot go on, as Kafka's documentation
- * has it; SIGTERM ends it between two transactions, and it says "ended".
+ * <p>Arguments: bootstrap, group, transactional id, input topic, output topic, and the group's protocol where it is not
+ * the classic one. It says "committed" with the number of transactions so far, "aborted" with the reason, "died" with
+ * the reason where it cannot go on, as Kafka's documentation has it; SIGTERM ends it between two transactions, and it
+ * says "ended".
  */
 public class ReadProcessWrite {
     private final KafkaConsumer<byte[], byte[]> consumer;
     private final KafkaProducer<byte[], byte[]> producer;
     private final String written;
 
-    ReadProcessWrite(String bootstrap, String group, String id, String read, String written) {
+    ReadProcessWrite(String bootstrap, String group, String id, String read, String written, String protocol) {
         Properties reading = new Properties();
         reading.put("bootstrap.servers", bootstrap);
         reading.put("group.id", group);
@@ -41,7 +44,10 @@ public class ReadProcessWrite {
         reading.put("auto.offset.reset", "earliest");
         reading.put("isolation.level", "read_committed");
         reading.put("max.poll.records", "50");
-        reading.put("heartbeat.interval.ms", "1000");
+        reading.put("group.protocol", protocol);
+        if (protocol.equals("classic")) { // of the new one the coordinator decides it
+            reading.put("heartbeat.interval.ms", "1000");
+        }
         reading.put("key.deserializer", ByteArrayDeserializer.class);
         reading.put("value.deserializer", ByteArrayDeserializer.class);
         Properties writing = new Properties();
@@ -52,7 +58,13 @@ public class ReadProcessWrite {
         this.consumer = new KafkaConsumer<>(reading);
         this.producer = new KafkaProducer<>(writing);
         this.written = written;
-        consumer.subscribe(List.of(read));
+        consumer.subscribe(List.of(read), new ConsumerRebalanceListener() { // else it rebalances in the background, too
+            @Override
+            public void onPartitionsRevoked(Collection<TopicPartition> partitions) {}
+
+            @Override
+            public void onPartitionsAssigned(Collection<TopicPartition> partitions) {}
+        });
         producer.initTransactions();
     }
 
@@ -113,7 +125,8 @@ public class ReadProcessWrite {
             }
         }));
         try {
-            new ReadProcessWrite(args[0], args[1], args[2], args[3], args[4]).run(stopping);
+            String protocol = args.length > 5 ? args[5] : "classic";
+            new ReadProcessWrite(args[0], args[1], args[2], args[3], args[4], protocol).run(stopping);
             System.out.println("ended");
         } catch (RuntimeException error) {
             System.out.println("died " + error);

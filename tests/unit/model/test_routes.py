@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kmigrate.model.lifecycle import GroupPhase, TopicPhase
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     BarrierRecord,
@@ -86,6 +86,19 @@ def test_groups_are_held_until_promoted() -> None:
         )
     )
     assert table.held_groups == {"waits", "moves"}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("coupled", [(), ("moves",)])
+def test_members_join_anew_in_a_promote_but_for_a_group_in_transactions_before_it_is_frozen(
+    coupled: tuple[str, ...], frozen: bool
+) -> None:
+    till = TransactionRecord("l", "till", 50, 3, 9, 8, ("t",), coupled)
+    moves = GroupRecord("l", "moves", GroupPhase.PROMOTING, 1, mode=GroupMode.FOLLOW, frozen=frozen)
+    waits = GroupRecord("l", "waits", GroupPhase.MIRRORED, 1, mode=GroupMode.FOLLOW)
+    followed = routing_table(state(moves, waits, till)).followed
+    assert (followed["moves"].gathering, followed["moves"].rejoining) == (True, frozen or not coupled)
+    assert (followed["waits"].gathering, followed["waits"].rejoining) == (False, False)
 
 
 def test_translated_ids_never_fall_below_the_direct_limit_and_never_overflow() -> None:

@@ -272,7 +272,7 @@ class Stage:
         self.core.farewell.heard = ()  # it is alone
         self._routes, self._held = routes, held
         self._followed: dict[str, GroupRoute] = {}
-        self.core.swap(table(*routes, held=held))
+        self.core.swap(table(*routes, held=held), 0.0)
         self.edge = FakeEdge()
         self.session = Session(self.core, self.edge)
         self.session.broker = 1
@@ -293,7 +293,7 @@ class Stage:
         ids, held = tuple(self.memory.records.values()), list(self._held)
         held += [name for name, group in self._followed.items() if group.frozen]
         made = table(*self._routes, epoch=self.core.table.epoch + 1, held=held, ids=ids)
-        self.core.swap(replace(made, followed=self._followed))
+        self.core.swap(replace(made, followed=self._followed), self.edge.clock)
 
     def produce(
         self, *batches: tuple[str, int, bytearray], version: int = 9, acks: int = -1, timeout_ms: int = 30_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -47,6 +47,8 @@ class NewMember(Member):
     def __init__(self, *routes: TopicRoute, assigned: Owned | None = ((THERE, 0), (THERE, 1)), **groups: GroupRoute):
         self.assigned = assigned
         self.epoch = 5
+        self.code_of_positions: Callable[[Any], int] | None = None
+        """The code in answers to a group's part of a question for positions."""
         super().__init__(*(routes or (copied(),)), **groups)
         self.versions[NEW_BEAT] = 1
         self.stage.core.followers.withhold("g", "m", frozenset(), 0.0)  # its assignment was told here before
@@ -61,6 +63,8 @@ class NewMember(Member):
                     for g in request.group_ids
                 ),
             )
+        if head.api_key == FETCH and self.code_of_positions is not None:
+            code = self.code_of_positions(request.groups[0])
         if head.api_key != NEW_BEAT:
             return super()._told(head, kind, request, code)
         assignment = None
@@ -113,7 +117,6 @@ class NewMember(Member):
     def gathers(self) -> None:
         """A promote has begun so long ago that every member has sent a heartbeat since."""
         self.turns(g=GATHERING)
-        self.stage.core.followers.gathering("g", self.stage.edge.clock)
         self.later(5)
 
     def later(self, seconds: float) -> None:
@@ -443,6 +446,34 @@ def test_members_go_on_reading_until_all_send_heartbeats_often() -> None:
     assert (member.code(), member.told) == (0, OWNS), "another promote begins anew"
 
 
+def test_members_of_a_group_in_transactions_let_go_before_it_is_frozen_and_classic_ones_go_on() -> None:
+    """They hear that the group is open when they own nothing, and not in the middle of a transaction."""
+    member = NewMember()
+    member.new_beat(OWNS)
+    member.turns(g=replace(GATHERING, in_transactions=True))
+    member.later(5)
+    member.new_beat()
+    assert member.told == []
+    member.new_beat([])
+    assert member.joined
+    assert member.beat() == 0
+    member.turns(g=replace(FROZEN, in_transactions=True))
+    assert member.joined
+
+
+def test_members_at_every_router_let_go_at_the_same_time() -> None:
+    """So long after the promote has begun, which all routers see at once, and not after a first heartbeat here."""
+    member = NewMember()
+    member.new_beat(OWNS)
+    member.turns(g=GATHERING)
+    member.later(4.6)
+    member.new_beat()
+    assert member.told == OWNS
+    member.later(0.5)
+    member.new_beat()
+    assert member.told == []
+
+
 def test_a_member_has_given_all_back_when_it_says_so_and_is_kept_alive_at_the_source() -> None:
     member = emptied()
     before = len(member.asked(NEW_BEAT))
@@ -550,6 +581,52 @@ def test_members_are_strangers_to_the_target_once_the_group_is_open_and_leave_th
     member.assigned = [(HERE, 0)]
     assert (member.code([], epoch=0), member.told) == (0, [(HERE, 0)])
     assert member.heard[-1][0] == "target"
+
+
+@pytest.mark.parametrize(("after", "interval"), [(1, 0.5), (59, 0.5), (61, 5)])
+def test_members_of_a_group_that_has_just_opened_go_on_sending_heartbeats_often(after: float, interval: float) -> None:
+    """Each takes a heartbeat to give back, and another to be given, while one after the other joins at the target."""
+    member = NewMember()
+    member.turns(g=GATHERING)
+    member.turns()
+    member.later(after)
+    for epoch in (0, 5):
+        answer = member.new_beat([], epoch=epoch)
+        assert answer.heartbeat_interval == dt.timedelta(seconds=interval)
+    assert member.new_beat([], group_id="other").heartbeat_interval == dt.timedelta(seconds=5)
+    member.codes["target", NEW_BEAT] = 110
+    assert member.code([]) == 110
+
+
+def positions_of_a_member(member: NewMember, name: str | None = "m", epoch: int = 5) -> int:
+    """The code of an answer to a question for the group's positions."""
+    group = element(entity(FETCH, 9, "request"), "groups")
+    asked = (blank(group, group_id="g", member_id=name, member_epoch=epoch, topics=None),)
+    answer = member.says(FETCH, groups=asked, require_stable=True)
+    return code_of(answer.groups[0].error_code)
+
+
+def test_a_member_that_the_target_does_not_know_yet_is_told_the_positions_once_its_group_is_open() -> None:
+    """Applications ask for them when a transaction was aborted, before a heartbeat has told their client to join."""
+    member = NewMember()
+    member.new_beat(OWNS)
+    member.turns(g=GATHERING)
+    member.turns()
+    member.code_of_positions = lambda group: 25 if group.member_id else 0
+    assert positions_of_a_member(member) == 0
+    asked = member.last(FETCH).groups[0]
+    assert (asked.member_id, int(asked.member_epoch)) == (None, -1), "as anybody is who is no member"
+    member.later(61)
+    assert positions_of_a_member(member) == 25, "by then it is one that was expelled"
+
+
+@pytest.mark.parametrize("code", [0, 113])
+def test_a_member_that_the_target_knows_is_judged_by_its_epoch(code: int) -> None:
+    member = NewMember()
+    member.turns()
+    member.code_of_positions = lambda group: code
+    assert positions_of_a_member(member) == code
+    assert member.last(FETCH).groups[0].member_id == "m"
 
 
 def test_a_static_member_leaves_its_place_at_the_source() -> None:

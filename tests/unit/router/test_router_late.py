@@ -243,7 +243,7 @@ def finish(desk: Desk) -> bool:
     """The links are finished; whether the client stays with its router."""
     core, session = desk.stage.core, desk.stage.session
     core.farewell.guests.add(session)
-    core.swap(replace(core.table, finished=True))
+    core.swap(replace(core.table, finished=True), 0.0)
     return core.farewell.stays(session)
 
 

@@ -41,7 +41,7 @@ def _see(stage: Stage, session: Session, *, host: str = "h", at: float = 0.0) ->
 
 
 def _finish(stage: Stage, *, finished: bool = True) -> None:
-    stage.core.swap(replace(stage.core.table, epoch=stage.core.table.epoch + 1, finished=finished))
+    stage.core.swap(replace(stage.core.table, epoch=stage.core.table.epoch + 1, finished=finished), 0.0)
     stage.core.wake()
 
 

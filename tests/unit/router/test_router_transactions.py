@@ -676,6 +676,110 @@ def test_a_group_that_is_frozen_once_the_source_has_agreed_waits_for_the_transac
     assert desk.stage.core.group_words(0.0)["g"].in_flight == 1
 
 
+def opened(desk: Desk) -> None:
+    """The group's promote is over, and that of the topic with it."""
+    desk.stage.swap(route("t", Serve.LOCAL))
+    desk.stage.turn()
+    desk.hears()
+
+
+def says_positions(desk: Desk) -> Any:
+    """A commit of a position of the group; its answer."""
+    topic = element(entity(COMMIT, 3, "request"), "topics")
+    parts = (blank(element(topic, "partitions"), partition_index=0, committed_offset=7),)
+    return desk.says(
+        COMMIT,
+        transactional_id=NAME,
+        group_id="g",
+        producer_id=T[0],
+        producer_epoch=T[1],
+        member_id="m",
+        generation_id=1,
+        topics=(blank(topic, name="t", partitions=parts),),
+    )
+
+
+def commit(desk: Desk) -> int | None:
+    """The code of such a commit; None where it went to the target."""
+    before = desk.asked(COMMIT)
+    answer = says_positions(desk)
+    if (now := desk.asked(COMMIT)) != before:
+        assert now[-1][0] == "target"
+        return None
+    return code_of(answer.topics[0].partitions[0].error_code)
+
+
+def commits_for_a_group(desk: Desk) -> Desk:
+    """It has done so once, and the group is being promoted."""
+    follows(desk)
+    desk.add("t")
+    desk.offsets("g")
+    desk.end()
+    follows(desk, frozen=True)
+    return desk
+
+
+def held_at_its_records(desk: Desk) -> None:
+    assert commits_for_a_group(desk).add("t") is None
+
+
+def held_at_its_positions(desk: Desk) -> None:
+    assert commits_for_a_group(desk).offsets("g") is None
+
+
+def not_begun(desk: Desk) -> None:
+    commits_for_a_group(desk)
+
+
+def held_at_its_first_positions(desk: Desk) -> None:
+    follows(desk, frozen=True)
+    assert desk.offsets("g") is None
+
+
+@pytest.mark.parametrize("read", [held_at_its_records, held_at_its_positions, held_at_its_first_positions, not_begun])
+def test_a_transaction_with_what_may_have_been_read_before_its_group_opened_commits_no_positions(
+    read: Callable[[Desk], None],
+) -> None:
+    """Members of the new protocol keep their names, and its member may have joined anew by itself meanwhile: then the
+    target would take the commit, though another member reads the same records again."""
+    desk = forwarded()
+    read(desk)
+    opened(desk)
+    assert desk.add("t") == {"t": 0}
+    assert commit(desk) == 22
+    assert commit(desk) is None, "its next transaction, whose beginning another router may have heard"
+
+
+def test_a_new_holder_has_read_nothing_before_its_group_opened() -> None:
+    desk = commits_for_a_group(forwarded())
+    opened(desk)
+    desk.init()
+    assert commit(desk) is None
+
+
+def test_a_group_that_is_given_up_may_be_committed_for() -> None:
+    desk = commits_for_a_group(forwarded())
+    desk.holders["coordinator"] = S
+    assert desk.add("t") is None
+    follows(desk)
+    desk.hears()
+    says_positions(desk)
+    assert desk.asked(COMMIT) == [("coordinator", COMMIT)]
+
+
+@pytest.mark.parametrize("table", [False, True], ids=["at the commit", "at the next table"])
+def test_what_was_read_before_a_group_opened_is_over_after_a_while(table: bool) -> None:
+    desk = commits_for_a_group(forwarded())
+    opened(desk)
+    assert set(desk.stage.core.at_target.overtaken) == {NAME}
+    desk.stage.edge.clock += 901
+    if table:
+        desk.stage.turn()
+        assert not desk.stage.core.at_target.overtaken
+    assert desk.add("t") == {"t": 0}
+    assert commit(desk) is None
+
+
 def test_who_comes_in_the_middle_of_a_transaction_is_asked_about_first() -> None:
     desk = forwarded(tells=True)
     desk.open["source"] = ("t", "not mirrored")

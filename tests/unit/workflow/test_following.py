@@ -18,7 +18,7 @@ from kmigrate.model.records import GroupRecord, PromotedUnit, RouterRecord, Topi
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.api import response_type
 from kmigrate.router.apis.blank import blank, element
-from kmigrate.workflow import membership
+from kmigrate.workflow import following, membership
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver
 from kmigrate.workflow.outcome import given_up
@@ -234,6 +234,42 @@ def test_a_group_in_transactions_is_frozen_when_its_topics_are_ready_and_opens_w
 
     asyncio.run(scenario())
     assert (made.group.phase, made.group.staged) == (GroupPhase.PROMOTED, False)
+
+
+@pytest.mark.parametrize(("kind", "joins"), [("classic", False), ("consumer", True), ("consumer", False)])
+def test_a_group_in_transactions_is_frozen_when_its_members_of_the_new_protocol_own_nothing_or_take_too_long(
+    monkeypatch: pytest.MonkeyPatch, kind: str, joins: bool
+) -> None:
+    """Else they hear that the group is open in the middle of a transaction, and it is aborted."""
+    monkeypatch.setattr(following, "_LETTING_GO_S", 30.0 if joins else 1.0)
+    made = stage(GROUP, TILL, TOPIC)
+    made.source = Source(kind=kind)
+    made.says(members=(member_mark("m-1"),))
+    made.ready.add(("l", "t"))
+
+    async def scenario() -> None:
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(0.4)
+        assert made.group.frozen is (kind == "classic")
+        if kind == "consumer":
+            assert made.waits == {GROUP.key: "shop at /10.0.0.1 (m-1) to give back what it reads"}
+        if joins:
+            made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+        await made.log.wait(lambda _: True if made.group.staged else None, 10, "the group to be staged")
+        await made.log.append(lambda _: replace(TOPIC, phase=TopicPhase.PROMOTED))
+        await running
+
+    asyncio.run(scenario())
+    assert made.group.phase is GroupPhase.PROMOTED
+
+
+def test_members_of_a_group_in_transactions_do_not_wait_for_one_that_came_through_no_router() -> None:
+    made = stage(GROUP, TILL, TOPIC)
+    made.source = Source(kind="consumer")
+    made.says()
+    made.ready.add(("l", "t"))
+    refused(made, "members-on-source")
+    assert made.carried == []
 
 
 def test_who_takes_over_when_positions_stand_on_the_target_carries_none_over_again() -> None:

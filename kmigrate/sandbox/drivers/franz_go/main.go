@@ -94,7 +94,7 @@ func main() {
 	role, bootstrap, client := os.Args[1], os.Args[2], os.Args[3]
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ClientID(client)}
 	if role == "consumer" {
-		read(options, os.Args[4], strings.Split(os.Args[5], ","))
+		read(append(options, chosen(os.Args[6:])...), os.Args[4], strings.Split(os.Args[5], ","))
 	} else {
 		write(options, client, os.Args[4], role == "transactional")
 	}
@@ -206,7 +206,28 @@ type reader struct {
 	stopping bool
 }
 
+// Of settings by Kafka's own names those that this library has an option for.
+func chosen(settings []string) []kgo.Opt {
+	var options []kgo.Opt
+	for _, setting := range settings {
+		switch name, value, _ := strings.Cut(setting, "="); name {
+		case "group.protocol":
+			if value == "consumer" {
+				options = append(options, kgo.ServerSideBalancer())
+			}
+		case "group.instance.id":
+			options = append(options, kgo.InstanceID(value))
+		default:
+			check(fmt.Errorf("franz-go's driver knows no setting %q", name))
+		}
+	}
+	return options
+}
+
 func read(options []kgo.Opt, group string, topics []string) {
+	if strings.HasPrefix(topics[0], "^") { // as librdkafka marks a pattern
+		options = append(options, kgo.ConsumeRegex())
+	}
 	ctx := context.Background()
 	r := &reader{commands: make(chan string, 1000), released: make(chan struct{}, 1)}
 	cl, err := kgo.NewClient(append(options,
