@@ -13,6 +13,9 @@ Back-pressure in three sentences: when the peer does not read, `writable` is cle
 relays from one stream to another pauses reading the first while the second is not writable; reading goes on
 when it is writable again. Frames handed to `on_frame` belong to the receiver.
 
+What is written while the frames of one read are handed over leaves in one write for each stream: a producer has many
+small requests under way, or a broker answers many at once, and each write costs a system call here and wakes the peer.
+
 One read may bring thousands of tiny frames, and a client that sends them shall not hold up all others: after some of
 them everybody else has a turn. Those that are left wait here, as they do while reading is paused, and nothing is read
 meanwhile; a connection ends when what it has brought is handed over.
@@ -38,7 +41,8 @@ _SCRATCH = 128 * 1024
 _AT_A_STRETCH = 64
 """Frames of one connection before the others' turn. A request of few bytes takes 10 to 50 µs."""
 _LARGE = 32 * 1024
-"""Memory for a frame of more than that, of which a part has come, is worth being told of."""
+"""Memory for a frame of more than that, of which a part has come, is worth being told of; and so much is written at
+once."""
 _MUCH = 128 * 1024
 """Less than that comes at once, or nearly: to be woken late would cost more than it saves."""
 _LEAST_ARRIVED = 512 * 1024
@@ -75,6 +79,24 @@ class _Scratch(threading.local):
 
 
 _SCRATCHES = _Scratch()
+
+
+class _Unsent(threading.local):
+    """What a thread has written while it hands over the frames of one read; None at all other times."""
+
+    parts: dict[FrameStream, list[Buffer]] | None = None
+
+
+_UNSENT = _Unsent()
+
+
+def _send_all(unsent: dict[FrameStream, list[Buffer]]) -> None:
+    try:
+        while unsent:  # whoever hears that a stream takes no more may write to others
+            stream, parts = unsent.popitem()
+            stream._send(parts)
+    finally:
+        _UNSENT.parts = None
 
 
 class TlsAlertError(ProtocolViolation):
@@ -268,6 +290,18 @@ class FrameStream(asyncio.BufferedProtocol):
             self._on_frame(frame)
 
     def _cut(self, fill: int) -> None:
+        """Hand over what the first `fill` bytes of the scratch buffer hold, then send what was written meanwhile."""
+        if _UNSENT.parts is not None:  # it is read within another one's frame
+            self._cut_frames(fill)
+            return
+        unsent: dict[FrameStream, list[Buffer]] = {}
+        _UNSENT.parts = unsent
+        try:
+            self._cut_frames(fill)
+        finally:
+            _send_all(unsent)
+
+    def _cut_frames(self, fill: int) -> None:
         """Frames out of the first `fill` bytes of the scratch buffer; what is left over begins the next, or waits."""
         scratch, _SCRATCHES.free = _SCRATCHES.free, None
         assert scratch is not None
@@ -389,12 +423,31 @@ class FrameStream(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     def write(self, data: Buffer) -> None:
-        if self._transport is not None and not self.lost:
-            self._transport.write(data)
+        unsent = _UNSENT.parts
+        if unsent is None:
+            if self._transport is not None and not self.lost:
+                self._transport.write(data)
+        elif len(data) < _LARGE:
+            unsent.setdefault(self, []).append(data)
+        else:
+            self._send([*unsent.pop(self, ()), data])
 
     def write_many(self, parts: list[Buffer]) -> None:
+        unsent = _UNSENT.parts
+        self._send([*unsent.pop(self, ()), *parts] if unsent else parts)
+
+    def _send(self, parts: list[Buffer]) -> None:
         if self._transport is not None and not self.lost:
-            self._transport.writelines(parts)
+            if len(parts) == 1:
+                self._transport.write(parts[0])
+            else:
+                self._transport.writelines(parts)
+
+    def _send_unsent(self) -> None:
+        """Have the system take what was written before, whatever else is handed over first."""
+        unsent = _UNSENT.parts
+        if unsent and self in unsent:
+            self._send(unsent.pop(self))
 
     def pause_reading(self) -> None:
         self.stopped = True
@@ -419,11 +472,13 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close after what was written has left."""
+        self._send_unsent()
         if self._transport is not None:
             self._transport.close()
 
     def finish(self) -> None:
         """Say that nothing more is written, and go on reading until the peer closes; with TLS: close."""
+        self._send_unsent()
         if self._transport is not None and not self.lost:
             if self._transport.can_write_eof():
                 self._transport.write_eof()

@@ -7,10 +7,12 @@ import random
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kmigrate.errors import ProtocolViolation, Unreachable
 from kmigrate.net import stream as stream_module
@@ -212,6 +214,110 @@ def test_what_waits_of_an_aborted_connection_is_dropped_and_its_end_told_once() 
         assert (peer.lost, len(peer.frames)) == ([None], 64)
 
     asyncio.run(scene())
+
+
+class Wire(asyncio.Transport):
+    """A transport that notes each write, and takes no more where `full`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = 0
+        self.full: Callable[[], None] | None = None
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+        if self.full is not None:
+            self.full()
+
+    def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(parts))
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = len(self.writes)
+
+    abort = close
+
+
+class Answering:
+    """A connection whose owner does something for each frame, and two to write to."""
+
+    def __init__(self, does: Callable[[Answering, bytes], None]) -> None:
+        self.stream = FrameStream(lambda frame: does(self, bytes(frame[SIZE.size :])), lambda _: None)
+        self.wires = [Wire(), Wire()]
+        self.others = [FrameStream(lambda _: None, lambda _: None) for _ in self.wires]
+        for other, wire in zip(self.others, self.wires, strict=True):
+            other.connection_made(wire)
+
+
+def test_what_is_written_for_the_frames_of_one_read_leaves_in_one_write_for_each_stream() -> None:
+    at = Answering(lambda at, body: at.others[body[0] & 1].write(body))
+    feed(at.stream, b"".join(framed(bytes([number])) for number in range(10)))
+    assert [wire.writes for wire in at.wires] == [[bytes(range(0, 10, 2))], [bytes(range(1, 10, 2))]]
+    at.others[0].write(b"at any other time it leaves at once")
+    assert len(at.wires[0].writes) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([1, 10, 40_000]), st.booleans()), max_size=40))
+def test_what_is_written_stays_in_order_whatever_leaves_at_once(writes: list[tuple[int, int, bool]]) -> None:
+    def write(at: Answering, body: bytes) -> None:
+        to, size, many = writes[body[0]]
+        if many:
+            at.others[to].write_many([body, body * size])
+        else:
+            at.others[to].write(body * size)
+
+    at = Answering(write)
+    feed(at.stream, b"".join(framed(bytes([number])) for number in range(len(writes))))
+    for to, wire in enumerate(at.wires):
+        due = [bytes([n]) * (size + many) for n, (where, size, many) in enumerate(writes) if where == to]
+        assert b"".join(wire.writes) == b"".join(due)
+
+
+@pytest.mark.parametrize("end", [FrameStream.close, FrameStream.finish, FrameStream.abort])
+def test_what_was_written_leaves_before_the_end_of_its_stream_and_nothing_after_an_abort(
+    end: Callable[[FrameStream], None],
+) -> None:
+    def does(at: Answering, body: bytes) -> None:
+        at.others[0].write(body)
+        if body == b"last":
+            end(at.others[0])
+
+    at = Answering(does)
+    feed(at.stream, framed(b"first") + framed(b"last"))
+    left = [] if end is FrameStream.abort else [b"firstlast"]
+    assert (at.wires[0].writes, at.wires[0].closed) == (left, len(left))
+
+
+def test_what_was_written_leaves_also_where_a_frame_is_the_owners_undoing() -> None:
+    def does(at: Answering, body: bytes) -> None:
+        if body == b"bad":
+            raise ZeroDivisionError
+        at.others[0].write(body)
+
+    at = Answering(does)
+    with pytest.raises(ZeroDivisionError):
+        feed(at.stream, framed(b"good") + framed(b"bad"))
+    assert at.wires[0].writes == [b"good"]
+    feed(at.others[1], framed(b"nothing is kept back for ever"))
+    at.others[0].write(b"more")
+    assert at.wires[0].writes == [b"good", b"more"]
+
+
+def test_who_hears_that_a_stream_is_full_may_write_to_another() -> None:
+    at = Answering(lambda at, body: at.others[0].write(body))
+    at.wires[0].full = lambda: at.others[1].write(b"stop")
+    feed(at.stream, framed(b"much"))
+    assert [wire.writes for wire in at.wires] == [[b"much"], [b"stop"]]
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
