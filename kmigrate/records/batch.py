@@ -310,8 +310,7 @@ def translate(view: memoryview, producer_id: int, shown: int) -> None:
     """Put another producer id in the place of a batch's own, and bring the CRC along, as `stamp` does."""
     (crc,) = _CRC.unpack_from(view, 17)
     _PRODUCER_ID.pack_into(view, 43, shown)
-    difference = _of_an_id(producer_id, shown)
-    _CRC.pack_into(view, 17, crc_of_change_again(crc, difference, len(view) - HEADER_SIZE))
+    _CRC.pack_into(view, 17, crc_of_change_again(crc, _of_an_id(producer_id, shown), len(view) - HEADER_SIZE))
 
 
 @lru_cache(maxsize=4096)

@@ -26,20 +26,16 @@ __all__ = ["Relay"]
 
 
 class _Written(NamedTuple):
-    """One batch: id, epoch and first sequence as its client gave them, and the latter two as the source sees them."""
+    """One batch, with its head as its client gave it."""
 
     part: ProducePart
     route: TopicRoute
-    last_offset_delta: int
-    producer_id: int
-    epoch: int
-    sequence: int
-    source_epoch: int
-    source_sequence: int
+    head: tuple[int, int, int, int, int]
+    """Attributes, last offset delta, producer id, epoch and first sequence."""
 
     @property
     def key(self) -> GateKey:
-        return self.part.topic, self.part.partition, self.producer_id
+        return self.part.topic, self.part.partition, self.head[2]
 
 
 class Relay:
@@ -73,10 +69,10 @@ class Relay:
                     return None
                 leaders = self._known.setdefault(topic, {})
             assert route is not None and way is not None
-            batch = whole_batch(part.records)
-            if batch is None:
+            head = whole_batch(part.records)
+            if head is None:
                 return None
-            attributes, delta, producer_id, epoch, sequence = batch
+            attributes, _, producer_id, _, _ = head
             if attributes & TRANSACTIONAL or producer_id >= DIRECT_LIMIT or (producer_id < 0 and own is None):
                 return None
             if leaders.get(part.partition) != way.node:
@@ -84,7 +80,7 @@ class Relay:
                 if leader != way.node:
                     return None
                 leaders[part.partition] = leader
-            way.batches.append(_Written(part, route, delta, producer_id, epoch, sequence, epoch, sequence))
+            way.batches.append(_Written(part, route, head))
         return None if way is None or self._judge.stops.hold_any(way.batches) else way
 
     def _begin(self, link: str, first: ProducePart, version: int) -> Way[_Written] | None:
@@ -109,16 +105,15 @@ class Relay:
         """Stamp, count and send it now; `reply` is given its answer."""
         own, account, batches = self._judge.own, self._core.forwards, way.batches
         counts: dict[str, int] = {}
-        for at, written in enumerate(batches):
-            part, route, producer_id = written.part, written.route, written.producer_id
-            counts[route.key] = counts.get(route.key, 0) + 1
+        for part, route, (_, delta, producer_id, _, _) in batches:
+            key = route.key
+            counts[key] = counts.get(key, 0) + 1
             if producer_id >= 0:
                 translate(part.records, producer_id, producer_id + route.shift)
             elif own is not None:
-                epoch, sequence = own.stamp_for(part.topic, part.partition, written.last_offset_delta + 1)
+                epoch, sequence = own.stamp_for(part.topic, part.partition, delta + 1)
                 shown = own.producer_id + route.shift
                 stamp(part.records, producer_id=shown, epoch=epoch, sequence=sequence, base_offset=None)
-                batches[at] = written._replace(source_epoch=epoch, source_sequence=sequence)
         for key, count in counts.items():
             account.leave(key, count)
         account.bytes += len(frame)
@@ -142,20 +137,15 @@ class Relay:
     def _stored(self, batches: list[_Written]) -> None:
         """The source has all of it; the router's own ids never reach the target, so no gate asks for them."""
         acknowledged = self._core.forwards.acknowledged
-        for batch in batches:
-            if batch.producer_id >= 0:
-                acknowledged(batch.route.key, batch.part.partition, batch.producer_id, batch.source_epoch, _last(batch))
-
-
-def _last(batch: _Written) -> int:
-    return next_sequence(batch.source_sequence, batch.last_offset_delta)
+        for part, route, (_, delta, producer_id, epoch, sequence) in batches:
+            if producer_id >= 0:
+                acknowledged(route.key, part.partition, producer_id, epoch, next_sequence(sequence, delta))
 
 
 def _plan(written: _Written, way: Way[_Written]) -> Plan:
     """The decision for a batch that has left, as the judge made it of the batch that had come."""
     (batch,) = walk(written.part.records)
-    batch.producer_id, batch.producer_epoch = written.producer_id, written.epoch
-    batch.base_sequence = written.sequence
     plan = Plan(written.part, Move.SOURCE, batch, written.route, way.node, way.version)
-    plan.epoch, plan.last_sequence = written.source_epoch, _last(written)
+    plan.epoch, plan.last_sequence = batch.producer_epoch, batch.last_sequence
+    _, _, batch.producer_id, batch.producer_epoch, batch.base_sequence = written.head
     return plan

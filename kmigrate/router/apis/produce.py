@@ -178,7 +178,9 @@ class _Reader:
             if end > stop:
                 raise ProtocolViolation("short-produce", "a batch runs past its request")
             out.append(ProducePart(topic, partition, view[at:end]))
-            at = skip_tags(frame, end) if flexible else end
+            at = end
+            if flexible:
+                at = end + 1 if end < stop and not frame[end] else skip_tags(frame, end)  # it has none, nearly always
         self.at = at
         return out
 
