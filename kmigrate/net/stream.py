@@ -96,6 +96,8 @@ def _send_all(unsent: dict[FrameStream, list[Buffer]]) -> None:
             stream, parts = unsent.popitem()
             stream._send(parts)
     finally:
+        if unsent:  # what is wrong with one stream takes nothing from the others
+            _send_all(unsent)
         _UNSENT.parts = None
 
 

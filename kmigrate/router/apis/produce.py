@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
@@ -323,6 +323,7 @@ def plain_answer_size(request: ProduceRequest) -> int:
     return size
 
 
+@lru_cache(maxsize=1024)
 def _plain_partitions(count: int) -> int:
     """The length of so many plain partitions of one topic, with their number and the topic's tags."""
     return len(write_uvarint(count + 1)) + count * _PLAIN_PARTITION + 1

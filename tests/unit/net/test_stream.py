@@ -313,6 +313,18 @@ def test_what_was_written_leaves_also_where_a_frame_is_the_owners_undoing() -> N
     assert at.wires[0].writes == [b"good", b"more"]
 
 
+def test_what_is_wrong_with_one_stream_takes_nothing_from_the_others() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    at = Answering(lambda at, body: at.others[body[0] & 1].write(body))
+    at.wires[1].full = broken
+    with pytest.raises(ZeroDivisionError):
+        feed(at.stream, framed(b"\0") + framed(b"\1"))
+    at.others[0].write(b"more")
+    assert at.wires[0].writes == [b"\0", b"more"]
+
+
 def test_who_hears_that_a_stream_is_full_may_write_to_another() -> None:
     at = Answering(lambda at, body: at.others[0].write(body))
     at.wires[0].full = lambda: at.others[1].write(b"stop")
