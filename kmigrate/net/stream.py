@@ -426,13 +426,10 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def write(self, data: Buffer) -> None:
         unsent = _UNSENT.parts
-        if unsent is None:
-            if self._transport is not None and not self.lost:
-                self._transport.write(data)
-        elif len(data) < _LARGE:
+        if unsent is not None and len(data) < _LARGE:
             unsent.setdefault(self, []).append(data)
         else:
-            self._send([*unsent.pop(self, ()), data])
+            self.write_many([data])
 
     def write_many(self, parts: list[Buffer]) -> None:
         unsent = _UNSENT.parts
