@@ -139,7 +139,7 @@ class Copier:
         self._mender = Mender(source, target, identity, holes, warrant, look_now, self._check_anew, maps)
         self._throttle = Throttle()
         self._tasks = TaskOwner(self._on_failure)
-        meter = meter or LinkMeter()
+        self._meter = meter = meter or LinkMeter()
         self._reader = SourceReader(
             source,
             self.lanes,
@@ -224,6 +224,7 @@ class Copier:
                 if any(not each.at_rest for each in before):
                     continue  # what it has sent might be taken for ours
                 lane = self._lane(topic, partition, start)
+                self._meter.watch(lane)
                 if before or key in self._before:
                     lane.unsettle()
                 self.lanes[key] = lane
@@ -403,7 +404,8 @@ class Copier:
         self._got_on(lane, told=True)
 
     def _got_on(self, lane: Lane, *, told: bool = False) -> None:
-        self._attend(lane, told=told)
+        if lane.wants_more:
+            self._attend(lane, told=told)
         if lane.retired:
             self._drop_released(lane)
         self._on_move(lane)

@@ -138,6 +138,9 @@ class Lane:
         self._epoch = epoch
         self._hole_limit = hole_limit
         self._sequence = 0
+        """Of the next append, where nothing goes wrong before."""
+        self._queued_sequence = 0
+        """Of what is queued next. A batch is stamped as it is read, for its header is in the processor's cache then."""
         self._next = -1
         self._queue: deque[Step] = deque()
         self._sent: deque[Append] = deque()
@@ -254,12 +257,21 @@ class Lane:
             if step.end <= self.position:
                 return
             step = Hole(self.position, step.end)
+        queue = self._queue
+        if not queue:
+            self._queued_sequence = self._sequence
         if isinstance(step, Append):
             self.queued_bytes += len(step.view)
-        elif self._queue and isinstance(last := self._queue[-1], Hole) and last.end == step.start:
-            self._queue[-1] = Hole(last.start, step.end)
+            self._stamp(step, self._queued_sequence)
+            self._queued_sequence = next_sequence(step.sequence, step.end - step.start)
+        elif queue and isinstance(last := queue[-1], Hole) and last.end == step.start:
+            queue[-1] = Hole(last.start, step.end)
             return
-        self._queue.append(step)
+        queue.append(step)
+
+    def _stamp(self, step: Append, sequence: int) -> None:
+        stamp(step.view, producer_id=self._producer_id, epoch=self._epoch, sequence=sequence, clear=_CLEARED)
+        step.sequence = sequence
 
     def slow(self, asked: Asked, node: int, throttle_ms: int) -> None:
         """A broker asks for a rest because our quota there is used up, or no longer does."""
@@ -413,7 +425,8 @@ class Lane:
             return None
         queue.popleft()
         sequence = self._sequence
-        stamp(step.view, producer_id=self._producer_id, epoch=self._epoch, sequence=sequence, clear=_CLEARED)
+        if step.sequence != sequence:  # it was queued when another one was to be expected
+            self._stamp(step, sequence)
         self._sequence = next_sequence(sequence, step.end - step.start)
         self._next = step.end
         sent.append(step)
@@ -429,37 +442,45 @@ class Lane:
         """The next append, None where a hole or nothing comes next."""
         return self._queue[0] if self._queue and isinstance(self._queue[0], Append) else None
 
-    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
-        """The broker's word on one append, in the order they were sent; `repeated`: it held that batch already."""
+    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> bool:
+        """The broker's word on one append, in the order they were sent; `repeated`: it held that batch already.
+
+        Returns whether the append is copied now.
+        """
         self._settle(step)
-        if self.state is _STOPPED:
-            return
-        if error == 0 and base_offset != self.expected(step):
+        state = self.state
+        if state is _STOPPED:
+            return False
+        if error:
+            self._failed.append(step)
+            self._refused(step, error)
+        elif base_offset != self.expected(step):
             self.stop(
                 f"{reaction_to(Asked.PRODUCE, Found.OTHER_OFFSET).ref}: the batch for offset {step.start} was stored "
                 f"or found at {base_offset} on the target"
             )
-        elif error == 0 and repeated and self.careful:
+        elif repeated and self.careful:
             self._failed.append(step)
             self._lose("another copier was faster")
-        elif error == 0 and self.state in _WRITES:
+        elif state not in _WRITES:
+            self._failed.append(step)  # stored, but behind a failure: the tail decides
+        else:
             self.state = _PIPING
             self._arrive(step.end)
             self.queued_bytes -= len(step.view)
             self.trouble = ""
             self.failures = 0
-            self._end_if_done()
-        elif error == 0:
-            self._failed.append(step)  # stored, but behind a failure: the tail decides
-        else:
-            self._failed.append(step)
-            self._refused(step, error)
+            if self.problem:
+                self._end_if_done()
+            return True
+        return False
 
     def _settle(self, step: Append) -> None:
-        if self._sent and self._sent[0] is step:
-            self._sent.popleft()
+        sent = self._sent
+        if sent[0] is step:
+            sent.popleft()
         else:
-            self._sent.remove(step)
+            sent.remove(step)
 
     def _refused(self, step: Append, error: int) -> None:
         reaction = reaction_to(Asked.PRODUCE, error)
@@ -503,6 +524,12 @@ class Lane:
         self.trouble = why
 
     # recovery
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it may need more than to be read and written: `must_recover` or `hole_due` tell."""
+        queue = self._queue
+        return self.state is not _PIPING or bool(queue and isinstance(queue[0], Hole))
 
     @property
     def must_recover(self) -> bool:
@@ -651,6 +678,7 @@ class Lane:
             self._queue.clear()
             self.queued_bytes = 0
             self.rest = None
+            self.tally.count()
 
     def record(self, now_ms: int) -> PartitionStop:
         """This stop as the state log keeps it."""

@@ -83,6 +83,7 @@ class Signals:
     """What the tasks of a copier tell each other."""
 
     def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self.moved = 0
         """How often any lane has changed: who will wait for the next change takes it before looking at lanes."""
@@ -144,7 +145,8 @@ class Signals:
         """Until anything has changed since `moved` was taken; `most_s` below a pulse for who waits for a moment."""
         if self.moved != moved:
             return
-        change = asyncio.get_running_loop().create_future()
+        loop = self._loop = self._loop or asyncio.get_running_loop()  # asking for it costs a system call each time
+        change = loop.create_future()
         self._waiting.append(change)
         if most_s >= LOOK_S:
             await change

@@ -120,9 +120,10 @@ class MappedLane(Lane):
             return None
         return super().send_next(connection, in_flight)
 
-    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> None:
-        super().answered(step, error, base_offset, repeated=repeated)
+    def answered(self, step: Append, error: int, base_offset: int, *, repeated: bool = False) -> bool:
+        copied = super().answered(step, error, base_offset, repeated=repeated)
         self._pass_holes()
+        return copied
 
     def expected(self, step: Append) -> int:
         place = self.ledger.map.to_target(step.start) if self.ledger is not None else None
@@ -141,6 +142,10 @@ class MappedLane(Lane):
         return place.offset if place is not None else self._planned_end
 
     # the map
+
+    @property
+    def wants_more(self) -> bool:
+        return True
 
     @property
     def map_due(self) -> bool:

@@ -13,7 +13,6 @@ from enum import StrEnum
 from functools import partial
 
 from kmigrate.mirror.lane import Lane
-from kmigrate.mirror.steps import Append
 from kmigrate.model.lag import Lag, lag_of
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.observe.distributions import Histogram, Recent
@@ -45,14 +44,19 @@ class LinkMeter:
         self.holds_lease: Callable[[], bool] = lambda: False
         self.said_at: float | None = None
         """When our presence was last in the log, on the monotonic clock."""
-        self.latency = Histogram(_LATENCY_BOUNDS_S)
+        self._latency = Histogram(_LATENCY_BOUNDS_S)
         self.slowed_s = dict.fromkeys(Slowed, 0.0)
 
-    def copied(self, lane: Lane, step: Append, at_ms: int) -> None:
-        """The target has acknowledged a batch of a lane."""
-        latency_ms = lane.tally.copied(step, at_ms)
-        if latency_ms >= 0:
-            self.latency.add(latency_ms / 1000, step.end - step.start)
+    @property
+    def latency(self) -> Histogram:
+        """Replication latency of all partitions together."""
+        for lane in self.lanes.values():
+            lane.tally.count()
+        return self._latency
+
+    def watch(self, lane: Lane) -> None:
+        """A lane's latencies are the link's from now on."""
+        lane.tally.of_link = self._latency
 
 
 _Found = Iterable[tuple[tuple[str, ...], Value]]

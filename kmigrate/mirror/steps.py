@@ -53,6 +53,8 @@ class Append:
     view: memoryview
     max_timestamp: int
     form: Form = Form.VERBATIM
+    sequence: int = -1
+    """The sequence that it is stamped with; −1: not yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,45 +7,52 @@ over: whoever reads counters knows such resets.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from kmigrate.mirror.reactions import Asked
 from kmigrate.mirror.steps import Append, Form, Step
 from kmigrate.model.lag import Pace
-from kmigrate.observe.distributions import Recent
+from kmigrate.observe.distributions import Histogram, Recent
 
 __all__ = ["Tally"]
 
+_AT_ONCE = 64
 _QUIET_MS = 10_000
 _COARSE_MS = 5_000
 _REMEMBERED_BYTES = 16 << 20
 """How far back the bytes per offset reach: a partition's records change their size now and then."""
+_Noted = tuple[int, int, int, int, Form]
+"""Of a batch that was acknowledged: when, the time of its newest record, its records, its bytes, its form."""
 
 
 class Tally:
-    """Counters of one lane."""
+    """Counters of one lane.
+
+    What the target has acknowledged is noted batch by batch and counted many at a time, at the latest when somebody
+    asks for it: counting is a loop that keeps in the processor's cache what else would be fetched anew for every batch.
+    """
 
     __slots__ = (
+        "_batches",
+        "_bytes",
+        "_copied_ms",
+        "_latency_ms",
         "_level_ms",
+        "_noted",
         "_recent_bytes",
         "_recent_offsets",
+        "_record_bytes",
+        "_records",
         "age_ms",
-        "batches",
-        "bytes",
-        "copied_ms",
         "heard_ms",
         "hole_offsets",
-        "latency_ms",
         "lost_offsets",
+        "of_link",
         "read_bytes",
-        "record_bytes",
-        "records",
         "retries",
     )
 
     def __init__(self) -> None:
-        self.records = 0
-        self.bytes = 0
-        self.batches: Counter[Form] = Counter()
         self.read_bytes = 0
         self.hole_offsets = 0
         self.lost_offsets = 0
@@ -54,14 +61,17 @@ class Tally:
         """By what was asked and the cause."""
         self.age_ms = Recent()
         """Newest record of each batch when it was read (MM-121)."""
-        self.latency_ms = Recent()
-        """The same when the target had acknowledged it (MM-119)."""
-        self.record_bytes = Recent()
-        """Mean size of a batch's records as they were sent (MM-120)."""
-        self.copied_ms = 0
-        """Time of the newest record of the batch copied last; never later than the moment of its copying."""
         self.heard_ms = 0
         """When the source last told where its log ends, or by its silence that this is still so."""
+        self.of_link: Histogram | None = None
+        """Latencies, in seconds, of all partitions together."""
+        self._noted: list[_Noted] = []
+        self._records = 0
+        self._bytes = 0
+        self._batches: Counter[Form] = Counter()
+        self._latency_ms = Recent()
+        self._record_bytes = Recent()
+        self._copied_ms = 0
         self._level_ms = 0
         self._recent_bytes = 0.0
         self._recent_offsets = 0.0
@@ -81,8 +91,9 @@ class Tally:
         """
         self.stands_at(position, source_end)
         known = self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0
-        fresh = max(self._level_ms, self.copied_ms)
-        if 0 <= source_end <= position and fresh - self.copied_ms > _QUIET_MS:
+        copied = self.copied_ms
+        fresh = max(self._level_ms, copied)
+        if 0 <= source_end <= position and fresh - copied > _QUIET_MS:
             fresh -= fresh % _COARSE_MS
         return Pace(fresh, round(known, 1))
 
@@ -94,27 +105,69 @@ class Tally:
         if self._recent_bytes > _REMEMBERED_BYTES:
             self._recent_bytes /= 2
             self._recent_offsets /= 2
-        for step in steps:
-            if isinstance(step, Append) and step.max_timestamp >= 0:
-                self.age_ms.add(now_ms - step.max_timestamp, step.end - step.start, now_ms)
+        timed = [step for step in steps if isinstance(step, Append) and step.max_timestamp >= 0]
+        ages = [max(0, now_ms - step.max_timestamp) for step in timed]
+        self.age_ms.add(ages, [step.end - step.start for step in timed], now_ms)
 
     # writing
 
-    def copied(self, step: Append, now_ms: int) -> int:
-        """The target has acknowledged a batch; its latency in ms, −1 where its records have no time."""
-        count, size = step.end - step.start, len(step.view)
-        self.records += count
-        self.bytes += size
-        self.batches[step.form] += 1
-        self.record_bytes.add(size // count, count, now_ms)
-        if step.max_timestamp < 0:
-            return -1
-        latency = now_ms - step.max_timestamp
-        if latency < 0:
-            latency = 0
-        self.copied_ms = now_ms - latency
-        self.latency_ms.add(latency, count, now_ms)
-        return latency
+    def copied(self, step: Append, now_ms: int) -> None:
+        """The target has acknowledged a batch."""
+        noted = self._noted
+        noted.append((now_ms, step.max_timestamp, step.end - step.start, len(step.view), step.form))
+        if len(noted) >= _AT_ONCE:
+            self.count()
+
+    def count(self) -> None:
+        """Count what is noted."""
+        if not self._noted:
+            return
+        noted, self._noted = self._noted, []
+        times, _, counts, sizes, forms = zip(*noted, strict=True)
+        self._records += sum(counts)
+        self._bytes += sum(sizes)
+        self._batches.update(forms)
+        self._record_bytes.add([size // count for _, _, count, size, _ in noted], counts, times[-1])
+        timed = [(max(0, at - newest), count, at) for at, newest, count, _, _ in noted if newest >= 0]
+        if timed:
+            latencies, counts, times = zip(*timed, strict=True)
+            self._copied_ms = times[-1] - latencies[-1]
+            self._latency_ms.add(latencies, counts, times[-1])
+            if self.of_link is not None:
+                self.of_link.add([latency / 1000 for latency in latencies], counts)
+
+    @property
+    def records(self) -> int:
+        self.count()
+        return self._records
+
+    @property
+    def bytes(self) -> int:
+        self.count()
+        return self._bytes
+
+    @property
+    def batches(self) -> Mapping[Form, int]:
+        self.count()
+        return self._batches
+
+    @property
+    def latency_ms(self) -> Recent:
+        """From the time of each batch's newest record to the target's acknowledgement (MM-119)."""
+        self.count()
+        return self._latency_ms
+
+    @property
+    def record_bytes(self) -> Recent:
+        """Mean size of each batch's records as they were sent (MM-120)."""
+        self.count()
+        return self._record_bytes
+
+    @property
+    def copied_ms(self) -> int:
+        """Time of the newest record of the batch copied last; never later than the moment of its copying."""
+        self.count()
+        return self._copied_ms
 
     def retried(self, asked: Asked, cause: str) -> None:
         """Something is asked again: `cause` is the name that status has for it, else the broker's error code."""

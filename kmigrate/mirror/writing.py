@@ -70,6 +70,19 @@ class _Unanswered(dict[asyncio.Future[bytearray], _Owed]):
         self._portion = portion
         self._moved = moved
         self._looked_after = False
+        self._full = False
+
+    def take_more(self, most: int) -> bool:
+        """Whether more shall be sent. Once `most` are on their way it is so again when half of them are answered.
+
+        A broker has enough to work on meanwhile. Each request that leaves on its own has this process wake for it, and
+        what it needs fetched into the processor's cache anew.
+        """
+        if len(self) >= most:
+            self._full = True
+        elif len(self) <= most // 2:
+            self._full = False
+        return not self._full
 
     def add(self, future: asyncio.Future[bytearray], connection: BrokerConnection, batches: list[Sent]) -> None:
         self[future] = _Owed(connection, monotonic(), batches)
@@ -154,7 +167,7 @@ class TargetWriter:
             held = self._held.get(node)
             # A broker whose quota is used up reads no more from us meanwhile: answers would be overdue behind it.
             most = self._settings.in_flight if held is None else 1
-            mine = self._mine(node, slot) if len(in_flight) < most else []
+            mine = self._mine(node, slot) if in_flight.take_more(most) else []
             if not mine and (slot != _PROMOTED or connection is not None):
                 await self._signals.wait(moved)
                 continue
@@ -236,7 +249,7 @@ class TargetWriter:
             [(*lane.key, step.view) for lane, step in batches],
             timeout_ms=int(_PRODUCE_TIMEOUT_S * 1000),
         )
-        size = sum(len(step.view) for _, step in batches)
+        size = sum([len(step.view) for _, step in batches])
         future = connection.send(PRODUCE, PRODUCE_VERSION, body, flexible=True)
         in_flight.add(future, connection, batches)
 
@@ -259,17 +272,15 @@ class TargetWriter:
         now = now_ms()
         for lane, step in batches:
             answer = answers.get(lane.key)
-            before = lane.position
             if answer is None:
                 lane.unanswered(step, str(failure or "no answer for this partition"))
             else:
                 code, base_offset, append_time, _ = answer
                 # Topics are CreateTime while they are mirrored: only a repeat is answered with a time (A14).
-                lane.answered(step, code, base_offset, repeated=append_time >= 0)
-                if code and reaction_to(Asked.PRODUCE, code).action is Action.REFRESH:
+                if lane.answered(step, code, base_offset, repeated=append_time >= 0):
+                    lane.tally.copied(step, now)
+                elif code and reaction_to(Asked.PRODUCE, code).action is Action.REFRESH:
                     self._signals.call_for_look()
-                elif lane.position > before:
-                    self._meter.copied(lane, step, now)
             self._answered(lane)
         self._signals.wake()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
 __all__ = ["QUANTILES", "Histogram", "HistogramValue", "Recent", "SummaryValue"]
 
@@ -48,9 +49,11 @@ class Histogram:
         self._counts = [0] * (len(self._bounds) + 1)
         self._total = 0.0
 
-    def add(self, value: float, weight: int = 1) -> None:
-        self._counts[bisect_left(self._bounds, value)] += weight
-        self._total += value * weight
+    def add(self, values: Sequence[float], weights: Sequence[int]) -> None:
+        bounds, counts = self._bounds, self._counts
+        for value, weight in zip(values, weights, strict=True):
+            counts[bisect_left(bounds, value)] += weight
+        self._total += sum(map(mul, values, weights))
 
     def value(self) -> HistogramValue:
         seen = 0
@@ -65,7 +68,7 @@ class Recent:
     """Quantiles of whole numbers over the last half to whole minute, and their sum and count for ever.
 
     Two windows take turns, so that nothing is thrown away one by one. Least and greatest are exact, what lies between
-    is off by at most a thirty-second. `add` is called for every batch: it is written to be cheap.
+    is off by at most a thirty-second.
     """
 
     __slots__ = ("_began_ms", "_newer", "_older", "count", "total")
@@ -77,22 +80,22 @@ class Recent:
         self.total = 0
         self.count = 0
 
-    def add(self, value: int, weight: int, now_ms: int) -> None:
-        if value < 0:
-            value = 0
-        self.total += value * weight
-        self.count += weight
+    def add(self, values: Sequence[int], weights: Sequence[int], now_ms: int) -> None:
+        """None of the values is negative."""
+        if not values:
+            return
+        self.total += sum(map(mul, values, weights))
+        self.count += sum(weights)
         if not 0 <= now_ms - self._began_ms < _WINDOW_MS:
             self._turn(now_ms)
         window = self._newer
-        bucket = value
-        if value >= _FIRST_WIDE:
-            shift = value.bit_length() - _FINE_BITS
-            bucket = value >> shift << shift
         counts = window.counts
-        counts[bucket] = counts.get(bucket, 0) + weight
-        if not window.least <= value <= window.greatest:
-            window.widen(value)
+        for value, weight in zip(values, weights, strict=True):
+            if value >= _FIRST_WIDE:
+                shift = value.bit_length() - _FINE_BITS
+                value = value >> shift << shift
+            counts[value] = counts.get(value, 0) + weight
+        window.widen(min(values), max(values))
 
     def _turn(self, now_ms: int) -> None:
         """The newer window becomes the older one where it is not too old for that; a clock set back ends both."""
@@ -120,10 +123,10 @@ class _Window:
         self.least = -1
         self.greatest = -1
 
-    def widen(self, value: int) -> None:
-        """Take in a value that is less or greater than all before it."""
-        self.least = value if self.least < 0 else min(self.least, value)
-        self.greatest = max(self.greatest, value)
+    def widen(self, least: int, greatest: int) -> None:
+        """Take in values between these, both among them."""
+        self.least = least if self.least < 0 else min(self.least, least)
+        self.greatest = max(self.greatest, greatest)
 
 
 def _quantiles(windows: Sequence[_Window]) -> list[int]:

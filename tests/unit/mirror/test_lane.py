@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass, field
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,8 +36,9 @@ def send(of: Lane, connection: object = CONNECTION) -> Sent:
 
 
 def producer_fields(sent: Sent) -> tuple[int, int, int, int]:
-    """Base offset, producer id, epoch and sequence as they go out."""
+    """Base offset, producer id, epoch and sequence as they go out, under a CRC that fits."""
     view = bytes(sent.step.view)
+    assert struct.unpack_from(">I", view, 17) == (crc32c(view[21:]),)
     return (*struct.unpack_from(">q", view, 0), *struct.unpack_from(">qhi", view, 43))
 
 
@@ -50,6 +52,24 @@ def test_the_first_batch_goes_alone_and_the_others_in_a_pipe_after_its_ack() -> 
     assert [producer_fields(sent)[3] for sent in piped] == [101, 102, 103, 104, 105]
     assert it.send_next(CONNECTION, 5) is None
     assert it.position == 1
+
+
+def test_what_was_queued_when_other_sequences_were_to_be_expected_goes_with_its_own() -> None:
+    it = lane(0, 100, batch(0, 2), batch(2, 3), batch(5, 1, attributes=MARKER), batch(6, 4), batch(10, 1))
+    it.answered(send(it).step, 0, 0)
+    lost = send(it)
+    assert producer_fields(lost)[3] == 102
+    it.unanswered(lost.step, "connection lost")
+    it.recovered(2, 700, 2)
+    again = send(it)
+    assert producer_fields(again)[3] == 700
+    it.answered(again.step, 0, 2)
+    it.fill()
+    it.filled(6, 1)
+    assert [producer_fields(send(it))[3] for _ in range(2)] == [703, 707]
+    it.take(11, fetched(batch(11, 1)), 5)
+    it._sequence += 5
+    assert producer_fields(send(it))[3] == 713, "what a batch was stamped with is no more than what was expected"
 
 
 def test_sequences_wrap_as_brokers_wrap_them() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kmigrate.mirror.lane import Lane
 from kmigrate.mirror.metrics import METRICS, LinkMeter, MirrorMetrics
@@ -10,6 +15,7 @@ from kmigrate.mirror.reactions import Asked, Found
 from kmigrate.mirror.steps import Append, Form
 from kmigrate.model.lag import Lag, Pace, lag_of
 from kmigrate.net.clock import now_ms
+from kmigrate.observe.distributions import QUANTILES
 from kmigrate.observe.registry import Registry
 from kmigrate.protocol.codes import Code
 from tests.prometheus_text import parse, text
@@ -30,11 +36,53 @@ def append(start: int, end: int, timestamp: int, size: int = 100) -> Append:
 
 def test_records_bytes_and_latency_are_counted_by_batch() -> None:
     tally = lane().tally
-    assert tally.copied(append(0, 10, 1_000, 500), 1_250) == 250
-    assert tally.copied(append(10, 11, -1), 1_300) == -1
+    tally.copied(append(0, 10, 1_000, 500), 1_250)
+    tally.copied(append(10, 11, -1), 1_300)
     assert (tally.records, tally.bytes, tally.batches) == (11, 600, {Form.VERBATIM: 2})
-    assert tally.latency_ms.count == 10, "a record without a time has no latency"
+    assert (tally.latency_ms.total, tally.latency_ms.count) == (2_500, 10), "a record without a time has no latency"
     assert dict(tally.record_bytes.value(1_300).quantiles)[0.0] == 50
+    assert tally.copied_ms == 1_000
+
+
+@given(st.lists(st.tuples(st.integers(-1, 10**6), st.integers(1, 50), st.sampled_from(Form)), max_size=200), st.data())
+def test_however_many_are_counted_at_a_time_the_sums_are_those_of_all(
+    copied: list[tuple[int, int, Form]], data: st.DataObject
+) -> None:
+    meter, it = LinkMeter(), lane()
+    meter.lanes = {it.key: it}
+    meter.watch(it)
+    for timestamp, count, form in copied:
+        it.tally.copied(Append(0, count, memoryview(bytes(10 * count + 3)), timestamp, form), 500_000)
+        if data.draw(st.booleans()):
+            it.tally.count()
+    latencies = [(max(0, 500_000 - timestamp), count) for timestamp, count, _ in copied if timestamp >= 0]
+    spread = meter.latency.value()
+    assert it.tally.records == sum(count for _, count, _ in copied)
+    assert it.tally.bytes == sum(10 * count + 3 for _, count, _ in copied)
+    assert it.tally.batches == Counter(form for _, _, form in copied)
+    assert it.tally.latency_ms.total == sum(latency * count for latency, count in latencies)
+    assert (it.tally.latency_ms.count, spread.count) == (sum(count for _, count in latencies),) * 2
+    assert spread.total == pytest.approx(it.tally.latency_ms.total / 1000)
+    told = it.tally.record_bytes.value(500_000)
+    assert (told.total, told.count) == (sum((10 + 3 // n) * n for _, n, _ in copied), it.tally.records)
+
+
+def test_what_a_lane_has_copied_stays_in_the_links_latencies_when_it_is_dropped() -> None:
+    meter, it = LinkMeter(), lane()
+    meter.lanes = {it.key: it}
+    meter.watch(it)
+    it.tally.copied(append(0, 7, 1_000), 1_250)
+    it.stop("no longer mirrored by this process")
+    meter.lanes = {}
+    assert meter.latency.value().count == 7
+
+
+def test_times_that_lie_in_the_future_count_as_no_delay() -> None:
+    it = lane()
+    it.take(0, fetched(batch(0, 1, timestamp=99_000)), 5)
+    it.tally.copied(append(0, 1, 99_000), 5)
+    for spread in (it.tally.age_ms, it.tally.latency_ms):
+        assert spread.value(5).quantiles == tuple((q, 0.0) for q in QUANTILES)
 
 
 def test_holes_and_retries_are_counted_where_they_happen() -> None:
@@ -78,7 +126,7 @@ def test_a_copy_at_the_end_is_fresh_as_of_the_sources_last_word_and_ages_once_it
 
 def test_of_a_partition_that_is_written_the_moment_is_told_exactly() -> None:
     it = lane(5)
-    it.tally.copied_ms = 10_000
+    it.tally.copied(append(4, 5, 10_000), 10_000)
     it.take(5, fetched(b"", high_watermark=5), 14_321)
     it.tally.heard_ms = 14_321
     assert it.progress().pace.fresh_ms == 14_321
@@ -139,7 +187,8 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
     sent = it.send_next(meter, 5)
     assert sent is not None
     it.answered(sent.step, 0, 0)
-    meter.copied(it, sent.step, now_ms())
+    meter.watch(it)
+    it.tally.copied(sent.step, now_ms())
     it.tally.retried(Asked.FETCH, "source-denied")
     meter.lanes, meter.said_at = {it.key: it}, 0.0
     with metrics.link("l", meter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -170,6 +170,57 @@ def test_what_is_promoted_is_not_written_behind_partitions_that_lag(monkeypatch:
     for each in (each for each in crowd.lanes for _ in range(4)):
         crowd.read(each)
     lane.paused = True
+    asyncio.run(scene())
+
+
+def test_while_a_broker_has_enough_to_work_on_requests_are_kept_back_and_leave_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each that leaves on its own wakes this process, and that is dearer than what there is to be done for it."""
+    crowd = Crowd(40)
+    writer = crowd.copier._writer
+    owed: list[tuple[asyncio.Future[bytearray], list[Sent]]] = []
+    monkeypatch.setattr(module, "decode_throttled_produce", lambda frame: (frame, 0))
+
+    async def connection(node: int, purpose: str) -> _Deaf:
+        return crowd.deaf
+
+    def send(*_: object, flexible: bool) -> asyncio.Future[bytearray]:
+        owed.append((asyncio.get_running_loop().create_future(), batches[-1]))
+        return owed[-1][0]
+
+    batches: list[list[Sent]] = []
+    gather = writer._gather
+
+    def gathered(*arguments: Any) -> list[Sent]:
+        batches.append(gather(*arguments))
+        return batches[-1]
+
+    async def answer() -> int:
+        """The oldest request is answered; how many are on their way once all have had their turns."""
+        future, sent = owed.pop(0)
+        answers: Any = {lane.key: (0, step.start, -1, None) for lane, step in sent}
+        future.set_result(answers)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return len(owed)
+
+    async def scene() -> None:
+        running = asyncio.create_task(writer.run(1))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(owed) == 5
+        assert [await answer() for _ in range(6)] == [4, 3, 5, 4, 3, 5]
+        running.cancel()
+        await asyncio.wait({running})
+
+    monkeypatch.setattr(writer._target, "connection", connection)
+    monkeypatch.setattr(crowd.deaf, "send", send)
+    monkeypatch.setattr(writer, "_gather", gathered)
+    for _ in range(3):
+        crowd.request()
+    for each in (each for each in crowd.lanes for _ in range(9)):
+        crowd.read(each)
     asyncio.run(scene())
 
 

@@ -62,8 +62,8 @@ def test_large_counters_keep_every_digit() -> None:
 
 def test_a_histograms_buckets_count_everything_up_to_their_bound() -> None:
     spread = Histogram((0.1, 1, 10))
-    for value, weight in ((0.1, 2), (0.5, 3), (10.0, 1), (99.0, 4)):
-        spread.add(value, weight)
+    spread.add((0.1, 0.5), (2, 3))
+    spread.add((10.0, 99.0), (1, 4))
     registry = Registry()
     registry.add(Metric("wait_seconds", Kind.HISTOGRAM, "Wait.", ("link",)), lambda: [(("l",), spread.value())])
     told = parse(text(registry))

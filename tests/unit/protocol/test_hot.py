@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import io
 import struct
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.fetch.v12 import response as fetch_response
@@ -15,11 +18,18 @@ from kio.schema.produce.v9 import request as produce_request
 from kio.schema.produce.v9 import response as produce_response
 from kio.schema.types import BrokerId, ProducerId, TopicName
 from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import Records, i32, i32Timedelta, i64
+from kio.static.primitive import Records, TZAware, i32, i32Timedelta, i64
 from kio.static.protocol import Entity
 
 from kmigrate.errors import ProtocolViolation
-from kmigrate.protocol.hot import FetchPartition, decode_fetch, decode_produce, encode_fetch, encode_produce
+from kmigrate.protocol.hot import (
+    FetchPartition,
+    decode_fetch,
+    decode_produce,
+    decode_throttled_produce,
+    encode_fetch,
+    encode_produce,
+)
 
 E = TypeVar("E", bound=Entity)
 
@@ -42,24 +52,75 @@ def test_kio_reads_our_produce_request() -> None:
     ]
 
 
-def test_we_read_a_produce_answer_that_kio_wrote() -> None:
-    part = produce_response.PartitionProduceResponse(
-        index=i32(4),
-        error_code=ErrorCode(45),
-        base_offset=i64(99),
-        log_append_time=None,
-        log_start_offset=i64(5),
-        record_errors=(
-            produce_response.BatchIndexAndErrorMessage(batch_index=i32(1), batch_index_error_message="bad"),
-        ),
-        error_message="no",
-    )
+Part = tuple[int, int, int, int | None, str | None, tuple[str, ...]]
+"""Partition, error, base offset, append time in ms, message, record errors."""
+
+
+def moment(ms: int) -> TZAware:
+    return TZAware.parse(dt.datetime.fromtimestamp(ms / 1000, dt.UTC))
+
+
+def produce_answer(topics: Mapping[str, Sequence[Part]], throttle_ms: int = 0) -> bytearray:
+    written = [
+        produce_response.TopicProduceResponse(
+            name=TopicName(topic),
+            partition_responses=tuple(
+                produce_response.PartitionProduceResponse(
+                    index=i32(partition),
+                    error_code=ErrorCode(error),
+                    base_offset=i64(base),
+                    log_append_time=None if time is None else moment(time),
+                    log_start_offset=i64(5),
+                    record_errors=tuple(
+                        produce_response.BatchIndexAndErrorMessage(batch_index=i32(1), batch_index_error_message=text)
+                        for text in errors
+                    ),
+                    error_message=message,
+                )
+                for partition, error, base, time, message, errors in parts
+            ),
+        )
+        for topic, parts in topics.items()
+    ]
     answer = produce_response.ProduceResponse(
-        responses=(produce_response.TopicProduceResponse(name=TopicName("t"), partition_responses=(part,)),),
-        throttle_time=i32Timedelta.parse(dt.timedelta(0)),
+        responses=tuple(written), throttle_time=i32Timedelta.parse(dt.timedelta(milliseconds=throttle_ms))
     )
-    read = decode_produce(frame_of(answer, produce_response.ProduceResponse))
+    return frame_of(answer, produce_response.ProduceResponse)
+
+
+def test_we_read_a_produce_answer_that_kio_wrote() -> None:
+    read = decode_produce(produce_answer({"t": [(4, 45, 99, None, "no", ("bad",))]}))
     assert (read[("t", 4)].error, read[("t", 4)].base_offset, read[("t", 4)].message) == (45, 99, "no")
+
+
+PARTS = st.tuples(
+    st.integers(0, 2**31 - 1),
+    st.sampled_from([0, 0, 0, 45, 87]),
+    st.integers(-1, 2**62),
+    st.sampled_from([None, None, 0, 1_700_000_000_000]),
+    st.sampled_from([None, None, None, "", "no"]),
+    st.sampled_from([(), (), (), ("bad",), ("x", "y")]),
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["t", "orders", "z" * 200]),
+        st.lists(PARTS, max_size=9, unique_by=lambda part: part[0]),
+        max_size=3,
+    ),
+    st.integers(0, 60_000),
+)
+def test_of_every_partition_we_read_what_kio_wrote_whatever_is_said_of_the_others(
+    topics: dict[str, list[Part]], throttle_ms: int
+) -> None:
+    read, rest_ms = decode_throttled_produce(produce_answer(topics, throttle_ms))
+    assert rest_ms == throttle_ms
+    assert read == {
+        (topic, partition): (error, base, -1 if time is None else time, message)
+        for topic, parts in topics.items()
+        for partition, error, base, time, message, _ in parts
+    }
 
 
 def test_kio_reads_our_fetch_request() -> None:
