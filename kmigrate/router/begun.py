@@ -79,6 +79,14 @@ class AtTarget:
             records = (record for each in known for record in each.values())
             self.overtaken |= {r.name: now for r in records if not groups.isdisjoint(r.groups)}
 
+    def overtake(self, name: str, now: float) -> None:
+        """An id's transaction waits for its group to open."""
+        self.overtaken[name] = now
+
+    def over(self, name: str) -> None:
+        """Its transaction is: what the next one carries was read since."""
+        self.overtaken.pop(name, None)
+
     def overtakes(self, name: str, now: float) -> bool:
         """Whether what an id commits now may have been read before its group opened: who is told so reads anew.
 

@@ -31,7 +31,7 @@ from kmigrate.router.apis.groups import (
     leaves_group,
     wait_answer,
 )
-from kmigrate.router.apis.heartbeats import stranger
+from kmigrate.router.apis.heartbeats import from_target
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -300,7 +300,7 @@ class Session:
         """
         if head.api_key == CONSUMER_GROUP_HEARTBEAT:
             opened = frozenset(self._core.followers.opened(self._edge.now()))
-            self._pass(head, frame, lambda answer: stranger(self._decodable(head, frame), frame, answer, opened))
+            self._pass(head, frame, lambda answer: from_target(self._decodable(head, frame), frame, answer, opened))
         elif head.api_key == OFFSET_FETCH and (lately := self._core.followers.opened(self._edge.now())):
             self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
         else:

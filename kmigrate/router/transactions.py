@@ -345,7 +345,7 @@ class TransactionDesk:
         held = route is None and group in self._core.table.held_groups
         frozen = route is not None and self._frozen(errand, group, route)
         if frozen:
-            self._core.at_target.overtaken[errand.name] = self._edge.now()
+            self._core.at_target.overtake(errand.name, self._edge.now())
         if frozen or (not held and self._waits(errand, at, ())):
             self._hold(errand)
             return
@@ -384,7 +384,7 @@ class TransactionDesk:
             if code or group in record.groups:
                 errand.fail(code)
             elif route is not None and self._frozen(errand, group, route):
-                self._core.at_target.overtaken[errand.name] = self._edge.now()
+                self._core.at_target.overtake(errand.name, self._edge.now())
                 self._hold(errand)
             else:
                 self._core.begun.enter(link, errand.name, errand.epoch, (), (group,))

@@ -56,7 +56,7 @@ class Whereabouts:
     def over(self, name: str) -> None:
         """Its transaction has ended, wherever it was, or has been ended; the next one is another."""
         self.ended_at_target(name)
-        self.core.at_target.overtaken.pop(name, None)
+        self.core.at_target.over(name)
 
     def ended_at_target(self, name: str) -> None:
         self.core.at_target.open.pop(name, None)

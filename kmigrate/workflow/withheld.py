@@ -38,6 +38,13 @@ class WithheldTopic:
     next: str
     """What has members read it."""
 
+    def said_of(self, group: str) -> str:
+        """The whole of it, as one sentence."""
+        topic = f"topic {self.topic}" if self.topic else f"a topic with the id {self.topic_id}"
+        who = "a member at a router, which is" if self.members == 1 else f"{self.members} members at routers, which are"
+        what = f"nobody reads the partitions of {topic} that the source assigns to {who} not told of it"
+        return f"group {group}: {what}, because {self.why}"
+
 
 def unnamed(words: Iterable[GroupWord]) -> frozenset[str]:
     """Ids of topics that the routers know no name of."""

@@ -144,6 +144,8 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
         run.make_topic("order-audit", 1)  # which the source assigns to the one with a pattern
         unread = ("order-audit", 1, "topic-not-mirrored")
         wait_until(lambda: withheld(run) == [unread], 40, "what nobody reads to be told")
+        warned = run.does("group", "promote", "billing", "--plan")["findings"]
+        assert "topic order-audit" in next(each["what"] for each in warned if each["ref"] == unread[2]), warned
         run.does("topic", "mirror", "order-audit")
         wait_until(lambda: withheld(run) == [], 30, "it to be over")
         all_promoted(run, 4)

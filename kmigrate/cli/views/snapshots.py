@@ -212,10 +212,7 @@ def _withheld(group: GroupStatus) -> list[Text]:
 
 
 def _withheld_topic(group: str, each: WithheldTopic) -> Text:
-    topic = f"topic {each.topic}" if each.topic else f"a topic with the id {each.topic_id}"
-    who = "a member at a router, which is" if each.members == 1 else f"{each.members} members at routers, which are"
-    what = f"nobody reads the partitions of {topic} that the source assigns to {who} not told of it"
-    said = f"! group {group}: {what}, because {each.why}"
+    said = f"! {each.said_of(group)}"
     return Text.assemble((said, "yellow"), ("\n  next: ", "dim"), each.next)  # a line of its own, to be taken as it is
 
 

@@ -22,13 +22,13 @@ from kmigrate.router.topic_ids import TopicIds
 
 __all__ = [
     "Partitions",
+    "from_target",
     "leaving",
     "letting_go",
     "needs_regex",
     "owned",
     "says_everything",
     "sooner",
-    "stranger",
     "with_source_ids",
     "with_target_ids",
     "with_target_names",
@@ -117,24 +117,34 @@ def leaving(heartbeat: Any) -> Any:
     )
 
 
-def stranger(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
-    """What the target answers to a heartbeat; a member of a group that it does not have is told that it is none.
+def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
+    """What the target answers to a heartbeat, as its member shall hear it; `opened`: groups that were so a moment ago.
 
-    Members come so once their group is open: what carries its positions over makes a group without a protocol. They
-    join one after the other, and what is moved from one to another takes a heartbeat of each: so members of groups that
-    have `opened` a moment ago are to send them often.
+    Members come there once their group is open, one after the other, and what is moved from one to another takes a
+    heartbeat of each: so they are to send them often at first.
     """
     kind = entity(CONSUMER_GROUP_HEARTBEAT, head.version, "response")
     told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
     code = code_of(told.error_code)
-    if code != Code.GROUP_ID_NOT_FOUND and (code or not opened):
-        return answer
-    request = decode_body(entity(CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
-    if not code and str(request.group_id) in opened:
+    if code == Code.GROUP_ID_NOT_FOUND:
+        return _as_stranger(head, _heartbeat(head, frame), answer)
+    if not code and opened and str(_heartbeat(head, frame).group_id) in opened:
         return frame_answer(sooner(told), head.correlation_id)
-    if not code or int(request.member_epoch) <= 0:
+    return answer
+
+
+def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
+    """A member of a group that the target does not have is told that it is none; who joins hears the target's word.
+
+    What carries a group's positions over makes it without a protocol, and that is no group to a heartbeat.
+    """
+    if int(request.member_epoch) <= 0:
         return answer
     return frame_answer(group_error(head, request, Code.UNKNOWN_MEMBER_ID), head.correlation_id)
+
+
+def _heartbeat(head: RequestHead, frame: bytearray) -> Any:
+    return decode_body(entity(CONSUMER_GROUP_HEARTBEAT, head.version, "request"), frame, head.body)
 
 
 def with_target_names(answer: Any, ids: TopicIds) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,12 +23,13 @@ from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
-from kmigrate.workflow.membership import still_direct
+from kmigrate.workflow.membership import still_direct, words_on
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.verbs.carried import moved_positions_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
+from kmigrate.workflow.withheld import names_of, unnamed, withheld_topics
 from kmigrate.workflow.writes import write_each
 
 __all__ = [
@@ -203,7 +204,24 @@ async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) 
         for m in members
     ]
     found += await _offset_guards(estate, link, source, record.group)
+    found += await _withheld_guards(estate, source, source_admin, record)
     return found + await moved_positions_guards(estate, link, source, record.group)
+
+
+async def _withheld_guards(
+    estate: Estate, source: ClusterClient, source_admin: Admin, record: GroupRecord
+) -> list[Finding]:
+    """Topics that its members are not told of have no positions of theirs, and nobody reads them at the source then."""
+    words = words_on(estate.log, record.group)
+    names: Mapping[str, str] = {}
+    if unnamed(words):
+        described = (await source_admin.describe_groups([record.group]))[record.group]
+        names = await names_of(source, described.assigned)
+    withheld, more = withheld_topics(estate.log.state, record, words, names)
+    found = [Finding("warn", each.ref, each.said_of(record.group), each.next) for each in withheld]
+    if more:
+        found.append(Finding("warn", "topics-withheld", f"group {record.group}: at least {more} such topics more"))
+    return found
 
 
 def _coupled_guards(state: State, record: GroupRecord) -> list[Finding]:

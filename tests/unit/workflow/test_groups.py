@@ -12,6 +12,7 @@ from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import EARLIEST, LogOffset
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.presences import GroupWord, RouterPresence, Withheld
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
@@ -188,3 +189,19 @@ def test_a_position_is_beyond_the_log_of_the_cluster_that_the_topic_is_read_on(
     else:
         with pytest.raises(Refused, match=f"committed {committed} on t-0, whose log ends at {end}"):
             run(promote(estate))
+
+
+@pytest.mark.usefixtures("all_at_routers")
+def test_a_promote_says_beforehand_which_topics_its_members_are_not_told_of() -> None:
+    """Nobody would read them at the source any more either: who promotes may want to have them mirrored first."""
+    estate = _Estate(LINK, TOPIC, GROUP)
+    assert run(promote(estate)).warnings == []
+    word = GroupWord(withheld=(Withheld("id-1", 2, "audit"), Withheld("id-2", 1, "t")), more_withheld=3)
+    estate.log.say(RouterPresence("i", "r", 1, 500, groups={"g": word}))
+    plan = run(promote(estate))
+    assert plan.changes == ("promote group g",)
+    (audit, more) = (finding for finding in plan.findings if finding.level == "warn")
+    assert (audit.ref, more.ref) == ("topic-not-mirrored", "topics-withheld")
+    assert "nobody reads the partitions of topic audit that the source assigns to 2 members" in audit.what
+    assert audit.next_step == "kmigrate topic mirror --link l audit"
+    assert "at least 3 such topics more" in more.what
