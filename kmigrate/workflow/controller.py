@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.group_place import GroupPlace
 from kmigrate.errors import Failed, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
 from kmigrate.model.offsetmap import OffsetMap
@@ -220,7 +221,8 @@ class Controller:
             if follows:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
-                    record.link, record.group, self._log, opened, carry, gather_s, drain_s,
+                    record.link, record.group, self._log, opened, carry,
+                    GroupPlace(self._estate.target, record.group), gather_s, drain_s,
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return

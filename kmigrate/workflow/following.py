@@ -14,6 +14,8 @@ C  A group whose positions were committed in transactions is frozen between two 
    they hear that the group is open with nothing in hand. It opens when the topics that these transactions write are
    promoted, and they are fenced only when its positions stand on the target (`staged`): at no moment are offsets and
    records of one transaction on two clusters.
+   Where members of both protocols are in it, its place at the target is held as one of the new protocol (`GroupPlace`)
+   from just before it opens: whoever comes first then, nobody is turned away.
 D  Once the flip of these topics names it there is no way but forward (`unit`).
 """
 
@@ -24,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, GroupMember
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.group_place import GroupPlace, is_mixed
 from kmigrate.errors import KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import PROMOTING, GroupEvent, GroupPhase, TopicPhase, advance_group
@@ -59,6 +62,8 @@ class FollowHandover:
     """The link's source; not asked for where positions stand on the target already."""
     carry: Callable[[], Awaitable[HandedOver]]
     """Reads the positions on the source and writes them on the target."""
+    place: GroupPlace
+    """In the group at the target."""
     gather_s: float
     drain_s: float
     ready: Collection[tuple[str, str]] = ()
@@ -71,6 +76,7 @@ class FollowHandover:
             await self.opened()  # where it does not answer, this is tried again and not given up
         try:
             record = self._record()
+            mixed = not record.staged and await self._is_mixed()
             if not record.frozen:
                 if self._transactional():
                     await self._topics_ready()
@@ -79,12 +85,16 @@ class FollowHandover:
                 await self._write(replace(record, frozen=True))
             if not record.staged:
                 await self._drained()
+                await self.place.leave()  # of a try before: while somebody is there, no positions can be written
                 record = (await self.carry()).on(self._record())
                 if self._waiting_topics(self.log.state):
                     record = await self._write(replace(record, staged=True))
             await self._topics_flipped()
+            if mixed:
+                await self.place.take()
             await self._write(self._opened(record))
         except KmigrateError as error:
+            await self.place.leave()
             await self._give_up(error)
             raise
         finally:
@@ -110,6 +120,10 @@ class FollowHandover:
         """The phase of each topic that is written in transactions with this group's positions (C)."""
         topics, _ = unit_of(state.couplings(self.link), groups=[self.group])
         return {name: found.phase for name in topics if (found := state.topic(self.link, name)) is not None}
+
+    async def _is_mixed(self) -> bool:
+        source, _ = await self.opened()
+        return await is_mixed(source, self.group)
 
     def _transactional(self) -> bool:
         return any(self.group in t.groups for t in self.log.state.transactions(self.link))

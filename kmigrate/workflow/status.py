@@ -10,6 +10,7 @@ from typing import Any
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
+from kmigrate.cluster.group_place import place_of
 from kmigrate.cluster.positions import read_positions
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
@@ -435,7 +436,8 @@ async def _group_status(
             if not any(end.error for end in ends.values()):
                 lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
         if figures:
-            on_target = len((await estate.target_admin.describe_groups([group.group]))[group.group].members)
+            there = (await estate.target_admin.describe_groups([group.group]))[group.group].members
+            on_target = sum(member.member_id != place_of(group.group) for member in there)
     except KmigrateError:
         pass  # what is known by then is told
     known = {mark for word in words for mark in word.members}

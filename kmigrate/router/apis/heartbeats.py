@@ -37,7 +37,7 @@ __all__ = [
 Partitions = frozenset[tuple[UUID | None, int]]
 """By topic id."""
 _UNCHANGED = dt.timedelta(milliseconds=-1)
-_LEAVES = -1
+_JOINS, _LEAVES = 0, -1
 _OFTEN = dt.timedelta(seconds=0.5)
 """Between two heartbeats of a member while its group is promoted, and after that; brokers have it send one every five
 seconds."""
@@ -118,19 +118,18 @@ def leaving(heartbeat: Any) -> Any:
 
 
 def from_target(head: RequestHead, frame: bytearray, answer: bytearray, opened: Collection[str]) -> bytes | bytearray:
-    """What the target answers to a heartbeat, as its member shall hear it; `opened`: groups that were so a moment ago.
-
-    Members come there once their group is open, one after the other, and what is moved from one to another takes a
-    heartbeat of each: so they are to send them often at first.
-    """
+    """What the target answers to a heartbeat, as its member hears it; `opened`: groups that were so a moment ago."""
     kind = entity(CONSUMER_GROUP_HEARTBEAT, head.version, "response")
     told = decode_body(kind, answer, response_body_offset(answer, kind.__flexible__))
     code = code_of(told.error_code)
     if code == Code.GROUP_ID_NOT_FOUND:
         return _as_stranger(head, _heartbeat(head, frame), answer)
-    if not code and opened and str(_heartbeat(head, frame).group_id) in opened:
-        return frame_answer(sooner(told), head.correlation_id)
-    return answer
+    if not opened or code not in (Code.NONE, Code.UNKNOWN_SERVER_ERROR):
+        return answer
+    request = _heartbeat(head, frame)
+    if str(request.group_id) not in opened:
+        return answer
+    return _as_one_that_comes(head, request, answer) if code else frame_answer(sooner(told), head.correlation_id)
 
 
 def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
@@ -138,9 +137,20 @@ def _as_stranger(head: RequestHead, request: Any, answer: bytearray) -> bytes | 
 
     What carries a group's positions over makes it without a protocol, and that is no group to a heartbeat.
     """
-    if int(request.member_epoch) <= 0:
+    if int(request.member_epoch) <= _JOINS:
         return answer
     return frame_answer(group_error(head, request, Code.UNKNOWN_MEMBER_ID), head.correlation_id)
+
+
+def _as_one_that_comes(head: RequestHead, request: Any, answer: bytearray) -> bytes | bytearray:
+    """Who joins while members of the classic protocol have their group's first rebalance tries again.
+
+    For as long as that takes, 3 s by default, a coordinator cannot make it a group of the new protocol, and fails at it
+    (C17): clients end at its word for that.
+    """
+    if int(request.member_epoch) != _JOINS:
+        return answer
+    return frame_answer(group_error(head, request, Code.COORDINATOR_LOAD_IN_PROGRESS), head.correlation_id)
 
 
 def _heartbeat(head: RequestHead, frame: bytearray) -> Any:

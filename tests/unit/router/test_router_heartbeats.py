@@ -598,6 +598,23 @@ def test_members_of_a_group_that_has_just_opened_go_on_sending_heartbeats_often(
     assert member.code([]) == 110
 
 
+def test_who_joins_a_group_that_has_just_opened_and_has_its_first_rebalance_there_tries_again() -> None:
+    """Members of the classic protocol have come first: until that is over a coordinator fails at those of the new one,
+    and librdkafka ends at its word for it (C17)."""
+    member = NewMember()
+    member.turns(g=GATHERING)
+    member.turns()
+    member.codes["target", NEW_BEAT] = -1
+    assert member.code([], epoch=0) == 14
+    assert member.code([], epoch=5) == -1, "who is a member there already hears what happened"
+    assert member.code([], epoch=-1) == -1
+    assert code_of(member.new_beat([], epoch=0, group_id="other").error_code) == -1
+    member.later(61)
+    assert member.code([], epoch=0) == -1, "it is no first rebalance any more"
+    member.codes.clear()
+    assert member.code([], epoch=0) == 0
+
+
 def positions_of_a_member(member: NewMember, name: str | None = "m", epoch: int = 5) -> int:
     """The code of an answer to a question for the group's positions."""
     group = element(entity(FETCH, 9, "request"), "groups")

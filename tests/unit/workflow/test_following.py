@@ -43,6 +43,8 @@ class Source:
     kind: str = "classic"
     positions: tuple[str, ...] = ("t",)
     assigned: frozenset[str] = frozenset()
+    mixed: bool = False
+    """Whether its group has members of both protocols."""
 
     async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
         return {name: GroupState(name, "stable", self.kind, self.members, self.assigned) for name in names}
@@ -70,6 +72,8 @@ class Stage:
     ready: set[tuple[str, str]] = field(default_factory=set)
     fails: KmigrateError | None = None
     waits: dict[str, str] = field(default_factory=dict)
+    place: list[tuple[str, bool]] = field(default_factory=list)
+    """What was done with it, and whether the group was frozen then."""
 
     def says(self, *, applied: int = 1 << 30, **word: object) -> None:
         self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupWord(**word)}))  # type: ignore[arg-type]
@@ -80,7 +84,15 @@ class Stage:
         assert found is not None
         return found
 
+    async def take(self) -> None:
+        """Its place at the target."""
+        self.place.append(("taken", self.group.frozen))
+
+    async def leave(self) -> None:
+        self.place.append(("left", self.group.frozen))
+
     async def carry(self) -> HandedOver:
+        self.place.append(("carried", self.group.frozen))
         self.carried.append(self.group)
         if self.fails is not None:
             raise self.fails
@@ -91,7 +103,7 @@ class Stage:
 
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(
-            "l", "g", self.log, self.opened, self.carry, gather_s, drain_s,  # type: ignore[arg-type]
+            "l", "g", self.log, self.opened, self.carry, self, gather_s, drain_s,  # type: ignore[arg-type]
             self.ready, self.waits,
         ).run()  # fmt: skip
 
@@ -114,7 +126,36 @@ def refused(made: Stage, ref: str, **spans: float) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def is_mixed(source: Source, group: str) -> bool:
+        return source.mixed
+
     monkeypatch.setattr(membership, "_HEARTBEATS_S", 0.1)
+    monkeypatch.setattr(following, "is_mixed", is_mixed)
+
+
+def test_where_members_of_both_protocols_come_a_place_is_held_from_just_before_the_group_opens() -> None:
+    for mixed in (False, True):
+        made = stage()
+        made.source.mixed = mixed
+        made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+        asyncio.run(made.run())
+        assert made.group.phase is GroupPhase.PROMOTED
+        held = [("taken", True)] if mixed else []
+        assert made.place == [("left", True), ("carried", True), *held], "positions cannot be written while it is held"
+
+
+def test_a_place_is_not_held_on_where_the_group_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stage()
+    made.source.mixed = True
+    made.says(members=(member_mark("m-1"),), joined=(member_mark("m-1"),))
+
+    async def taken() -> None:
+        made.place.append(("taken", True))
+        raise Refused("changed-meanwhile", "by somebody else")
+
+    monkeypatch.setattr(made, "take", taken)
+    refused(made, "changed-meanwhile")
+    assert made.place[-2:] == [("taken", True), ("left", True)]
 
 
 def test_positions_go_over_when_all_have_joined_and_the_group_is_frozen() -> None:

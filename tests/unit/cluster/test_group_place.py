@@ -1,0 +1,84 @@
+"""Who is told to hold a place in a group, and whose group is one of both protocols, by what each broker can say."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kmigrate.cluster.group_place import GroupPlace, is_mixed, place_of
+from kmigrate.errors import Unreachable
+from kmigrate.protocol.api import response_type
+from kmigrate.router.apis.blank import blank, element, part
+
+
+class Broker:
+    """Takes these newest versions; its group has members of these types."""
+
+    def __init__(self, versions: dict[int, int], types: tuple[int, ...] = ()) -> None:
+        self.versions = versions
+        self.types = types
+        self.heard: list[Any] = []
+        self.away = False
+
+    async def find_coordinator(self, group: str) -> int:
+        if self.away:
+            raise Unreachable("broker-unreachable", "it is away")
+        return 3
+
+    async def call(self, request: Any, node: int) -> Any:
+        assert node == 3, "the group's coordinator"
+        kind, key, version = response_type(type(request)), int(request.__api_key__), int(request.__version__)
+        if key == 18:
+            made = element(kind, "api_keys")
+            keys = (blank(made, api_key=key, min_version=0, max_version=most) for key, most in self.versions.items())
+            return blank(kind, api_keys=tuple(keys))
+        assert version <= self.versions[key], "a broker closes the connection on what it does not know"
+        self.heard.append(request)
+        if key == 68:
+            return blank(kind)
+        group = element(kind, "groups")
+        member = element(group, "members")
+        nothing = blank(part(member, "assignment"), topic_partitions=())
+        fields = {"assignment": nothing, "target_assignment": nothing}
+        members = (blank(member, **fields, **({"member_type": each} if version else {})) for each in self.types)
+        return blank(kind, groups=(blank(group, members=tuple(members)),))
+
+
+@pytest.mark.parametrize(
+    ("versions", "types", "mixed"),
+    [
+        ({}, (0,), False),
+        ({69: 0}, (1, 1), True),
+        ({69: 0}, (), False),
+        ({69: 1}, (1, 1), False),
+        ({69: 1}, (1, 0), True),
+        ({69: 9}, (1, -1), False),
+    ],
+)
+def test_a_group_is_mixed_where_it_has_classic_members_or_may_have_some(
+    versions: dict[int, int], types: tuple[int, ...], mixed: bool
+) -> None:
+    broker: Any = Broker(versions, types)
+    assert asyncio.run(is_mixed(broker, "g")) == mixed
+
+
+def test_a_place_is_the_same_whoever_holds_it_and_reads_nothing() -> None:
+    broker: Any = Broker({68: 1})
+    asyncio.run(GroupPlace(broker, "g").take())
+    asyncio.run(GroupPlace(broker, "g").leave())
+    asyncio.run(GroupPlace(broker, "other").take())
+    taken, left, other = broker.heard
+    assert (str(taken.group_id), int(taken.member_epoch), taken.subscribed_topic_names) == ("g", 0, ())
+    assert (taken.topic_partitions, int(left.member_epoch)) == ((), -1)
+    assert taken.member_id == left.member_id == place_of("g") != other.member_id
+
+
+def test_what_cannot_be_had_is_done_without() -> None:
+    old: Any = Broker({})
+    asyncio.run(GroupPlace(old, "g").take())
+    assert old.heard == []
+    old.away = True
+    asyncio.run(GroupPlace(old, "g").take())
+    asyncio.run(GroupPlace(old, "g").leave())
