@@ -61,8 +61,10 @@ class Followers:
     _assigned: dict[str, dict[str, _Assigned]] = field(default_factory=dict)
     """Of members whose connection lives, and whose assignment was told through it."""
     _followed: frozenset[str] = frozenset()
+    _held: frozenset[str] = frozenset()
+    """Groups that wait for their promotes."""
     _opened: dict[str, float] = field(default_factory=dict)
-    """Groups that followed until a moment ago and are the target's now."""
+    """Groups that followed, or waited, until a moment ago and are the target's now."""
 
     def heard(self, group: str, member_id: str, now: float) -> None:
         """The source's coordinator has taken somebody for a member."""
@@ -140,7 +142,7 @@ class Followers:
     def follow(self, table: RoutingTable, now: float) -> frozenset[str]:
         """Forget the members of groups that do not follow any more, and note which gather from now on.
 
-        Those that have just opened, to be told others.
+        Those that followed and have just opened, to be told others.
         """
         for group in [group for group in self._members if group not in table.followed]:
             del self._members[group]
@@ -152,11 +154,11 @@ class Followers:
         for group in promoted:
             self._gathering.setdefault(group, now)
         gone = self._followed - table.followed.keys() - table.held_groups
-        for group in self._opened.keys() & table.followed.keys():
+        for group in self._opened.keys() & (table.followed.keys() | table.held_groups):
             del self._opened[group]
         self.opened(now)
-        self._opened |= dict.fromkeys(gone, now)
-        self._followed = frozenset(table.followed)
+        self._opened |= dict.fromkeys(gone | (self._held - table.held_groups - table.followed.keys()), now)
+        self._followed, self._held = frozenset(table.followed), frozenset(table.held_groups)
         return gone
 
     def words(

@@ -105,6 +105,16 @@ def newer_migration(folder: Path, config: dict[str, str]) -> Iterator[Migration]
 
 def begin(run: Migration, *consumers: ConsumerSpec) -> Traffic:
     """A group of consumers follows; all but the last, and the producer, have moved."""
+    traffic = with_a_group(run, "follow", *consumers)
+    for client in ("producers", *(each.name for each in consumers[:-1])):
+        traffic.roll(client, run.routers)
+    count = len(consumers)
+    wait_until(lambda: members(run) == (count, 1), 30, "all members but one through the router")
+    return traffic
+
+
+def with_a_group(run: Migration, mode: str, *consumers: ConsumerSpec) -> Traffic:
+    """A group of consumers, mirrored, and a producer: all of them at the source."""
     run.make_topic("orders", 6)
     producer = ProducerSpec("p-rd", "librdkafka", "orders", 200.0)
     traffic = run.traffic = Traffic.create(run.folder / "traffic", [producer, *consumers], tied=True)
@@ -117,12 +127,8 @@ def begin(run: Migration, *consumers: ConsumerSpec) -> Traffic:
     run.does("link", "create", "blue", "--source", "source", "--target", "target")
     run.start("mirror", "router", "controller")
     run.does("topic", "mirror", "orders")
-    run.does("group", "mirror", "billing")
-    assert [group["mode"] for group in run.does("group", "list")["groups"]] == ["follow"]
-    for client in ("producers", *(each.name for each in consumers[:-1])):
-        traffic.roll(client, run.routers)
-    count = len(consumers)
-    wait_until(lambda: members(run) == (count, 1), 30, "all members but one through the router")
+    run.does("group", "mirror", "billing", "--mode", mode)
+    assert [group["mode"] for group in run.does("group", "list")["groups"]] == [mode]
     return traffic
 
 
@@ -164,6 +170,22 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
         run.does("topic", "mirror", "order-audit")
         wait_until(lambda: withheld(run) == [], 30, "it to be over")
         all_promoted(run, 4)
+
+
+def test_members_of_both_protocols_that_wait_for_their_group_all_come_to_it(tmp_path: Path) -> None:
+    """In the same moment: the classic ones have their first rebalance when the others join, if nobody sees to it."""
+    with newer_migration(tmp_path, {**HASTY, "group.initial.rebalance.delay.ms": "3000"}) as run:
+        traffic = with_a_group(
+            run,
+            "hold",
+            ConsumerSpec("c-rd", "librdkafka", "billing", ("orders",), NEW),
+            ConsumerSpec("c-java", "java", "billing", ("orders",), NEW),
+            ConsumerSpec("c-aio", "aiokafka", "billing", ("orders",), {"metadata_max_age_ms": 3000}),
+        )
+        for client in ("producers", "c-aio", "c-rd", "c-java"):
+            traffic.roll(client, run.routers)
+        wait_until(lambda: members(run)[0] == 0, 60, "all members to have left the source")
+        all_promoted(run, 3)
 
 
 @pytest.mark.soak
