@@ -28,7 +28,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.handover import HandedOver, hand_over, members_left
 from kmigrate.workflow.keepalive import IdKeeper
-from kmigrate.workflow.membership import NEW_PROTOCOL, still_direct
+from kmigrate.workflow.membership import still_direct
 from kmigrate.workflow.outcome import go_forward, no_way_back
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
@@ -218,34 +218,20 @@ class Controller:
                     timeout=self._settings.handover_timeout_s,
                 )
 
-            place = GroupPlace(self._estate.target, record.group)
             if follows:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
-                    record.link, record.group, self._log, opened, carry, place, gather_s, drain_s,
+                    record.link, record.group, self._log, opened, carry,
+                    GroupPlace(self._estate.target, record.group), gather_s, drain_s,
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return
-            await place.leave()  # of a try before: while somebody is there, no positions can be written
             changed = replace((await carry()).on(record), promoted_ms=self._log.now_ms(), reason="")
-            await self._open_held(record, changed, place)
+            await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:
             if record.mode is GroupMode.FOLLOW:
                 raise  # it has given up by itself, with the reason, unless its source cannot be asked
             await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
-
-    async def _open_held(self, record: GroupRecord, changed: GroupRecord, place: GroupPlace) -> None:
-        """Of a group that was one of the new protocol members of both may wait: all of them come at once (C17)."""
-        link = self._log.state.link(record.link)
-        assert link is not None
-        _, source_admin = await self._estate.source(link)
-        try:
-            if (await source_admin.describe_groups([record.group]))[record.group].kind == NEW_PROTOCOL:
-                await place.take()
-            await self._finish(record, GroupEvent.OPEN, changed)
-        except KmigrateError:
-            await place.leave()
-            raise
 
     async def _still_ours(self, record: GroupRecord) -> None:
         """By the log as it is now: what we know of it is old where this process has stood still."""

@@ -173,7 +173,7 @@ def test_members_of_both_protocols_share_a_group_until_its_promote(tmp_path: Pat
 
 
 def test_members_of_both_protocols_that_wait_for_their_group_all_come_to_it(tmp_path: Path) -> None:
-    """In the same moment: the classic ones have their first rebalance when the others join, if nobody sees to it."""
+    """The router has in hand what those of the new protocol ask, so that they come first and the classic one joins."""
     with newer_migration(tmp_path, {**HASTY, "group.initial.rebalance.delay.ms": "3000"}) as run:
         traffic = with_a_group(
             run,

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from kmigrate.cluster.admin import GroupMember, GroupState
+from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import LogOffset
 from kmigrate.cluster.positions import CommittedOffset
 from kmigrate.errors import Refused
@@ -25,7 +25,7 @@ from kmigrate.workflow.verbs import carried as carried_guards
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK
 
-SOURCE, TARGET = cast("Any", object()), cast("Any", SimpleNamespace())
+SOURCE, TARGET = cast("Any", object()), cast("Any", object())
 Positions = dict[tuple[str, int], CommittedOffset]
 
 
@@ -149,58 +149,12 @@ def test_a_topic_mirrored_while_a_groups_members_join_anew_counts_among_those_wh
     assert given["unready"] == {"new"}
 
 
-class Place:
-    """What is done with the place in a group."""
+class NoPlace:
+    """In a group of which nobody else asks."""
 
-    def __init__(self, target: Any, group: str) -> None:
-        self.done: list[str] = []
-        target.places = [*getattr(target, "places", ()), self]
+    def __init__(self, target: Any, group: str) -> None: ...
 
-    async def take(self) -> None:
-        self.done.append("taken")
-
-    async def leave(self) -> None:
-        self.done.append("left")
-
-
-@pytest.mark.parametrize(("kind", "after"), [("classic", []), ("consumer", ["taken"])])
-def test_of_a_group_that_held_a_place_is_held_where_it_was_one_of_the_new_protocol(
-    kind: str, after: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Members of both may wait for it, and all of them come in the same moment (C17)."""
-    asked = GroupRecord("l", "g", GroupPhase.PROMOTING, 1, mode=GroupMode.HOLD, asked_ms=5)
-    log, target, fails = MemoryLog(LINK, asked), SimpleNamespace(), [False]
-
-    class Admin:
-        async def describe_groups(self, names: list[str]) -> dict[str, GroupState]:
-            if fails[0]:
-                raise Refused("not-asked", "it does not answer")
-            return {name: GroupState(name, "empty", kind, ()) for name in names}
-
-    async def hand_over(*_: str, **told: Any) -> HandedOver:
-        (place,) = target.places
-        assert place.done == ["left"], "while somebody is there, no positions can be written"
-        return HandedOver({"t": {0: 5}})
-
-    async def source(_: LinkRecord) -> tuple[Any, Any]:
-        return SOURCE, Admin()
-
-    monkeypatch.setattr(controller, "hand_over", hand_over)
-    monkeypatch.setattr(controller, "GroupPlace", Place)
-    estate = SimpleNamespace(log=log, target=target, target_admin=None, source=source)
-    promoting = controller.Controller(cast("Any", estate), "c")
-    asyncio.run(promoting._hand_over(asked))
-    (place,) = target.places
-    assert place.done == ["left", *after]
-    group = log.state.group("l", "g")
-    assert group is not None and group.phase is GroupPhase.PROMOTED
-    fails[0], target.places = True, []
-    asyncio.run(log.append(lambda _: asked))
-    asyncio.run(promoting._hand_over(asked))
-    (place,) = target.places
-    assert place.done == ["left", "left"]
-    given_up = log.state.group("l", "g")
-    assert given_up is not None and given_up.phase is GroupPhase.MIRRORED
+    async def leave(self) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -232,7 +186,7 @@ def test_a_controller_that_stood_still_does_not_put_a_group_back_that_another_on
         return False
 
     monkeypatch.setattr(controller, "hand_over", hand_over)
-    monkeypatch.setattr(controller, "GroupPlace", Place)
+    monkeypatch.setattr(controller, "GroupPlace", NoPlace)
     monkeypatch.setattr(following, "is_mixed", is_mixed)
     estate = SimpleNamespace(log=log, target=TARGET, target_admin=None, source=source)
 
