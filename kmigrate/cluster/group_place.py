@@ -26,9 +26,9 @@ _OWNS_NOTHING = dt.timedelta(seconds=1)
 
 
 async def is_mixed(client: ClusterClient, group: str) -> bool:
-    """Whether a group of the new protocol has classic members, too: it may, where its broker does not tell (4.0).
+    """Whether a group of the new protocol has classic members, too; it may, where its broker does not tell.
 
-    Raises Unreachable.
+    Brokers do from 4.0 on. Raises Unreachable.
     """
     node = await client.find_coordinator(group)
     version = await _version(client, node, _DESCRIBE)
