@@ -184,9 +184,9 @@ class BulkTry:
                 if key[0] not in ours:
                     self._ended[key] = Copied(*key, -1, 0, left=True)
             elif lane.stopped and (lane.recorded or self._is_anothers(state, key)):
-                self._ended[key] = Copied(*key, lane.position, lane.tally.bytes, lane.problem)
+                self._ended[key] = Copied(*key, lane.position, lane.tally.copies.bytes, lane.problem)
             elif end != ENDLESS and lane.position >= end and not lane.in_flight and not lane.busy:
-                self._ended[key] = Copied(*key, lane.position, lane.tally.bytes)
+                self._ended[key] = Copied(*key, lane.position, lane.tally.copies.bytes)
 
     def _is_anothers(self, state: State, key: Key) -> bool:
         """Whether another try owns a partition, and writes down what has stopped it."""

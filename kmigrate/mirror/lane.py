@@ -470,17 +470,15 @@ class Lane:
             self.queued_bytes -= len(step.view)
             self.trouble = ""
             self.failures = 0
-            if self.problem:
-                self._end_if_done()
+            self._end_if_done()
             return True
         return False
 
     def _settle(self, step: Append) -> None:
-        sent = self._sent
-        if sent[0] is step:
-            sent.popleft()
+        if self._sent and self._sent[0] is step:
+            self._sent.popleft()
         else:
-            sent.remove(step)
+            self._sent.remove(step)
 
     def _refused(self, step: Append, error: int) -> None:
         reaction = reaction_to(Asked.PRODUCE, error)

@@ -7,14 +7,13 @@ over: whoever reads counters knows such resets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from kmigrate.mirror.reactions import Asked
 from kmigrate.mirror.steps import Append, Form, Step
 from kmigrate.model.lag import Pace
 from kmigrate.observe.distributions import Histogram, Recent
 
-__all__ = ["Tally"]
+__all__ = ["Copies", "Tally"]
 
 _AT_ONCE = 64
 _QUIET_MS = 10_000
@@ -25,6 +24,23 @@ _Noted = tuple[int, int, int, int, Form]
 """Of a batch that was acknowledged: when, the time of its newest record, its records, its bytes, its form."""
 
 
+class Copies:
+    """What the target has acknowledged of one lane."""
+
+    __slots__ = ("batches", "bytes", "latency_ms", "newest_ms", "record_bytes", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.batches: Counter[Form] = Counter()
+        self.latency_ms = Recent()
+        """From the time of each batch's newest record to the target's acknowledgement (MM-119)."""
+        self.record_bytes = Recent()
+        """Mean size of each batch's records as they were sent (MM-120)."""
+        self.newest_ms = 0
+        """Time of the newest record of the batch copied last; never later than the moment of its copying."""
+
+
 class Tally:
     """Counters of one lane.
 
@@ -33,16 +49,11 @@ class Tally:
     """
 
     __slots__ = (
-        "_batches",
-        "_bytes",
-        "_copied_ms",
-        "_latency_ms",
+        "_copies",
         "_level_ms",
         "_noted",
         "_recent_bytes",
         "_recent_offsets",
-        "_record_bytes",
-        "_records",
         "age_ms",
         "heard_ms",
         "hole_offsets",
@@ -66,12 +77,7 @@ class Tally:
         self.of_link: Histogram | None = None
         """Latencies, in seconds, of all partitions together."""
         self._noted: list[_Noted] = []
-        self._records = 0
-        self._bytes = 0
-        self._batches: Counter[Form] = Counter()
-        self._latency_ms = Recent()
-        self._record_bytes = Recent()
-        self._copied_ms = 0
+        self._copies = Copies()
         self._level_ms = 0
         self._recent_bytes = 0.0
         self._recent_offsets = 0.0
@@ -91,7 +97,7 @@ class Tally:
         """
         self.stands_at(position, source_end)
         known = self._recent_bytes / self._recent_offsets if self._recent_offsets else 0.0
-        copied = self.copied_ms
+        copied = self.copies.newest_ms
         fresh = max(self._level_ms, copied)
         if 0 <= source_end <= position and fresh - copied > _QUIET_MS:
             fresh -= fresh % _COARSE_MS
@@ -123,51 +129,25 @@ class Tally:
         if not self._noted:
             return
         noted, self._noted = self._noted, []
+        copies = self._copies
         times, _, counts, sizes, forms = zip(*noted, strict=True)
-        self._records += sum(counts)
-        self._bytes += sum(sizes)
-        self._batches.update(forms)
-        self._record_bytes.add([size // count for _, _, count, size, _ in noted], counts, times[-1])
+        copies.records += sum(counts)
+        copies.bytes += sum(sizes)
+        copies.batches.update(forms)
+        copies.record_bytes.add([size // count for _, _, count, size, _ in noted], counts, times[-1])
         timed = [(max(0, at - newest), count, at) for at, newest, count, _, _ in noted if newest >= 0]
         if timed:
             latencies, counts, times = zip(*timed, strict=True)
-            self._copied_ms = times[-1] - latencies[-1]
-            self._latency_ms.add(latencies, counts, times[-1])
+            copies.newest_ms = times[-1] - latencies[-1]
+            copies.latency_ms.add(latencies, counts, times[-1])
             if self.of_link is not None:
                 self.of_link.add([latency / 1000 for latency in latencies], counts)
 
     @property
-    def records(self) -> int:
+    def copies(self) -> Copies:
+        """All of them, those that were just noted, too."""
         self.count()
-        return self._records
-
-    @property
-    def bytes(self) -> int:
-        self.count()
-        return self._bytes
-
-    @property
-    def batches(self) -> Mapping[Form, int]:
-        self.count()
-        return self._batches
-
-    @property
-    def latency_ms(self) -> Recent:
-        """From the time of each batch's newest record to the target's acknowledgement (MM-119)."""
-        self.count()
-        return self._latency_ms
-
-    @property
-    def record_bytes(self) -> Recent:
-        """Mean size of each batch's records as they were sent (MM-120)."""
-        self.count()
-        return self._record_bytes
-
-    @property
-    def copied_ms(self) -> int:
-        """Time of the newest record of the batch copied last; never later than the moment of its copying."""
-        self.count()
-        return self._copied_ms
+        return self._copies
 
     def retried(self, asked: Asked, cause: str) -> None:
         """Something is asked again: `cause` is the name that status has for it, else the broker's error code."""

@@ -48,9 +48,10 @@ _FETCH_HEAD = struct.Struct(">iiiibii")
 _FETCH_PART = struct.Struct(">iiqiqi")
 _FETCHED = struct.Struct(">ihqqq")
 _PRODUCED = struct.Struct(">ihqqq")
-_STORED = struct.Struct(">ihqqq3x")
+_PLAIN = struct.Struct(">ihqqq3s")
+"""The same and what follows it, of which there is no less."""
 _NOTHING_MORE = b"\1\0\0"
-"""What follows it where all is well: no record errors, no message, no tags."""
+"""What that is where all is well: no record errors, no message, no tags."""
 _NO_RACK = write_compact_string("")
 _I32 = struct.Struct(">i")
 _ID_BYTES = 16
@@ -99,19 +100,15 @@ def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], Pr
             name, at = read_compact_string(frame, at)
             topic = name or ""
             count, at = read_uvarint(frame, at)
-            end = at + (count - 1) * _STORED.size
-            if _says_nothing_more(frame, at, end):
-                for partition, error, base, append_time, _ in _STORED.iter_unpack(frame[at:end]):
-                    out[(topic, partition)] = ProduceAnswer(error, base, append_time, None)
-                at, count = end, 1
-            for _ in range(count - 1):
+            left = count - 1
+            for partition, error, base, append_time, _, more in _PLAIN.iter_unpack(frame[at : at + left * _PLAIN.size]):
+                if more != _NOTHING_MORE:
+                    break
+                out[(topic, partition)] = ProduceAnswer(error, base, append_time, None)
+                at, left = at + _PLAIN.size, left - 1
+            for _ in range(left):
                 partition, error, base, append_time, _ = _PRODUCED.unpack_from(frame, at)
-                at += _PRODUCED.size
-                if frame.startswith(_NOTHING_MORE, at):
-                    at += len(_NOTHING_MORE)
-                    out[(topic, partition)] = ProduceAnswer(error, base, append_time, None)
-                    continue
-                record_errors, at = read_uvarint(frame, at)
+                record_errors, at = read_uvarint(frame, at + _PRODUCED.size)
                 for _ in range(record_errors - 1):
                     _, at = read_compact_string(frame, at + 4)
                     at = skip_tags(frame, at)
@@ -124,22 +121,6 @@ def decode_throttled_produce(frame: bytearray) -> tuple[dict[tuple[str, int], Pr
         return out, throttle_ms
     except struct.error as short:
         raise ProtocolViolation("short-produce-answer", str(short)) from None
-
-
-def _says_nothing_more(frame: bytearray, at: int, end: int) -> bool:
-    """Whether of each partition between two places the answer says no more than where its batch stands.
-
-    One that says more is seen where it begins, for those before it have the length that is supposed here.
-    """
-    if not at < end <= len(frame):
-        return False
-    size, more = _STORED.size, at + _PRODUCED.size
-    none = bytes((end - at) // size)
-    return (
-        frame[more:end:size] == none.replace(b"\0", b"\1")
-        and frame[more + 1 : end : size] == none
-        and frame[more + 2 : end : size] == none
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +220,7 @@ def _partition_tags(frame: bytearray, at: int) -> tuple[tuple[int, int] | None, 
     return diverging, at
 
 
-def _topic_of(frame: bytearray, at: int, names: Mapping[bytes, str]) -> tuple[str, int]:
+def _named(frame: bytearray, at: int, names: Mapping[bytes, str]) -> tuple[str, int]:
     """The name of the topic whose id stands there, and the offset after it."""
     topic_id = bytes(frame[at : at + _ID_BYTES])
     if topic_id not in names:
@@ -257,7 +238,7 @@ def decode_fetch(frame: bytearray, names: Mapping[bytes, str] | None = None) -> 
         out: list[FetchedPartition] = []
         topics, at = read_uvarint(frame, at)
         for _ in range(topics - 1):
-            topic, at = read_compact_string(frame, at) if names is None else _topic_of(frame, at, names)
+            topic, at = read_compact_string(frame, at) if names is None else _named(frame, at, names)
             count, at = read_uvarint(frame, at)
             for _ in range(count - 1):
                 partition, code, watermark, stable, start = _FETCHED.unpack_from(frame, at)

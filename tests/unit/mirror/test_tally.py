@@ -38,10 +38,11 @@ def test_records_bytes_and_latency_are_counted_by_batch() -> None:
     tally = lane().tally
     tally.copied(append(0, 10, 1_000, 500), 1_250)
     tally.copied(append(10, 11, -1), 1_300)
-    assert (tally.records, tally.bytes, tally.batches) == (11, 600, {Form.VERBATIM: 2})
-    assert (tally.latency_ms.total, tally.latency_ms.count) == (2_500, 10), "a record without a time has no latency"
-    assert dict(tally.record_bytes.value(1_300).quantiles)[0.0] == 50
-    assert tally.copied_ms == 1_000
+    copies = tally.copies
+    assert (copies.records, copies.bytes, copies.batches) == (11, 600, {Form.VERBATIM: 2})
+    assert (copies.latency_ms.total, copies.latency_ms.count) == (2_500, 10), "a record without a time has no latency"
+    assert dict(copies.record_bytes.value(1_300).quantiles)[0.0] == 50
+    assert copies.newest_ms == 1_000
 
 
 @given(st.lists(st.tuples(st.integers(-1, 10**6), st.integers(1, 50), st.sampled_from(Form)), max_size=200), st.data())
@@ -57,14 +58,14 @@ def test_however_many_are_counted_at_a_time_the_sums_are_those_of_all(
             it.tally.count()
     latencies = [(max(0, 500_000 - timestamp), count) for timestamp, count, _ in copied if timestamp >= 0]
     spread = meter.latency.value()
-    assert it.tally.records == sum(count for _, count, _ in copied)
-    assert it.tally.bytes == sum(10 * count + 3 for _, count, _ in copied)
-    assert it.tally.batches == Counter(form for _, _, form in copied)
-    assert it.tally.latency_ms.total == sum(latency * count for latency, count in latencies)
-    assert (it.tally.latency_ms.count, spread.count) == (sum(count for _, count in latencies),) * 2
-    assert spread.total == pytest.approx(it.tally.latency_ms.total / 1000)
-    told = it.tally.record_bytes.value(500_000)
-    assert (told.total, told.count) == (sum((10 + 3 // n) * n for _, n, _ in copied), it.tally.records)
+    assert it.tally.copies.records == sum(count for _, count, _ in copied)
+    assert it.tally.copies.bytes == sum(10 * count + 3 for _, count, _ in copied)
+    assert it.tally.copies.batches == Counter(form for _, _, form in copied)
+    assert it.tally.copies.latency_ms.total == sum(latency * count for latency, count in latencies)
+    assert (it.tally.copies.latency_ms.count, spread.count) == (sum(count for _, count in latencies),) * 2
+    assert spread.total == pytest.approx(it.tally.copies.latency_ms.total / 1000)
+    told = it.tally.copies.record_bytes.value(500_000)
+    assert (told.total, told.count) == (sum((10 + 3 // n) * n for _, n, _ in copied), it.tally.copies.records)
 
 
 def test_what_a_lane_has_copied_stays_in_the_links_latencies_when_it_is_dropped() -> None:
@@ -81,7 +82,7 @@ def test_times_that_lie_in_the_future_count_as_no_delay() -> None:
     it = lane()
     it.take(0, fetched(batch(0, 1, timestamp=99_000)), 5)
     it.tally.copied(append(0, 1, 99_000), 5)
-    for spread in (it.tally.age_ms, it.tally.latency_ms):
+    for spread in (it.tally.age_ms, it.tally.copies.latency_ms):
         assert spread.value(5).quantiles == tuple((q, 0.0) for q in QUANTILES)
 
 
