@@ -8,6 +8,7 @@ from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
+from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError, Unreachable
 from kmigrate.model.records import SIZE_LIMIT
 from kmigrate.model.settings import ClusterSettings
@@ -103,7 +104,7 @@ async def _apis(client: ClusterClient) -> tuple[dict[int, int], int]:
     """API keys with their highest version, and the finalised metadata.version, −1 where there is none."""
     request = entity(_API_VERSIONS, 3, "request")
     answer = await client.call(request(client_software_name="kmigrate", client_software_version="doctor"))
-    apis = {int(api.api_key): int(api.max_version) for api in answer.api_keys}
+    apis = newest_versions(answer)
     levels = {str(f.name): int(f.max_version_level) for f in getattr(answer, "finalized_features", ())}
     return apis, levels.get("metadata.version", -1)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import Unreachable
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.clock import monotonic, sleep
@@ -146,7 +147,7 @@ class FetchSession:
 
 async def _takes_ids(connection: BrokerConnection) -> bool:
     answer = await connection.call(entity(_API_VERSIONS, 0, "request")())
-    return any(api.api_key == FETCH and api.max_version >= FETCH_BY_ID_VERSION for api in answer.api_keys)
+    return newest_versions(answer).get(FETCH, -1) >= FETCH_BY_ID_VERSION
 
 
 def _goes_on(before: dict[str, bytes] | None, now: dict[str, bytes] | None) -> bool:

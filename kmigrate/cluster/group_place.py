@@ -13,6 +13,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import KmigrateError
 from kmigrate.protocol.api import entity
 
@@ -78,4 +79,4 @@ class GroupPlace:
 async def _version(client: ClusterClient, node: int, api_key: int) -> int:
     """The newest version of a request that a broker takes, −1 where it takes none: it would close the connection."""
     answer = await client.call(entity(_API_VERSIONS, 0, "request")(), node)
-    return max((int(api.max_version) for api in answer.api_keys if api.api_key == api_key), default=-1)
+    return newest_versions(answer).get(api_key, -1)

@@ -6,6 +6,7 @@ A broker closes the connection on a version that it does not know, without a wor
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from kmigrate.cluster.layout import METADATA, METADATA_VERSION
 from kmigrate.errors import Refused
@@ -15,7 +16,7 @@ from kmigrate.protocol.api import API_NAMES, decode_body, encode_body, entity
 from kmigrate.protocol.frames import response_body_offset
 from kmigrate.protocol.hot import FETCH, FETCH_VERSION, PRODUCE, PRODUCE_VERSION
 
-__all__ = ["OLDEST", "ask_versions", "refuse_too_old"]
+__all__ = ["OLDEST", "ask_versions", "newest_versions", "refuse_too_old"]
 
 OLDEST = "2.8"
 """The first Kafka that has all of them: Metadata 10 brought topic ids (KIP-516)."""
@@ -28,10 +29,15 @@ def ask_versions(connection: BrokerConnection) -> asyncio.Future[bytearray]:
     return connection.send(_API_VERSIONS, 0, [encode_body(entity(_API_VERSIONS, 0, "request")())], flexible=False)
 
 
+def newest_versions(answer: Any) -> dict[int, int]:
+    """The newest version of each request that a broker takes, by API key, of its answer to ApiVersions."""
+    return {int(api.api_key): int(api.max_version) for api in answer.api_keys}
+
+
 def refuse_too_old(told: memoryview, settings: ClusterSettings) -> None:
     """Raise Refused where the broker that has told what it speaks is older than the oldest that is served."""
     answer = decode_body(entity(_API_VERSIONS, 0, "response"), told, response_body_offset(told, flexible=False))
-    newest = {int(api.api_key): int(api.max_version) for api in answer.api_keys}
+    newest = newest_versions(answer)
     missing = [f"{API_NAMES[key]} {version}" for key, version in _NEEDED.items() if newest.get(key, -1) < version]
     if missing:
         raise Refused(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from kmigrate.cluster.client import LATEST, ClusterClient, ProducerState
 from kmigrate.cluster.finder import find_batch
 from kmigrate.cluster.transactions import add_partition, open_topics
+from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import BrokerRefused, KmigrateError
 from kmigrate.model.records import LinkRecord, ProducerMark
 from kmigrate.model.routes import RoutingTable, Serve
@@ -90,7 +91,7 @@ def _reaches(state: ProducerState, stored: StoredBatch) -> bool:
 async def _spans(client: ClusterClient) -> dict[int, int]:
     """The highest version of each API of a cluster's brokers."""
     answer = await client.call(entity(18, 0, "request")())
-    return {int(key.api_key): int(key.max_version) for key in answer.api_keys}
+    return newest_versions(answer)
 
 
 async def _read_ends(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.versions import newest_versions
 from kmigrate.errors import KmigrateError, Unreachable, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
@@ -102,7 +103,7 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
         return Bootstrap(address, Leads.NOWHERE, error.what)
     if cluster != wanted:
         return Bootstrap(address, Leads.ELSEWHERE, f"{host}:{port} answers as cluster {cluster}, not {wanted}")
-    if _WRITE_TXN_MARKERS in {int(key.api_key) for key in versions.api_keys}:
+    if _WRITE_TXN_MARKERS in newest_versions(versions):
         return Bootstrap(address, Leads.TARGET, f"a broker of the target answers behind {host}:{port}")
     return Bootstrap(address, Leads.ROUTER, f"a router answers at {host}:{port}")
 
