@@ -90,11 +90,8 @@ class FollowHandover:
                 if self._waiting_topics(self.log.state):
                     record = await self._write(replace(record, staged=True))
             await self._topics_flipped()
-            if mixed:
-                await self.place.take()
-            await self._write(self._opened(record))
+            await (self._open_in_place(record) if mixed else self._write(self._opened(record)))
         except KmigrateError as error:
-            await self.place.leave()
             await self._give_up(error)
             raise
         finally:
@@ -218,6 +215,15 @@ class FollowHandover:
             await self.log.wait(flipped, self.gather_s, what)
         except WaitTimedOut as late:
             raise Refused("coupled-topics", late.what) from late
+
+    async def _open_in_place(self, record: GroupRecord) -> None:
+        """Of members of both protocols nobody is turned away (C17)."""
+        try:
+            await self.place.take()
+            await self._write(self._opened(record))
+        except KmigrateError:
+            await self.place.leave()
+            raise
 
     # records
 

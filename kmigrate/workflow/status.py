@@ -437,7 +437,8 @@ async def _group_status(
                 lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
         if figures:
             there = (await estate.target_admin.describe_groups([group.group]))[group.group].members
-            on_target = sum(member.member_id != place_of(group.group) for member in there)
+            place = place_of(group.group)
+            on_target = sum(member.member_id != place for member in there)
     except KmigrateError:
         pass  # what is known by then is told
     known = {mark for word in words for mark in word.members}
