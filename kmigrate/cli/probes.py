@@ -154,7 +154,8 @@ async def _state_log(client: ClusterClient) -> Finding:
         with Admin(client.settings) as admin:
             faults = await check_state_log(client, admin)
     except BrokerRefused as error:
-        return Finding("warn", error.ref, error.what, error.next_step)
+        what = f"{error.what}; only a target needs this right"
+        return Finding("warn", error.ref, what, error.next_step)
     except KmigrateError as error:
         return Finding("refuse", error.ref, error.what, error.next_step)
     weak = [fault.text for fault in faults if fault.key != SIZE_LIMIT]

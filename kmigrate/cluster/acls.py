@@ -60,7 +60,8 @@ async def read_acls(client: ClusterClient, node: int | None = None) -> frozenset
             f"the ACLs of cluster {client.settings.name} cannot be read: {row(code).name}",
             code=code,
             still_true="records go on being copied; no ACL was changed",
-            next_step="grant DESCRIBE on the cluster, or set sync_acls = false in [mirror] and move them by hand",
+            next_step=f"allow {client.settings.security.principal} DESCRIBE on cluster kafka-cluster, or set "
+            "sync_acls = false in [mirror] and move the ACLs by hand",
         )
     return frozenset(
         Acl(

@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kmigrate.cluster.denied import DENIED, Right, denied
 from kmigrate.errors import AuthenticationFailed, BrokerRefused, Failed, KmigrateError, Unreachable, UsageError
 from kmigrate.model.acls import Acl
 from kmigrate.model.security import Bearer, Login
@@ -42,6 +43,7 @@ from kmigrate.protocol.sasl import expiry_of
 __all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState"]
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191, -137})  # all brokers down, transport, timed out, …
+_CLUSTER = "cluster kafka-cluster"
 _BROKER_LEFT = -137
 """librdkafka's word for a broker that left the metadata with our request under way; it does not ask another one."""
 _RESEND_SECONDS = 0.1
@@ -167,35 +169,43 @@ class Admin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _one(self, send: Callable[[], Mapping[Any, Future[Any]] | Future[Any]], what: str) -> Any:
+    async def _one(
+        self, send: Callable[[], Mapping[Any, Future[Any]] | Future[Any]], what: str, right: Right
+    ) -> Any:
         """The only outcome of a request, which `send` sends; raises what stands for it."""
 
         def sent() -> Mapping[Any, Future[Any]]:
             told = send()
             return {0: told} if isinstance(told, Future) else told
 
-        ((_, outcome),) = (await self._outcomes(sent, lambda _: what)).items()
+        ((_, outcome),) = (await self._outcomes(sent, lambda _: what, lambda _: right)).items()
         if isinstance(outcome, Failed):
             raise outcome
         return outcome
 
     async def _outcomes(
-        self, send: Callable[[], Mapping[_Key, Future[Any]]], what: Callable[[_Key], str]
+        self,
+        send: Callable[[], Mapping[_Key, Future[Any]]],
+        what: Callable[[_Key], str],
+        right: Callable[[_Key], Right],
     ) -> dict[_Key, Any]:
-        """The answer by key, or the Failed that stands for it.
+        """The answer by key, or the Failed that stands for it; `right` is what an authorizer wants for the request.
 
         Sent again while a broker that leaves the metadata takes it along: whether such a request was carried out is
         not known, and each of ours may be carried out twice (a topic made twice exists, which callers accept).
         """
         self._asked += 1
         try:
-            return await self._told(send, what)
+            return await self._told(send, what, right)
         finally:
             self._asked -= 1
             self._end_replaced()
 
     async def _told(
-        self, send: Callable[[], Mapping[_Key, Future[Any]]], what: Callable[[_Key], str]
+        self,
+        send: Callable[[], Mapping[_Key, Future[Any]]],
+        what: Callable[[_Key], str],
+        right: Callable[[_Key], Right],
     ) -> dict[_Key, Any]:
         deadline = monotonic() + self._timeout
         while True:
@@ -208,17 +218,26 @@ class Admin:
                         outcomes[key] = await asyncio.wrap_future(future)
                 except KafkaException as error:
                     left = left or error.args[0].code() == _BROKER_LEFT
-                    outcomes[key] = self._translate(error, what(key))
+                    outcomes[key] = self._translate(error, what(key), right(key))
                 except TimeoutError:
                     outcomes[key] = self._unreachable(what(key), "timed out")
             if not left or monotonic() > deadline:
                 return outcomes
             await sleep(_RESEND_SECONDS)
 
-    def _translate(self, error: KafkaException, what: str) -> Failed:
+    def _translate(self, error: KafkaException, what: str, right: Right) -> Failed:
         inner = error.args[0]
         if inner.code() in _TRANSPORT:
             return self._unreachable(what, inner.str())
+        if inner.code() in DENIED:
+            lacks = denied(self._settings, inner.code(), right)
+            return BrokerRefused(
+                "broker-refused",
+                f"cluster {self._settings.name} refused to {what}: {inner.name()}: {lacks.what}",
+                code=inner.code(),
+                still_true=lacks.still_true,
+                next_step=lacks.next_step,
+            )
         return BrokerRefused(
             "broker-refused",
             f"cluster {self._settings.name} refused to {what}: {inner.name()}: {inner.str()}",
@@ -256,7 +275,9 @@ class Admin:
         )
         try:
             await self._one(
-                lambda: self.client.create_topics([new], operation_timeout=self._timeout), f"create topic {name}"
+                lambda: self.client.create_topics([new], operation_timeout=self._timeout),
+                f"create topic {name}",
+                ("CREATE", f"topic {name}"),
             )
         except BrokerRefused as refused:
             if refused.code == 36:
@@ -270,6 +291,7 @@ class Admin:
         await self._one(
             lambda: self.client.create_partitions(wanted, operation_timeout=self._timeout),
             f"give topic {name} {total} partitions",
+            ("ALTER", f"topic {name}"),
         )
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
@@ -289,6 +311,7 @@ class Admin:
         told = await self._outcomes(
             lambda: self.client.describe_configs(resources, request_timeout=self._timeout),
             lambda resource: f"describe the configs of topic {resource.name}",
+            lambda resource: ("DESCRIBE_CONFIGS", f"topic {resource.name}"),
         )
         out: dict[str, dict[str, ConfigValue] | KmigrateError] = {}
         for resource, entries in told.items():
@@ -315,6 +338,7 @@ class Admin:
                 [resource], request_timeout=self._timeout, validate_only=try_only
             ),
             f"alter the configs of topic {name}",
+            ("ALTER_CONFIGS", f"topic {name}"),
         )
 
     async def broker_config(self, node: int, key: str) -> ConfigValue | None:
@@ -326,6 +350,7 @@ class Admin:
         entries = await self._one(
             lambda: self.client.describe_configs([resource], request_timeout=self._timeout),
             f"describe the configs of broker {node}",
+            ("DESCRIBE_CONFIGS", _CLUSTER),
         )
         dynamic = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         return {key: ConfigValue(e.value or "", ConfigSource(e.source) == dynamic) for key, e in entries.items()}
@@ -341,6 +366,7 @@ class Admin:
             await self._outcomes(
                 lambda: self.client.create_acls(list(bindings)),
                 lambda binding: f"create the ACL: {bindings[binding]}",
+                lambda _: ("ALTER", _CLUSTER),
             )
         )
 
@@ -351,7 +377,9 @@ class Admin:
         filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in acls}
         _raise_first(
             await self._outcomes(
-                lambda: self.client.delete_acls(list(filters)), lambda each: f"delete the ACL: {filters[each]}"
+                lambda: self.client.delete_acls(list(filters)),
+                lambda each: f"delete the ACL: {filters[each]}",
+                lambda _: ("ALTER", _CLUSTER),
             )
         )
 
@@ -359,11 +387,12 @@ class Admin:
 
     async def groups(self) -> dict[str, str]:
         """All consumer groups of the cluster and their states."""
+        what = "list consumer groups"
         result = await self._one(
-            lambda: self.client.list_consumer_groups(request_timeout=self._timeout), "list consumer groups"
+            lambda: self.client.list_consumer_groups(request_timeout=self._timeout), what, ("DESCRIBE", _CLUSTER)
         )
         for error in result.errors:  # of single brokers: without their groups the list would be a half-truth
-            raise self._translate(KafkaException(error), "list consumer groups")
+            raise self._translate(KafkaException(error), what, ("DESCRIBE", _CLUSTER))
         return {str(g.group_id): g.state.name.lower() for g in result.valid}
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupState]:
@@ -373,6 +402,7 @@ class Admin:
         outcomes = await self._outcomes(
             lambda: self.client.describe_consumer_groups(list(names), request_timeout=self._timeout),
             lambda name: f"describe group {name}",
+            lambda name: ("DESCRIBE", f"group {name}"),
         )
         out: dict[str, GroupState] = {}
         for name, told in outcomes.items():

@@ -107,7 +107,9 @@ def _refuse_denied(client: ClusterClient, name: str, code: int) -> None:
     if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         raise BrokerRefused(
             "transactional-id-denied",
-            f"cluster {client.settings.name} does not let kmigrate speak for transactional id {name}",
+            f"cluster {client.settings.name} does not let {client.settings.security.principal} "
+            f"WRITE transactional id {name}",
             code=code,
-            next_step="kmigrate's principal needs the right to WRITE this transactional id at the source for it",
+            next_step=f"allow {client.settings.security.principal} WRITE on transactional id {name} at cluster "
+            f"{client.settings.name}",
         )

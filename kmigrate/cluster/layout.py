@@ -235,4 +235,4 @@ def _newest(known: TopicInfo | None, told: TopicInfo) -> TopicInfo:
         else part
         for number, part in told.partitions.items()
     }
-    return TopicInfo(told.name, told.topic_id, partitions)
+    return TopicInfo(told.name, told.topic_id, partitions, told.error)

@@ -68,6 +68,7 @@ async def _ask(client: ClusterClient, node: int, topic: str, partitions: Sequenc
                 "seal-unproven",
                 f"the leader of {topic}-{partition} does not say whether it takes writes: {row(answer.error).name}",
                 code=answer.error,
-                next_step="kmigrate's principal needs the right to WRITE this topic at the source for it",
+                next_step=f"allow {client.settings.security.principal} WRITE on topic {topic} at cluster "
+                f"{client.settings.name}",
             )
     return out

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.cluster.client import EARLIEST, ClusterClient
+from kmigrate.cluster.denied import DENIED, denied
 from kmigrate.cluster.leading import while_it_leads
 from kmigrate.errors import Failed, KmigrateError, StateLogBroken, Unreachable
 from kmigrate.net.clock import sleep
@@ -85,7 +86,7 @@ class Tail:
                 await sleep(0.1)
 
     async def poll(self, max_wait_ms: int) -> None:
-        """One Fetch; raises Unreachable where the leader cannot be asked now."""
+        """One Fetch; raises Unreachable where the leader cannot be asked now, BrokerRefused where READ is missing."""
         node = await self._leader()
         try:
             frame = await while_it_leads(self._client, self._topic, self._partition, self._asked(node, max_wait_ms))
@@ -107,6 +108,8 @@ class Tail:
             )
         if answer.error:
             await self._refresh_quietly()
+            if answer.error in DENIED:
+                raise denied(self._client.settings, answer.error, ("READ", f"topic {topic}"))
             raise Unreachable("tail-refused", f"{topic}-{partition}: {row(answer.error).name}")
         self.leaders.add(node)
         self.high_watermark = answer.high_watermark
@@ -133,6 +136,8 @@ class Tail:
         first = (await self._client.list_offsets({key: EARLIEST}))[key]
         if first.error:
             await self._client.refresh([self._topic])
+            if first.error in DENIED:
+                raise denied(self._client.settings, first.error, ("DESCRIBE", f"topic {self._topic}"))
             raise Unreachable("no-leader", f"{self._topic}-{self._partition}: {row(first.error).name}")
         return first.offset
 

@@ -66,7 +66,8 @@ class Aligner:
                         f"the target refused DeleteRecords on {topic}: {row(code).name} ({code})",
                         code=code,
                         still_true="no client sees the topic yet",
-                        next_step="give the target's principal the right to DELETE on this topic",
+                        next_step=f"allow {self._target.settings.security.principal} DELETE on topic {topic} at "
+                        f"cluster {self._target.settings.name}",
                     )
             if monotonic() > deadline:
                 raise Failed("log-start-late", f"the log start of {topic} on the target does not move")

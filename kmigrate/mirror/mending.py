@@ -23,6 +23,7 @@ from kmigrate.mirror.steps import Hole
 from kmigrate.model.mapledger import MapLedger
 from kmigrate.model.records import CopyIdentity
 from kmigrate.model.stops import AcceptedLoss
+from kmigrate.model.words import delete_unneeded
 from kmigrate.net.clock import sleep
 from kmigrate.protocol.codes import Code, row
 from kmigrate.protocol.hot import FetchPartition
@@ -146,7 +147,7 @@ class Mender:
                 f"than the source at {offset}: another wrote to the target, or the source was cut and "
                 "written anew",
                 still_true="no later record was copied; the source is untouched",
-                next_step="delete the target topic and mirror it again, before any client reads it"
+                next_step=f"{delete_unneeded(lane.topic)}, then mirror it again before any client reads it"
                 if not isinstance(lane, MappedLane)
                 else "what the target held before its mirror is untouched; see docs/offsets.md",
             )

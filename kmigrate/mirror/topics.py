@@ -21,6 +21,7 @@ from kmigrate.mirror.configs import (
 from kmigrate.mirror.outlook import why_mapped
 from kmigrate.mirror.settings import DefaultsFrom, MirrorSettings
 from kmigrate.model.records import Seal, TopicRecord
+from kmigrate.model.words import delete_unneeded
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import row
 from kmigrate.state.create import ensure_map_topic
@@ -81,7 +82,8 @@ class TopicMaker:
                 f"cluster {self._source.settings.name} does not show topic {topic}: {row(info.error).name}",
                 code=info.error,
                 still_true="nothing was created on the target",
-                next_step="give the source's principal the rights to DESCRIBE and READ this topic",
+                next_step=f"allow {self._source.settings.security.principal} READ, which includes DESCRIBE, on topic "
+                f"{topic} at cluster {self._source.settings.name}",
             )
         await self._target.refresh([topic])
         replicas = min(len(info.partitions[0].replicas) or 1, len(self._target.metadata.brokers) or 1)
@@ -176,7 +178,7 @@ class TopicMaker:
             f"topic {found.name} exists on {self._target.settings.name} with {len(found.partitions)} partitions; "
             f"the source has {partitions}",
             still_true="nothing was written to it",
-            next_step=f"delete {found.name} on the target, or give its partitions the same number",
+            next_step=f"give both topics the same number of partitions; or {delete_unneeded(found.name)}",
         )
 
     async def _ends(self, found: TopicInfo, partitions: int) -> dict[int, int]:
@@ -198,8 +200,8 @@ class TopicMaker:
                 f"topic {record.topic} on {self._target.settings.name} already holds data (partition {partition} "
                 f"ends at {end})",
                 still_true="nothing was written to it",
-                next_step=f"delete {record.topic} on the target if it is not needed, and mirror it again; "
-                "or put the records behind that data: --offsets mapped",
+                next_step="put the records of the source behind that data: --offsets mapped; or "
+                f"{delete_unneeded(record.topic)}, then mirror it again",
             )
 
     async def _starts(self, record: TopicRecord, info: TopicInfo) -> dict[int, int]:

@@ -59,6 +59,17 @@ class Security:
         return self.sasl is not None or (self.tls is not None and bool(self.tls.cert_file))
 
     @property
+    def principal(self) -> str:
+        """Kafka's name of the principal, as far as the configuration tells; a broker may map the name to another."""
+        if isinstance(self.sasl, Login):
+            return f"User:{self.sasl.username}"
+        if self.sasl is not None:
+            return "the principal of its token"
+        if self.tls is not None and self.tls.cert_file:
+            return f"the principal of certificate {self.tls.cert_file}"
+        return "User:ANONYMOUS"
+
+    @property
     def protocol(self) -> str:
         """Kafka's word for it (`security.protocol`)."""
         if self.sasl is None:

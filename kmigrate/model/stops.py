@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kmigrate.model.words import advised
+from kmigrate.model.words import advised, delete_unneeded
 
 __all__ = ["RANGE_LOST", "WITHOUT_BATCH", "AcceptedLoss", "PartitionStop", "Remedy"]
 
@@ -65,7 +65,7 @@ class PartitionStop:
             case Remedy.ACCEPT_LOSS:
                 return advised(f"topic resume --partition {partition} --accept-loss {self.lost}", link, topic)
             case Remedy.ANEW:
-                return f"delete topic {topic} on the target, then: {advised('topic resume', link, topic)}"
+                return f"{delete_unneeded(topic)}, then: {advised('topic resume', link, topic)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-__all__ = ["advised", "as_words"]
+__all__ = ["advised", "as_words", "delete_unneeded"]
 
 
 def as_words(*names: str) -> str:
@@ -20,3 +20,8 @@ def as_words(*names: str) -> str:
 def advised(verb: str, link: str, *names: str) -> str:
     """The call of a verb (with its flags) on names of a link."""
     return f"kmigrate {verb} --link {link} {as_words(*names)}"
+
+
+def delete_unneeded(topic: str) -> str:
+    """Return the advice to delete a topic of the target, with the condition that nobody needs the topic's records."""
+    return f"if no client and no other link needs topic {topic} on the target, delete the topic there"

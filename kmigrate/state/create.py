@@ -14,6 +14,7 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.protocol.codes import Code
 from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 from kmigrate.state.offset_maps import MAP_TOPIC
+from kmigrate.state.topics import refuse_untold, single_partition_topic
 
 __all__ = ["ConfigFault", "check_state_log", "ensure_map_topic", "ensure_state_log"]
 
@@ -99,7 +100,9 @@ async def ensure_map_topic(client: ClusterClient, admin: Admin, patience_s: floa
         if monotonic() > deadline:
             raise Unreachable("no-leader", f"{MAP_TOPIC} gets no leader")
         await sleep(0.05)
-        await client.refresh([MAP_TOPIC])
+        told = (await client.refresh([MAP_TOPIC])).topics.get(MAP_TOPIC)
+        if told is not None and told.error == Code.TOPIC_AUTHORIZATION_FAILED:
+            refuse_untold(client, told)
 
 
 async def _create(admin: Admin, topic: str, brokers: int) -> bool:
@@ -140,20 +143,16 @@ async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFau
     Returns which configs, also of the topic of offset maps, are not as they have to be: the topic is older, was made by
     somebody else, or altered.
     """
-    metadata = await client.refresh([*_STATE_TOPICS, MAP_TOPIC])
-    present = [topic for topic in _STATE_TOPICS if topic in metadata.topics]
-    for topic in present:
-        count = len(metadata.topics[topic].partitions)
-        if count != 1:
-            raise _bad(client, topic, f"has {count} partitions; the state log needs exactly one")
+    infos = {topic: info for topic in _STATE_TOPICS if (info := await single_partition_topic(client, topic))}
     faults: list[ConfigFault] = []
-    told = await _configs_of(admin, present)
-    maps = metadata.topics.get(MAP_TOPIC)
+    told = await _configs_of(admin, list(infos))
+    maps = await client.topic(MAP_TOPIC)
     if maps is not None and 0 in maps.partitions:
+        infos[MAP_TOPIC] = maps
         with suppress(BrokerRefused):  # who may not ask has no mapped topic, or had it made by somebody else
             told |= await admin.topic_configs([MAP_TOPIC])
     for topic, configs in told.items():
-        wanted = _configs(len(metadata.topics[topic].partitions[0].replicas))[topic]
+        wanted = _configs(len(infos[topic].partitions[0].replicas))[topic]
         if topic in _STATE_TOPICS:
             _refuse_policy(client, topic, configs)
             wanted[SIZE_LIMIT] = str(_RECORD_BYTES)
@@ -165,10 +164,19 @@ async def check_state_log(client: ClusterClient, admin: Admin) -> list[ConfigFau
 
 def _refuse_policy(client: ClusterClient, topic: str, configs: Mapping[str, ConfigValue]) -> None:
     if "cleanup.policy" not in configs:
-        raise _bad(client, topic, "does not tell its cleanup.policy; the state log needs 'compact' alone")
+        raise _bad_policy(client, topic, "does not tell its cleanup.policy")
     policy = configs["cleanup.policy"].value
     if policy != "compact":
-        raise _bad(client, topic, f"has cleanup.policy={policy}; the state log needs 'compact' alone")
+        raise _bad_policy(client, topic, f"has cleanup.policy={policy}")
+
+
+def _bad_policy(client: ClusterClient, topic: str, why: str) -> Refused:
+    return Refused(
+        "bad-state-topic",
+        f"topic {topic} on cluster {client.settings.name} {why}; the state log needs 'compact' alone",
+        still_true="nothing was changed; the records of the topic are untouched",
+        next_step=f"set cleanup.policy=compact on topic {topic} (its records stay), then repeat the command",
+    )
 
 
 def _falls_short(key: str, found: ConfigValue, wanted: str) -> bool:
@@ -192,12 +200,3 @@ async def _configs_of(
             if refused.code != Code.UNKNOWN_TOPIC_OR_PARTITION or monotonic() > deadline:
                 raise
         await sleep(0.05)
-
-
-def _bad(client: ClusterClient, topic: str, why: str) -> Refused:
-    return Refused(
-        "bad-state-topic",
-        f"topic {topic} on cluster {client.settings.name} {why}",
-        still_true="nothing was changed",
-        next_step=f"remove or repair {topic} by hand (docs/state-log.md), then repeat the command",
-    )

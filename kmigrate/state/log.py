@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kmigrate.cluster.client import LATEST, LOG_END, ClusterClient, LogOffset
+from kmigrate.cluster.denied import DENIED, denied, is_denied
 from kmigrate.cluster.leading import while_it_leads
 from kmigrate.cluster.tail import PlaceLostError, Tail
 from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unreachable, WaitTimedOut
@@ -44,6 +45,7 @@ from kmigrate.state.codec import (
     encode_envelope,
 )
 from kmigrate.state.fold import CompactedUnreadError, Fold
+from kmigrate.state.topics import single_partition_topic
 from kmigrate.state.whole import read_whole
 
 __all__ = ["PRESENCE_TOPIC", "STATE_TOPIC", "Decide", "Presence", "StateLog", "state_producer_id"]
@@ -104,6 +106,7 @@ class StateLog:
         self._lock = asyncio.Lock()
         self._tasks = TaskOwner(self._on_failure)
         self._broken: KmigrateError | None = None
+        self._opened = False
         self.trouble: KmigrateError | None = None
         """The newest error that reading is retrying, None when all is well."""
 
@@ -118,6 +121,7 @@ class StateLog:
         self._tasks.start(self._follow_presence(), "presence-log")
         await self.read_to_end()
         await self._presence_to_end()
+        self._opened = True
         return self.state
 
     async def _follow(self) -> None:
@@ -247,20 +251,12 @@ class StateLog:
 
     async def _check_exists(self) -> None:
         for topic in (self.topic, self._presence_topic):
-            info = await self._client.topic(topic)
-            if info is None:
+            if await single_partition_topic(self._client, topic) is None:
                 raise Refused(
                     "no-state-log",
                     f"cluster {self._client.settings.name} has no topic {topic}",
                     still_true="nothing was changed",
                     next_step="create the first link: kmigrate link create NAME --source C --target C",
-                )
-            if len(info.partitions) != 1:
-                raise Refused(
-                    "bad-state-topic",
-                    f"topic {topic} has {len(info.partitions)} partitions; the state log needs exactly one",
-                    still_true="nothing was changed",
-                    next_step="kmigrate did not create this topic: remove it, or point to another target cluster",
                 )
 
     @property
@@ -311,6 +307,8 @@ class StateLog:
                     return answer
                 await self._client.refresh([key[0]])
                 problem = row(answer.error).name
+                if answer.error in DENIED and (not self._opened or monotonic() > deadline):
+                    raise denied(self._client.settings, answer.error, ("DESCRIBE", f"topic {key[0]}"))
             except Unreachable as error:
                 problem = error.what
                 await self._refresh()
@@ -334,6 +332,8 @@ class StateLog:
             if value is not None:
                 return value
             left = deadline - monotonic()
+            if self.trouble is not None and is_denied(self.trouble) and (not self._opened or left <= 0):
+                raise self.trouble
             if left <= 0:
                 raise WaitTimedOut(
                     "wait-timed-out",
@@ -367,6 +367,8 @@ class StateLog:
 
     def _on_trouble(self, error: KmigrateError) -> None:
         self.trouble = error
+        if is_denied(error):
+            self._wake()
 
     def _on_failure(self, error: BaseException) -> None:
         self._broken = (
@@ -504,6 +506,8 @@ class StateLog:
             error = await self._produce(self.topic, batch)
         except Unreachable:
             error = Code.REQUEST_TIMED_OUT
+        if error in DENIED:
+            raise denied(self._client.settings, error, ("WRITE", f"topic {self.topic}"))
         if error not in (0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER) and not row(error).retriable:
             raise Failed(
                 "state-log-write-refused",
@@ -541,6 +545,9 @@ class StateLog:
             raise Unreachable("presence-too-large", self._too_large(len(value)))
         if error:
             await self._refresh()
+            if error in DENIED:
+                refused = denied(self._client.settings, error, ("WRITE", f"topic {self._presence_topic}"))
+                raise Unreachable("presence-refused", refused.what, next_step=refused.next_step)
             raise Unreachable("presence-refused", f"{self._presence_topic}: {row(error).name}")
 
     def _too_large(self, size: int) -> str:

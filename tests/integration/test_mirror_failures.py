@@ -29,6 +29,7 @@ from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import MirrorPresence
 from kmigrate.model.records import PromoteTerms
 from kmigrate.model.stops import AcceptedLoss, PartitionStop, Remedy
+from kmigrate.model.words import delete_unneeded
 from kmigrate.protocol.api import element_type, entity
 from kmigrate.protocol.hot import FetchAnswer, FetchPartition
 from kmigrate.records.batch import walk
@@ -290,7 +291,7 @@ def test_a_topic_made_anew_on_either_side_is_not_written_and_is_copied_from_its_
             unsafe = await refused(world, here)
             assert (unsafe.ref, unsafe.next_step) == (
                 "resume-unsafe",
-                f"delete topic {here} on the target, then: kmigrate topic resume --link {world.link} {here}",
+                f"{delete_unneeded(here)}, then: kmigrate topic resume --link {world.link} {here}",
             )
             await to(delete_topic, target.bootstrap, here)
             for topic in (here, there):

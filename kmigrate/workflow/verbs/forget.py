@@ -38,7 +38,7 @@ from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, verified_key
 from kmigrate.model.state import State
-from kmigrate.model.words import advised
+from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
@@ -242,7 +242,7 @@ def _copy_stays(link: LinkRecord, record: TopicRecord, standing: _Standing) -> l
     if not standing.on_target:
         return []
     what = f"topic {record.topic} stays on {link.target.name} as it is; whoever comes through a router uses it there"
-    return [Finding("warn", "copy-stays", what, "delete it there if nobody needs it")]
+    return [Finding("warn", "copy-stays", what, delete_unneeded(record.topic))]
 
 
 def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> Iterator[tuple[str, Decide]]:

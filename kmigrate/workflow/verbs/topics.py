@@ -17,7 +17,7 @@ from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import LinkRecord, PromoteTerms, TopicRecord
 from kmigrate.model.state import State
-from kmigrate.model.words import advised
+from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
@@ -164,7 +164,7 @@ async def _target_guards(
                 "partition-count",
                 f"topic {seen.name} exists on the target with {len(standing.partitions)} partitions, "
                 f"the source has {len(seen.partitions)}",
-                "delete the target topic by hand if nobody needs it, then repeat",
+                f"{delete_unneeded(seen.name)}, then repeat",
             )
         ]
     keys = [(seen.name, p) for p in standing.partitions]
@@ -179,8 +179,8 @@ async def _target_guards(
                 "refuse",
                 "target-has-data",
                 f"topic {seen.name} exists on the target and has held data ({total} offsets)",
-                "delete the target topic by hand if nobody needs it, then repeat; or put the records behind that "
-                "data: --offsets mapped",
+                "put the records of the source behind that data: --offsets mapped; or "
+                f"{delete_unneeded(seen.name)}, then repeat",
             )
         ]
     return [Finding("warn", "target-topic-adopted", f"topic {seen.name} exists on the target, empty: it is adopted")]

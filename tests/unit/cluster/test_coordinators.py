@@ -11,6 +11,7 @@ import pytest
 
 from kmigrate.cluster.coordinators import Now, end_as, may_speak_for, now_at, raise_epoch
 from kmigrate.errors import BrokerRefused, Unreachable
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.codes import Code
 
 TILL = ("till", 9, 8)
@@ -24,7 +25,7 @@ class Cluster:
     state: str = "CompleteCommit"
     lost: int = 0
     asked: list[Any] = field(default_factory=list)
-    settings: Any = field(default_factory=lambda: SimpleNamespace(name="source"))
+    settings: Any = field(default_factory=lambda: ClusterSettings("source", ()))
 
     async def find_coordinator(self, name: str, *, kind: int) -> int:
         assert (name, kind) == ("till", 1)
@@ -64,7 +65,7 @@ def test_the_right_to_speak_for_an_id_is_asked_for_in_nobodys_name() -> None:
 
 @pytest.mark.parametrize("cluster", [Cluster(code=53), Cluster(lost=53)])
 def test_a_missing_right_is_named_with_the_id(cluster: Cluster) -> None:
-    with pytest.raises(BrokerRefused, match="speak for transactional id till") as refused:
+    with pytest.raises(BrokerRefused, match="WRITE transactional id till") as refused:
         asyncio.run(may_speak_for(cluster, "till"))  # type: ignore[arg-type]
     assert refused.value.ref == "transactional-id-denied"
 

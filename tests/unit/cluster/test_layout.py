@@ -31,3 +31,9 @@ def test_an_answer_without_epochs_and_a_topic_made_anew_are_believed() -> None:
 def test_partitions_that_were_added_are_seen_beside_one_that_is_known_better() -> None:
     told = TopicInfo("t", ID, {0: PartitionInfo(1, 7, (1,)), 1: PartitionInfo(3, 0, (3,))})
     assert _newest(topic(2, 8), told).partitions == {0: topic(2, 8).partitions[0], 1: told.partitions[1]}
+
+
+def test_an_error_in_place_of_partitions_is_told_at_every_look() -> None:
+    denied = TopicInfo("t", None, {}, 29)
+    assert _newest(None, denied) == denied
+    assert _newest(denied, denied) == denied

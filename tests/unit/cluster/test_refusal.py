@@ -11,6 +11,7 @@ import pytest
 
 from kmigrate.cluster.refusal import Takes, asked_to_append
 from kmigrate.errors import BrokerRefused, Unreachable
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.hot import PRODUCE_VERSION
 from kmigrate.records.batch import check_crc, walk
 from kmigrate.router.apis.produce import PartitionAnswer, encode_answer
@@ -24,7 +25,7 @@ class Brokers:
     leaders: dict[int, int] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     batches: list[bytes] = field(default_factory=list)
-    settings: Any = field(default_factory=lambda: SimpleNamespace(request_timeout_s=5.0))
+    settings: Any = field(default_factory=lambda: ClusterSettings("source", (), request_timeout_s=5.0))
 
     def leader(self, topic: str, partition: int) -> int:
         return self.leaders.get(partition, partition % 2)

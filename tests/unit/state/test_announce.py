@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed, Unreachable
 from kmigrate.model.presences import ControllerPresence, MirrorPresence, PartitionProgress
 from kmigrate.model.record_json import decode_record
 from kmigrate.model.records import AssignmentRecord, LeaseRecord
+from kmigrate.model.settings import ClusterSettings
 from kmigrate.protocol.codes import Code
 from kmigrate.records.batch import walk
 from kmigrate.records.build import read_single_record
@@ -25,7 +27,7 @@ class SmallLog(StateLog):
     """A state log whose topics take batches of `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(cast("Any", None))
+        super().__init__(ClusterClient(ClusterSettings("c", ())))
         self._limit = limit
         self.told: list[Presence] = []
 
@@ -95,4 +97,7 @@ def test_a_refusal_that_has_nothing_to_do_with_size_does_not_speak_of_it() -> No
     assert refused.value.ref == "presence-refused"
     with pytest.raises(Failed) as failed:
         asyncio.run(Closed(1).append(lambda _: LeaseRecord("n", "w", 1)))
-    assert not failed.value.next_step
+    for topic, error in ((PRESENCE_TOPIC, refused.value), (STATE_TOPIC, failed.value)):
+        assert f"WRITE on topic {topic}" in error.what
+        assert f"allow User:ANONYMOUS WRITE on topic {topic}" in error.next_step
+        assert "max.message.bytes" not in str(error)

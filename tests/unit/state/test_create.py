@@ -25,9 +25,13 @@ class LateBrokers:
         self.topics = dict.fromkeys((STATE_TOPIC, PRESENCE_TOPIC), self)
         self.partitions = {0: SimpleNamespace(replicas=(0, 1, 2))}
         self.brokers = range(3)
+        self.error = 0
 
     async def refresh(self, names: list[str]) -> LateBrokers:
         return self
+
+    async def topic(self, name: str) -> LateBrokers | None:
+        return self.topics.get(name)
 
     async def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
         if self.refusals:
@@ -63,8 +67,12 @@ class Topics:
         self.settings = SimpleNamespace(name="target")
 
     async def refresh(self, names: list[str]) -> SimpleNamespace:
-        kept = SimpleNamespace(partitions={0: SimpleNamespace(replicas=range(self.replicas))})
+        kept = SimpleNamespace(partitions={0: SimpleNamespace(replicas=range(self.replicas))}, error=0)
         return SimpleNamespace(brokers=range(3), topics=dict.fromkeys(self.limits, kept))
+
+    async def topic(self, name: str) -> SimpleNamespace | None:
+        known: dict[str, SimpleNamespace] = (await self.refresh([name])).topics
+        return known.get(name)
 
     def leader(self, topic: str, partition: int) -> int:
         return 0

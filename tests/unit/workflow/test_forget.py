@@ -150,7 +150,7 @@ def test_a_topic_that_the_source_does_not_have_any_more_goes_with_all_that_was_k
         "remove from east the rules that kmigrate put there: User:reader from * may READ topic t",
     )
     (stays,) = made.warnings
-    assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there (delete it")
+    assert stays.startswith("topic t stays on east as it is; whoever comes through a router uses it there (if")
     assert estate.left == {"topic/l/other"}
     assert estate.done == [("t", {"retention.ms": "5"}, ("retention.bytes",)), RULE]
     assert estate.log.state.topic_owner("t") is None

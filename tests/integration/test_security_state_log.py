@@ -1,0 +1,148 @@
+"""A login that lacks a right on the state log is told the right, and never to remove the topic."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AclBindingFilter, AdminClient
+
+from kmigrate.cli.probes import probe_cluster
+from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
+from kmigrate.model.presences import ControllerPresence
+from kmigrate.model.records import LeaseRecord
+from kmigrate.model.settings import ClusterSettings
+from kmigrate.sandbox.security import Permit
+from kmigrate.state.create import ensure_map_topic, ensure_state_log
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
+from tests.integration.secure_world import SecurePair
+
+WITHOUT_RIGHTS = "consumers"
+"""A user of the target without any right on a topic there."""
+
+
+@pytest.fixture
+def login(pair: SecurePair) -> ClusterSettings:
+    """The login without rights, on a target that holds a state log."""
+
+    async def make() -> None:
+        ours = pair.settings("target")
+        with Admin(ours) as admin:
+            async with ClusterClient(ours) as client:
+                await ensure_state_log(client, admin)
+                await ensure_map_topic(client, admin)
+
+    asyncio.run(make())
+    return pair.settings("target", WITHOUT_RIGHTS)
+
+
+@contextmanager
+def allowed(pair: SecurePair, operation: str, topics: Sequence[str]) -> Iterator[None]:
+    """One right of the login on some topics, for the time of a with block."""
+    admin = AdminClient({**pair.target.client()})
+    bindings = [Permit(WITHOUT_RIGHTS, "TOPIC", operation, topic).binding() for topic in topics]
+    for made in admin.create_acls(bindings).values():
+        made.result(30)
+    try:
+        yield
+    finally:
+        fields = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
+        filters = [AclBindingFilter(*(getattr(each, field) for field in fields)) for each in bindings]
+        for gone in admin.delete_acls(filters).values():
+            gone.result(30)
+
+
+async def _opened(settings: ClusterSettings) -> None:
+    async with ClusterClient(settings) as client, StateLog(client):
+        pass
+
+
+async def _written(settings: ClusterSettings) -> None:
+    async with ClusterClient(settings) as client, StateLog(client) as log:
+        await log.append(lambda _: LeaseRecord("nobody", "nobody", 1))
+
+
+async def _announced(settings: ClusterSettings) -> None:
+    async with ClusterClient(settings) as client, StateLog(client) as log:
+        await log.announce(ControllerPresence("nobody", 1, False, 500, {}))
+
+
+async def _ensured(settings: ClusterSettings) -> None:
+    with Admin(settings) as admin:
+        async with ClusterClient(settings) as client:
+            await ensure_state_log(client, admin)
+
+
+async def _maps_ensured(settings: ClusterSettings) -> None:
+    with Admin(settings) as admin:
+        async with ClusterClient(settings) as client:
+            await ensure_map_topic(client, admin)
+
+
+def refusal(act: Any, settings: ClusterSettings) -> KmigrateError:
+    """The error of an act, which is told soon and advises to remove nothing."""
+    began = time.monotonic()
+    with pytest.raises(KmigrateError) as caught:
+        asyncio.run(act(settings))
+    assert time.monotonic() - began < 15
+    assert "remove" not in str(caught.value)
+    assert "delete" not in str(caught.value)
+    return caught.value
+
+
+def assert_names(error: KmigrateError, operation: str, topic: str) -> None:
+    assert f"refused {operation} on topic {topic} to User:{WITHOUT_RIGHTS}" in error.what
+    assert f"allow User:{WITHOUT_RIGHTS} {operation} on topic {topic}" in error.next_step
+
+
+def test_a_login_without_a_right_on_the_state_log_is_told_the_right(pair: SecurePair, login: ClusterSettings) -> None:
+    both = [STATE_TOPIC, PRESENCE_TOPIC]
+    for act in (_opened, _ensured):
+        error = refusal(act, login)
+        assert isinstance(error, BrokerRefused)
+        assert_names(error, "DESCRIBE", STATE_TOPIC)
+    with allowed(pair, "DESCRIBE", both):
+        assert_names(refusal(_opened, login), "READ", STATE_TOPIC)
+    with allowed(pair, "READ", both):
+        asyncio.run(_opened(login))
+        assert_names(refusal(_written, login), "WRITE", STATE_TOPIC)
+        said = refusal(_announced, login)
+        assert isinstance(said, Unreachable)
+        assert_names(said, "WRITE", PRESENCE_TOPIC)
+        assert_names(refusal(_ensured, login), "DESCRIBE_CONFIGS", STATE_TOPIC)
+    assert_names(refusal(_maps_ensured, login), "DESCRIBE", "__kmigrate_offset_maps")
+
+
+def test_doctor_names_the_right_and_calls_no_topic_bad(login: ClusterSettings) -> None:
+    (told,) = [each for each in asyncio.run(probe_cluster(login)) if STATE_TOPIC in each.what]
+    assert (told.level, told.ref) == ("warn", "access-denied")
+    assert f"allow User:{WITHOUT_RIGHTS} DESCRIBE on topic {STATE_TOPIC}" in told.next_step
+
+
+def test_a_state_topic_that_cannot_be_used_is_deleted_only_while_it_is_empty(
+    own_cluster: Any, make_topic: Any
+) -> None:
+    """Two partitions are no state log; what the topic holds may be state all the same."""
+    cluster = own_cluster()
+    make_topic(cluster, STATE_TOPIC, partitions=2, config={"cleanup.policy": "compact"})
+    address = cluster.bootstrap.rsplit(":", 1)
+    conf = ClusterSettings("target", ((address[0], int(address[1])),))
+    for act in (_opened, _ensured):
+        with pytest.raises(Refused, match="bad-state-topic") as caught:
+            asyncio.run(act(conf))
+        assert f"delete the empty topic {STATE_TOPIC}" in caught.value.next_step
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce(STATE_TOPIC, b"{}", b"link/l", partition=1)
+    assert producer.flush(30) == 0
+    for act in (_opened, _ensured):
+        error = refusal(act, conf)
+        assert "2 partitions" in error.what
+        assert "holds records" in error.still_true
+        assert f"keep topic {STATE_TOPIC}" in error.next_step
