@@ -27,7 +27,7 @@ from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySu
 from kmigrate.sandbox.checker import Verdict, check
 from kmigrate.sandbox.client_specs import ClientSpec, TransactionalSpec
 from kmigrate.sandbox.estate import Sandbox
-from kmigrate.sandbox.final_read import FinalRecord, read_topic
+from kmigrate.sandbox.final_read import FinalRecord, read_topic, saving
 from kmigrate.sandbox.history import read_history
 from kmigrate.sandbox.kafka import SOURCE_VERSION, TARGET_VERSION
 from kmigrate.sandbox.pauses import Percentiles, Timeline, Window
@@ -235,7 +235,8 @@ class Demo:
         history = folder / "history.jsonl"
         traffic.write_history(history, with_files=[folder / "preload.jsonl"])
         timeline = Timeline()
-        verdict = check(timeline.observing(read_history(history)), _final_read(sandbox.target.bootstrap))
+        final = saving(_final_read(sandbox.target.bootstrap), folder / "final-read.jsonl.gz")
+        verdict = check(timeline.observing(read_history(history)), final)
         return _report(self, self._clients, verdict, timeline, results, shown, *records)
 
     def _say(self, text: str) -> None:

@@ -1,16 +1,23 @@
 """The judge: a history of clients against what the target really holds, as named anomalies.
 
-`check` is a pure function over two streams. What it names:
+`check` is a pure function over two streams. docs/history.md says exactly what each anomaly accuses, and which checks
+are not made. In short:
 
 lost          acknowledged (or read by a group), and not on the target
 duplicated    on the target more than once
 reordered     a producer's records stand in another order than it sent them, within a partition
 altered       key, value, headers or explicit timestamp are not what the id stands for
 misplaced     in another partition, or at another offset, than the acknowledgement or a reader said
-extra         on the target or read by a group, though never sent, refused, or aborted
+extra         on the target or read by a group, though never sent, refused, aborted, or never asked to be committed
+torn          a part of a transaction of unknown outcome is on the target, and a part is not
+premature     read before it was sent, or before the commit of its transaction was asked for
+nonmonotonic  a member got a record behind a record with a higher offset, with no rebalance between
+rewinds       a group's position went back: without a rebalance, or at a rebalance below what was committed
+commits_back  a commit below another commit that was acknowledged before
 unseen        acknowledged and on the target, behind the last record that a group reading the topic got
 group_gaps    a group read or committed past a record that none of its members ever read
 group_rereads a group read an offset again: normal at a rebalance, so reported and not failed
+client_errors what a client was told and should not have been told
 
 A send without an answer is *indefinite*: it may appear once or not at all. acks=0 has no answers.
 Where a group starts is its first committed position in the history (a preload writes one), else
@@ -20,14 +27,16 @@ the beginning of the topic.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from kmigrate.sandbox.final_read import FinalRecord
+from kmigrate.sandbox.group_order import REBALANCE_ERRORS, GroupOrder
 from kmigrate.sandbox.history import ABORTED, Event
 from kmigrate.sandbox.ledger import ACKED, INDEFINITE, REFUSED, WAS_ABORTED, Reads, Sends, place_of
 from kmigrate.sandbox.payload import content_of, id_in, parse_id
+from kmigrate.sandbox.transaction_books import TransactionBooks
 
 __all__ = ["ANOMALIES", "FAILING", "Finding", "Verdict", "check"]
 
@@ -38,32 +47,17 @@ ANOMALIES: Final = (
     "altered",
     "misplaced",
     "extra",
+    "torn",
+    "premature",
+    "nonmonotonic",
+    "rewinds",
+    "commits_back",
     "unseen",
     "group_gaps",
     "group_rereads",
     "client_errors",
 )
 FAILING: Final = tuple(name for name in ANOMALIES if name != "group_rereads")
-
-# A commit that a rebalance overtook is no fault of the cluster: the next owner reads again.
-_REBALANCE_ERRORS: Final = frozenset(
-    {
-        "REBALANCE_IN_PROGRESS",
-        "ILLEGAL_GENERATION",
-        "UNKNOWN_MEMBER_ID",
-        "_NO_OFFSET",
-        "_STATE",
-        "_ASSIGNMENT_LOST",
-        "CommitFailedError",
-        "CommitFailedException",
-        "RebalanceInProgressException",
-        "IllegalGenerationError",
-        "IllegalStateError",
-        "RebalanceInProgressError",
-        "UnknownMemberIdError",
-    }
-)
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -131,6 +125,9 @@ class _Judge:
         self.tally = tally
         self.topics = topics
         self.sends = Sends()
+        self.transactions = TransactionBooks()
+        self.order = GroupOrder(tally.add)
+        self.early: dict[int, tuple[int, str]] = {}  # records that were read and not yet sent: when and where
         self.reads: dict[tuple[str, int], Reads] = {}
         self.subscribed: dict[str, set[str]] = {}
         self.preloaders: set[str] = set()
@@ -139,6 +136,18 @@ class _Judge:
         self.offsets_identical = True
         self._newest: dict[tuple[str, int], tuple[int, str]] = {}
         self._standing: dict[int, dict[int, int]] = {}
+        self._ears: Mapping[str, Callable[[Event], None]] = {
+            "open": self._hear_open,
+            "send": self._hear_send,
+            "begin": self._hear_transaction,
+            "txn": self._hear_transaction,
+            "poll": self._hear_poll,
+            "commit": self._hear_commit,
+            "reset": self._hear_reset,
+            "assign": self._hear_move,
+            "revoke": self._hear_move,
+            "error": self._client_error,
+        }
 
     def concerns(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
@@ -146,22 +155,41 @@ class _Judge:
     # -- the history ---------------------------------------------------------------------------
 
     def hear(self, event: Event) -> None:
-        if event.f == "send":
-            if self.concerns(event.topic):
-                self.sends.take(event, live=event.process not in self.preloaders)
-            if event.type != "invoke" and event.error and event.error != ABORTED:
-                self._client_error(event)
-        elif event.f == "poll":
-            self._hear_poll(event)
-        elif event.f == "commit":
-            self._hear_commit(event)
-        elif event.f == "open" and event.type == "info":
-            if event.detail.get("role") == "preload":
-                self.preloaders.add(event.process)
-            elif event.detail.get("role") == "consumer":
-                self.subscribed.setdefault(event.detail["group"], set()).update(event.detail["topics"])
-        elif event.f == "error" or (event.f == "txn" and event.error and event.error != ABORTED):
+        take = self._ears.get(event.f)
+        if take is not None:
+            take(event)
+
+    def _hear_send(self, event: Event) -> None:
+        if self.concerns(event.topic):
+            for number in self.sends.take(event, live=event.process not in self.preloaders):
+                early = self.early.pop(number, None)
+                if event.type != "invoke":
+                    continue
+                if early is not None and early[0] < event.m:
+                    self.tally.add("premature", f"{early[1]}, {_ms(event.m - early[0])} before it was sent")
+                if event.txn >= 0:
+                    self.transactions.send(event, number)
+        if event.type != "invoke" and event.error and event.error != ABORTED:
             self._client_error(event)
+
+    def _hear_transaction(self, event: Event) -> None:
+        transaction = self.transactions.hear(event)
+        early = transaction.early
+        if event.f == "txn" and event.type == "invoke" and transaction.commit_asked and early is not None:
+            if early[0] < event.m:
+                what = f"{early[1]}, {_ms(event.m - early[0])} before the commit of its transaction was asked for"
+                self.tally.add("premature", what)
+            transaction.early = None
+        if event.error and event.error != ABORTED:
+            self._client_error(event)
+
+    def _hear_open(self, event: Event) -> None:
+        if event.type != "info":
+            return
+        if event.detail.get("role") == "preload":
+            self.preloaders.add(event.process)
+        elif event.detail.get("role") == "consumer":
+            self.subscribed.setdefault(event.detail["group"], set()).update(event.detail["topics"])
 
     def _client_error(self, event: Event) -> None:
         where = f" {event.value} {event.topic}-{event.partition}" if event.value else ""
@@ -177,17 +205,51 @@ class _Judge:
         if event.type != "ok":  # the reader itself saw content that its id does not stand for
             self.tally.add("altered", f"{event.value} read at {event.topic}-{event.partition}:{event.offset}")
             return
+        self.order.poll(event, (event.topic, event.partition))
         reads = self._reads_of(event.group, event.topic, event.partition)
         for step, value in enumerate(event.values):
-            reads.poll(event.offset + step, self.sends.intern(value))
+            number = self.sends.intern(value)
+            reads.poll(event.offset + step, number)
+            self._note_early(event, event.offset + step, number)
+
+    def _note_early(self, event: Event, offset: int, number: int) -> None:
+        unsent = self.sends.slot[number] < 0
+        transaction = None if unsent else self.transactions.uncommitted(number)
+        if not unsent and transaction is None:
+            return
+        where = f"{self.sends.ids[number]} was read by {event.process} at {event.topic}-{event.partition} at {offset}"
+        if transaction is None:
+            self.early.setdefault(number, (event.m, where))
+        elif transaction.early is None:
+            transaction.early = (event.m, where)
+
+    def _hear_move(self, event: Event) -> None:
+        move = self.order.assign if event.f == "assign" else self.order.revoke
+        for topic, partition, _ in event.positions:
+            if self.concerns(topic):
+                move(event, (topic, partition))
 
     def _hear_commit(self, event: Event) -> None:
-        if event.type == "ok":
-            for topic, partition, position in event.positions:
-                if self.concerns(topic):
+        for topic, partition, position in event.positions:
+            if self.concerns(topic):
+                self.order.commit(event, (topic, partition), position)
+                if event.type == "ok":
                     self._reads_of(event.group, topic, partition).commit(position)
-        elif event.type == "fail" and event.error not in _REBALANCE_ERRORS:
+        if event.type == "fail" and event.error not in REBALANCE_ERRORS:
             self._client_error(event)
+
+    def _hear_reset(self, event: Event) -> None:
+        for topic, partition, position in event.positions:
+            if self.concerns(topic):
+                self.order.reset(event, (topic, partition), position)
+                self._reads_of(event.group, topic, partition).reset(position)
+
+    def settle(self) -> None:
+        """Close the history, before the first record of the target is seen."""
+        for _, transaction in self.transactions:
+            if transaction.impossible:
+                for number in transaction.records:
+                    self.sends.status[number] = WAS_ABORTED
 
     # -- the target ----------------------------------------------------------------------------
 
@@ -266,6 +328,7 @@ class _Judge:
         for number, status in enumerate(sends.status):
             if status == ACKED and sends.found[number] < 0:
                 self.tally.add("lost", f"{sends.place(number)} was acknowledged")
+        self._judge_transactions()
         judged: set[int] = set()
         for (group, slot), reads in self.reads.items():
             self._judge_reads(group, slot, reads, judged)
@@ -273,6 +336,15 @@ class _Judge:
             for slot, (topic, partition) in enumerate(sends.slot_names):
                 if topic in topics and slot in self.visible:
                     self._judge_progress(group, slot, self._reads_of(group, topic, partition))
+
+    def _judge_transactions(self) -> None:
+        for name, transaction in self.transactions:
+            if not transaction.unknown:
+                continue
+            missing = [number for number in transaction.records if self.sends.found[number] < 0]
+            if 0 < len(missing) < len(transaction.records):
+                words = f"{name}, whose outcome nobody was told, has {len(transaction.records)} records"
+                self.tally.add("torn", f"{words}, and {len(missing)} are missing: {self.sends.place(missing[0])}")
 
     def _judge_reads(self, group: str, slot: int, reads: Reads, judged: set[int]) -> None:
         sends = self.sends
@@ -307,13 +379,17 @@ class _Judge:
         known = set(reads.offsets)
         bound = max(reads.committed, max(known) + 1 if known else 0)
         for offset, number in zip(*self.visible[slot], strict=True):
-            if offset < reads.start or offset in known:
+            if offset < reads.start or offset in known or reads.skipped(offset):
                 continue
             what = f"{group} never read {sends.ids[number]}, {place_of(sends.slot_names[slot], offset)}"
             if offset < bound:
                 self.tally.add("group_gaps", f"{what}, and went on to {bound}")
             elif sends.status[number] == ACKED:
                 self.tally.add("unseen", what)
+
+
+def _ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:.1f} ms"
 
 
 def check(
@@ -328,6 +404,7 @@ def check(
     judge = _Judge(tally, topics)
     for event in history:
         judge.hear(event)
+    judge.settle()
     for record in final_read:
         if judge.concerns(record.topic):
             judge.see(record)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from kmigrate.errors import Failed
 from kmigrate.sandbox.client_specs import ClientSpec, ConsumerSpec, Launch, ProducerSpec, TransactionalSpec
@@ -272,9 +272,13 @@ def transact(spec: TransactionalSpec, launch: Launch, history: HistoryWriter, st
 def _transaction(
     spec: TransactionalSpec, driver: _Driver, sender: _Sender, history: HistoryWriter, number: int
 ) -> None:
+    where = {"topic": spec.topic, "txn": number}
+    history.record("ok", "begin", **where)
     driver.say(["begin"])
     named = sender.send(spec.records, txn=number)
     verb = "abort" if number % spec.abort_every == spec.abort_every - 1 else "commit"
+    history.record("invoke", "txn", **where, detail={"ask": verb})
+    history.flush()  # before the library is asked (H2)
     driver.say([verb])
     begun = driver.expect("done", _END_SECONDS, sender.heard)[2]
     told = driver.expect("done", _START_SECONDS, sender.heard)[2]
@@ -286,13 +290,13 @@ def _transaction(
         aborted, _, name = told.rpartition("aborted ")
         outcome, error = ("fail", name) if told != name and not aborted else ("info", told)
     for value, partition in named:
-        fields = {"topic": spec.topic, "partition": partition, "value": value, "txn": number}
+        fields: dict[str, Any] = {**where, "partition": partition, "value": value}
         offset = sender.offsets.pop(value, -1)
         if outcome == "ok":
             history.record("ok", "send", offset=offset, **fields)
         else:
             history.record(outcome, "send", error=error, **fields)
-    history.record(outcome, "txn", topic=spec.topic, txn=number, error=error)
+    history.record(outcome, "txn", **where, error=error)
 
 
 # a group member

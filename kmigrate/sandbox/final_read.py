@@ -7,8 +7,11 @@ offsets at the tail that no consumer is ever handed.
 
 from __future__ import annotations
 
+import gzip
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -25,7 +28,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kmigrate.errors import Failed
 from kmigrate.sandbox.payload import Headers, plain_headers
 
-__all__ = ["FinalRecord", "read_topic"]
+__all__ = ["FinalRecord", "read_saved", "read_topic", "saving"]
 
 _BATCH = 10_000
 
@@ -108,3 +111,50 @@ def _record(message: Message, topic: str, partition: int, offset: int) -> FinalR
         plain_headers(message.headers()),
         message.timestamp()[1],
     )
+
+
+# the file beside a history (docs/history.md, "The last read")
+
+
+def saving(records: Iterable[FinalRecord], path: Path) -> Iterator[FinalRecord]:
+    """Hand the records on and write each of them down; the file appears when the last record was handed on."""
+    partial = path.with_name(path.name + ".partial")
+    with gzip.open(partial, "wt", compresslevel=1, encoding="utf-8") as file:
+        for record in records:
+            file.write(_line(record))
+            yield record
+    partial.replace(path)
+
+
+def read_saved(path: Path) -> Iterator[FinalRecord]:
+    """Return the records of a file that `saving` wrote."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            told = json.loads(line)
+            yield FinalRecord(
+                told["topic"],
+                told["partition"],
+                told["offset"],
+                _bytes(told["value"]),
+                _bytes(told["key"]),
+                tuple((name, _bytes(value)) for name, value in told["headers"]),
+                told["timestamp"],
+            )
+
+
+def _line(record: FinalRecord) -> str:
+    told = {
+        **record._asdict(),
+        "value": _text(record.value),
+        "key": _text(record.key),
+        "headers": [(name, _text(value)) for name, value in record.headers],
+    }
+    return json.dumps(told, separators=(",", ":")) + "\n"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("latin-1")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("latin-1")

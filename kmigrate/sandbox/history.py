@@ -4,7 +4,8 @@ docs/history.md describes the format for strangers. The rules that the writers k
 
 H1  Each process writes one file of its own, and only appends.
 H2  An `invoke` line of a send is in the file before the client library sees the record. A killed
-    client may lose answers (the send stays *indefinite*) but never the fact that it asked.
+    client may lose answers (the send stays *indefinite*) but never the fact that it asked. The same
+    holds for the `invoke` line of a transaction's end.
 H3  Every line carries the epoch time (to meet the times of other programs) and the monotonic time,
     which all processes of one machine share: durations and the order of the merge come from it.
 H4  A last line without its line end was cut by a kill and is ignored; any other broken line is an error.
@@ -49,7 +50,7 @@ class Event(NamedTuple):
     t: int  # epoch ns
     process: str
     type: str  # invoke | ok | fail | info
-    f: str  # open | send | txn | poll | commit | assign | revoke | notice | error | close
+    f: str  # open | begin | send | txn | poll | commit | reset | assign | revoke | notice | error | close
     topic: str = ""
     partition: int = -1
     offset: int = -1

@@ -50,12 +50,17 @@ class Sends:
             self.found_slot.append(-1)
         return number
 
-    def take(self, event: Event, *, live: bool) -> None:
-        """One line of a send; a line for many `records` is a run of consecutive numbers."""
+    def take(self, event: Event, *, live: bool) -> list[int]:
+        """Take a line of a send and return the records of the line.
+
+        A line for many `records` is a run of consecutive numbers.
+        """
         slot = self.slot_of(event.topic, event.partition)
         head, _, first = event.value.rpartition(":")
-        for step in range(event.records):
-            number = self.intern(f"{head}:{int(first) + step}" if step else event.value)
+        numbers = [
+            self.intern(f"{head}:{int(first) + step}" if step else event.value) for step in range(event.records)
+        ]
+        for step, number in enumerate(numbers):
             if self.slot[number] < 0 or event.type == "ok":
                 self.slot[number] = slot
                 self.live[number] = live
@@ -68,6 +73,7 @@ class Sends:
                 self.status[number] = WAS_ABORTED if event.error == ABORTED else REFUSED
             else:
                 self.status[number] = INDEFINITE
+        return numbers
 
     def place(self, number: int) -> str:
         return f"{self.ids[number]} ({place_of(self.slot_names[self.slot[number]], self.offset[number])})"
@@ -89,6 +95,7 @@ class Reads:
         self.start = 0
         self.committed = 0
         self.touched = False
+        self._skipped: list[tuple[int, int]] = []
 
     def poll(self, offset: int, number: int) -> None:
         self.touched = True
@@ -100,3 +107,17 @@ class Reads:
             self.touched = True
             self.start = position
         self.committed = max(self.committed, position)
+
+    def reset(self, position: int) -> None:
+        """Take a position that somebody gave the group: the group need not read what lies between."""
+        reached = max([self.committed, *(offset + 1 for offset in self.offsets[-1:])])
+        if not self.touched:
+            self.touched = True
+            self.start = position
+        elif position > reached:
+            self._skipped.append((reached, position))
+        self.committed = max(self.committed, position)
+
+    def skipped(self, offset: int) -> bool:
+        """Tell whether a reset led the group past an offset."""
+        return any(first <= offset < after for first, after in self._skipped)

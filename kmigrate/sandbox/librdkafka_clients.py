@@ -192,20 +192,25 @@ def _transaction(spec: TransactionalSpec, sender: _Sender, history: HistoryWrite
         if error is None:
             delivered[_text_of(message)] = (message.partition() or 0, message.offset() or 0)
 
+    where = {"topic": spec.topic, "txn": number}
+    history.record("ok", "begin", **where)
     producer.begin_transaction()
     named = sender.invoke(spec.records, txn=number)
     for text, seq, partition, timestamp in named:
         sender.send(text, seq, partition, timestamp, answered)
     producer.flush(_FLUSH_SECONDS)
-    outcome, error = _end(producer, abort=number % spec.abort_every == spec.abort_every - 1)
+    abort = number % spec.abort_every == spec.abort_every - 1
+    history.record("invoke", "txn", **where, detail={"ask": "abort" if abort else "commit"})
+    history.flush()  # before the library is asked (H2)
+    outcome, error = _end(producer, abort=abort)
     for text, _, partition, _ in named:
         offset = delivered.get(text, (partition, -1))[1]
-        fields: dict[str, Any] = {"topic": spec.topic, "partition": partition, "value": text, "txn": number}
+        fields: dict[str, Any] = {**where, "partition": partition, "value": text}
         if outcome == "ok":
             history.record("ok", "send", offset=offset, **fields)
         else:
             history.record(outcome, "send", error=error, **fields)
-    history.record(outcome, "txn", topic=spec.topic, txn=number, error=error)
+    history.record(outcome, "txn", **where, error=error)
 
 
 def _end(producer: Producer, *, abort: bool) -> tuple[str, str]:

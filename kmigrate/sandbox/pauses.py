@@ -85,7 +85,7 @@ class Timeline:
                 self._hear_send(event)
             elif event.f == "poll" and event.type == "ok":
                 self._reads[event.group, (event.topic, event.partition)].append(_Instant(event.t, event.m))
-            elif event.f == "txn":
+            elif event.f == "txn" and event.type != "invoke":
                 self._hear_end(event)
             elif event.f == "open" and event.detail.get("role") == "transactional":
                 self._transactional.add(event.process)

@@ -16,6 +16,7 @@ Slot = tuple[str, int]
 _ACKED = b'"type":"ok","f":"send"'
 _READ = b'"type":"ok","f":"poll"'
 _COMMITTED = b'"type":"ok","f":"commit"'
+_RESET = b'"type":"ok","f":"reset"'
 
 
 class Progress:
@@ -36,7 +37,7 @@ class Progress:
                     if not line.endswith(b"\n"):
                         break
                     self._read_to[path] = self._read_to.get(path, 0) + len(line)
-                    if _ACKED in line or _READ in line or _COMMITTED in line:
+                    if _ACKED in line or _READ in line or _COMMITTED in line or _RESET in line:
                         self._take(line)
 
     def _take(self, line: bytes) -> None:
@@ -47,7 +48,7 @@ class Progress:
         elif event["f"] == "poll":
             slot = (event["topic"], event["partition"])
             self._reached(event["group"], slot, event["offset"] + len(event["values"]) - 1)
-        else:  # what a group committed it need not read, be it read or a start that it was given
+        else:  # what a group committed it need not read, be it read or a position that somebody gave the group
             for topic, partition, position in event["positions"]:
                 self._reached(event["group"], (topic, partition), position - 1)
 

@@ -27,6 +27,8 @@ class ReadLog:
         self._group = group
         self._history = history
         self._runs: dict[Slot, tuple[int, list[str]]] = {}
+        self._owned: set[Slot] = set()
+        """The partitions that the member was assigned: the member commits no others."""
         self._next: dict[Slot, int] = {}
         self._asked: dict[Slot, int] = {}
         self.waiting = 0
@@ -41,7 +43,8 @@ class ReadLog:
         headers: AnyHeaders,
     ) -> None:
         slot = (topic, partition)
-        self._next[slot] = offset + 1
+        if slot in self._owned:
+            self._next[slot] = offset + 1
         text = id_in(value)
         if text is None:
             text = f"foreign:{offset}"
@@ -77,10 +80,12 @@ class ReadLog:
         self._record("ok", "poll", topic=slot[0], partition=slot[1], offset=first, values=values)
 
     def uncommitted(self) -> list[Position]:
-        """What to commit now: the next positions that were not asked for before."""
+        """Write down and return what to commit now: the next positions that were not asked for before."""
         self.write()
         news = [(*slot, after) for slot, after in self._next.items() if self._asked.get(slot) != after]
-        self._asked.update({(topic, partition): after for topic, partition, after in news})
+        if news:
+            self._asked.update({(topic, partition): after for topic, partition, after in news})
+            self._record("invoke", "commit", positions=news)
         return news
 
     def committed(self, positions: Sequence[Position], error: str) -> None:
@@ -92,11 +97,14 @@ class ReadLog:
             self._record("ok", "commit", positions=positions)
 
     def assigned(self, positions: Sequence[Position]) -> None:
+        self.write()
+        self._owned.update((topic, partition) for topic, partition, _ in positions)
         self._record("ok", "assign", positions=positions)
 
     def revoked(self, positions: Sequence[Position], *, lost: bool = False) -> None:
         self.write()
         for topic, partition, _ in positions:
+            self._owned.discard((topic, partition))
             self._next.pop((topic, partition), None)
             self._asked.pop((topic, partition), None)
         self._record("ok", "revoke", positions=positions, detail={"lost": lost})

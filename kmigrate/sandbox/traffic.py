@@ -337,7 +337,7 @@ def _write(folder: Path, clients: Iterable[Client], keeper: ProcessIdentity | No
 def _highest_seq(path: Path) -> int:
     highest = -1
     for line in whole_lines(path):
-        if b'"type":"invoke"' in line:
+        if b'"type":"invoke","f":"send"' in line:
             value_id = parse_id(json.loads(line)["value"])
             if value_id is not None:
                 highest = max(highest, value_id.seq)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kmigrate.errors import Failed
@@ -24,9 +24,10 @@ from kmigrate.sandbox.client_specs import (
     demo_clients,
 )
 from kmigrate.sandbox.final_read import FinalRecord, read_topic
-from kmigrate.sandbox.history import read_history
+from kmigrate.sandbox.history import HistoryWriter, read_history
 from kmigrate.sandbox.kafka import ClusterSpec, KafkaCluster
 from kmigrate.sandbox.pauses import Timeline
+from kmigrate.sandbox.payload import content_of
 from kmigrate.sandbox.preload import Preload, preload
 from kmigrate.sandbox.processes import ProcessIdentity, identify
 from kmigrate.sandbox.relay import Relay
@@ -124,6 +125,45 @@ def test_the_judge_sees_a_real_loss_and_a_real_stranger(
     verdict = judge(traffic, source, orders, payments)
 
     assert (verdict.count("lost"), verdict.count("extra")) == (3, 1), verdict
+
+
+def test_the_judge_sees_a_group_that_was_put_back_and_half_a_transaction_on_a_real_broker(
+    source: KafkaCluster, source_admin: AdminClient, estate: tuple[Traffic, str, str]
+) -> None:
+    traffic, orders, payments = estate
+    (group,) = {client.spec.group for client in traffic.clients() if isinstance(client.spec, ConsumerSpec)}
+    traffic.start(source.bootstrap)
+    time.sleep(2)
+    assert traffic.stop() == []
+    back = ConsumerGroupTopicPartitions(group, [TopicPartition(orders, 0, 1)])
+    assert source_admin.alter_consumer_group_offsets([back])[group].result(20) is not None
+    half_of_a_transaction(traffic.folder / "ghost.1.jsonl", source, payments)
+    traffic.start(source.bootstrap, "consumers")
+    assert traffic.stop() == []
+
+    verdict = judge(traffic, source, orders, payments)
+
+    found = verdict.named
+    assert set(found) - {"group_rereads", "commits_back"} == {"rewinds", "torn"}, verdict
+    assert (verdict.count("rewinds"), verdict.count("torn")) == (1, 1), verdict
+    assert f"of {group} read {orders}-0 at 1 first; {group} had committed" in found["rewinds"].examples[0]
+    assert "transaction 0 of ghost.1" in found["torn"].examples[0]
+
+
+def half_of_a_transaction(history: Path, cluster: KafkaCluster, topic: str) -> None:
+    """Write two of four records that a writer named in one transaction, whose end nobody was told."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    named = [f"ghost.1:{seq}" for seq in range(4)]
+    with HistoryWriter(history, "ghost.1", role="transactional") as pen:
+        pen.record("ok", "begin", topic=topic, txn=0)
+        for value in named:
+            pen.record("invoke", "send", topic=topic, partition=0, value=value, txn=0)
+        pen.record("invoke", "txn", topic=topic, txn=0, detail={"ask": "commit"})
+        pen.flush()
+        for seq, value in enumerate(named[:2]):
+            content = content_of(value, seq)
+            producer.produce(topic, content.value, content.key, partition=0, headers=list(content.headers))
+        assert producer.flush(10) == 0
 
 
 @pytest.mark.parametrize("family", ["librdkafka", "aiokafka"])

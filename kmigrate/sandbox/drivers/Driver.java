@@ -213,6 +213,7 @@ public final class Driver {
         private final LinkedBlockingQueue<String> commands = new LinkedBlockingQueue<>();
         private final KafkaConsumer<byte[], byte[]> consumer;
         private final List<String> topics;
+        private final Map<TopicPartition, OffsetAndMetadata> next = new HashMap<>();
         private volatile boolean stopping;
 
         Reader(Properties settings, String group, List<String> topics) {
@@ -259,11 +260,8 @@ public final class Driver {
                     obey(line);
                 }
             }
-            try {
-                consumer.commitSync(); // records that were told of since the last word
-            } catch (KafkaException failed) {
-                // they are read again, which is judged
-            }
+            next.keySet().retainAll(consumer.assignment());
+            commit(named(next), next); // records that were told of since the last word
             consumer.close();
         }
 
@@ -284,6 +282,7 @@ public final class Driver {
             for (Header header : record.headers()) {
                 headers.append(headers.length() > 0 ? "," : "").append(header.key()).append(':').append(text(header.value()));
             }
+            next.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
             note("record", record.topic(), record.partition(), record.offset(), text(record.key()), text(record.value()), headers);
         }
 
@@ -299,15 +298,26 @@ public final class Driver {
                 positions.put(
                     new TopicPartition(parts[0], Integer.parseInt(parts[1])), new OffsetAndMetadata(Long.parseLong(parts[2])));
             }
-            if (!positions.isEmpty()) {
-                try {
-                    consumer.commitSync(positions);
-                    say("committed", words[1], "");
-                } catch (KafkaException error) {
-                    say("committed", words[1], error.getClass().getSimpleName());
-                }
-            }
+            commit(words[1], positions);
             return words[0].equals("release");
+        }
+
+        private void commit(String listed, Map<TopicPartition, OffsetAndMetadata> positions) {
+            if (positions.isEmpty()) {
+                return;
+            }
+            try {
+                consumer.commitSync(positions);
+                say("committed", listed, "");
+            } catch (KafkaException error) {
+                say("committed", listed, error.getClass().getSimpleName());
+            }
+        }
+
+        private static String named(Map<TopicPartition, OffsetAndMetadata> positions) {
+            return positions.entrySet().stream()
+                .map(at -> at.getKey().topic() + ":" + at.getKey().partition() + ":" + at.getValue().offset())
+                .sorted().collect(Collectors.joining(","));
         }
 
         private static String named(Collection<TopicPartition> partitions) {

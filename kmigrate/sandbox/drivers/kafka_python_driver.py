@@ -166,9 +166,27 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             say("committed", listed, "")
 
     def on_partitions_revoked(self, revoked: Any) -> None:
-        # It is called where the answer to a commit would have to be read, so none can be waited for here.
-        if revoked:
-            say("revoked", named(revoked))
+        if not revoked:
+            return
+        if not self._stopping:
+            say("revoking", named(revoked))
+            while not self._refuse(self._commands.get()):
+                pass
+        say("revoked", named(revoked))
+
+    def _refuse(self, line: str) -> bool:
+        """Refuse a commit during a rebalance, and tell whether the partitions may go.
+
+        kafka-python calls the listener from the code that would read the answer to a commit, so the driver cannot
+        wait for an answer. A commit that stayed in the queue would put the group back behind its next owner.
+        """
+        verb, _, listed = line.partition("\t")
+        if verb == "end":
+            self._stopping = True
+            return True
+        if listed:
+            say("committed", listed, "RebalanceInProgressError")
+        return verb == "release"
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         say("assigned", named(assigned))

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from kmigrate.cli.views.migration import migration_view
 from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
+from kmigrate.sandbox import checker
 
 WAITS = Millis(1.0, 2.0, 3.0)
 CLEAN = MigrationReport(
@@ -52,10 +53,15 @@ def test_any_one_fault_is_not_clean(change: dict[str, Any]) -> None:
     assert report.as_json()["clean"] is False
 
 
+def test_the_report_fails_for_every_anomaly_that_the_judge_fails_for() -> None:
+    assert set(FAILING) == set(checker.FAILING)
+
+
 def test_the_json_has_every_field_that_is_promised() -> None:
     told = CLEAN.as_json()
     assert set(told) >= {
-        "acked", "lost", "duplicated", "reordered", "altered", "misplaced", "extra", "unseen", "group_gaps",
+        "acked", "lost", "duplicated", "reordered", "altered", "misplaced", "extra", "torn", "premature",
+        "nonmonotonic", "rewinds", "commits_back", "unseen", "group_gaps",
         "group_rereads", "client_errors", "offsets_identical", "producer_pause_ms", "router_hold_ms",
         "baseline_ack_ms", "consumer_gap_ms", "transaction_pause_ms", "parity", "seconds",
     }  # fmt: skip

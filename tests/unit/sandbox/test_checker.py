@@ -42,17 +42,35 @@ class Run:
         if outcome != "none":
             self.event(outcome, "send", topic="orders", partition=partition, value=text, **fields)
 
-    def read(self, texts: Iterable[str], partition: int, offset: int) -> None:
+    def read(self, texts: Iterable[str], partition: int, offset: int, by: str = "billing-1.1") -> None:
         self.event(
-            "ok",
-            "poll",
-            "billing-1.1",
-            topic="orders",
-            partition=partition,
-            offset=offset,
-            values=list(texts),
-            group="billing",
+            "ok", "poll", by, topic="orders", partition=partition, offset=offset, values=list(texts), group="billing"
         )
+
+    def move(self, f: str, partition: int, by: str = "billing-1.1") -> None:
+        """Give a partition to a member, or take the partition away, by a rebalance."""
+        self.event("ok", f, by, group="billing", positions=[["orders", partition, -1]])
+
+    def commit(self, position: int, kind: str = "ok", by: str = "billing-1.1", **fields: Any) -> None:
+        self.event(kind, "commit", by, group="billing", positions=[["orders", 0, position]], **fields)
+
+    def transaction(self, seqs: Iterable[int], outcome: str, *, ask: str = "commit", shown: Iterable[int] = ()) -> None:
+        """Write a transaction of the till in partition 0 from BASE + 10 on; `shown` are on the target."""
+        told = {"topic": "orders", "txn": 0}
+        self.event("ok", "begin", "till.1", **told)
+        for seq in seqs:
+            self.event("invoke", "send", "till.1", partition=0, value=f"till.1:{seq}", **told)
+        if ask:
+            self.event("invoke", "txn", "till.1", detail={"ask": ask}, **told)
+        if outcome:
+            error = {"ok": "", "fail": "aborted", "info": ""}[outcome]
+            for seq in seqs:
+                where = {"offset": BASE + 10 + seq} if outcome == "ok" else {}
+                self.event(
+                    outcome, "send", "till.1", partition=0, value=f"till.1:{seq}", error=error, **told, **where
+                )
+            self.event(outcome, "txn", "till.1", error=error, **told)
+        self.final += [record(f"till.1:{seq}", 0, BASE + 10 + seq) for seq in shown]
 
     def subscribe(self) -> None:
         detail = {"history": 1, "role": "consumer", "group": "billing", "topics": ["orders"]}
@@ -288,13 +306,236 @@ def test_what_lies_before_the_first_committed_position_of_a_group_need_not_be_re
     assert (verdict.acked, verdict.preloaded) == (0, 10)
 
 
-def test_a_second_read_of_an_offset_is_reported_and_does_not_fail() -> None:
+def test_a_second_read_of_an_offset_after_a_rebalance_is_reported_and_does_not_fail() -> None:
     run = clean_run()
+    run.move("revoke", 0)
+    run.move("assign", 0)
     run.read(["shop-1.1:6", "shop-1.1:8"], 0, BASE + 3)
     verdict = run.verdict()
     assert set(verdict.named) == {"group_rereads"}
     assert verdict.count("group_rereads") == 2
     assert verdict.clean
+
+
+# transactions
+
+
+@pytest.mark.parametrize("outcome", ["info", ""], ids=["nobody was told", "its writer was killed"])
+def test_half_of_a_transaction_of_unknown_outcome_is_torn(outcome: str) -> None:
+    run = clean_run()
+    run.transaction([0, 1, 2, 3], outcome, shown=[0, 1])
+    only(run.verdict(), "torn")
+    assert run.verdict().count("torn") == 1
+    assert "transaction 0 of till.1" in run.verdict().findings["torn"].examples[0]
+
+
+def test_half_of_a_transaction_is_torn_where_the_history_tells_of_nothing_but_its_records() -> None:
+    run = clean_run()
+    run.transaction([0, 1, 2, 3], "", shown=[0, 1])
+    run.events = [event for event in run.events if event.f not in ("begin", "txn")]
+    only(run.verdict(), "torn")
+
+
+@pytest.mark.parametrize("shown", [[], [0, 1, 2, 3]], ids=["nothing", "everything"])
+@pytest.mark.parametrize("outcome", ["info", ""])
+def test_a_transaction_of_unknown_outcome_may_be_there_as_a_whole_or_not_at_all(outcome: str, shown: list[int]) -> None:
+    run = clean_run()
+    run.transaction([0, 1, 2, 3], outcome, shown=shown)
+    assert run.verdict().named == {}
+
+
+@pytest.mark.parametrize("ask", ["abort", ""], ids=["an abort was asked for", "nothing was asked for"])
+@pytest.mark.parametrize("outcome", ["info", ""])
+def test_a_transaction_whose_commit_nobody_asked_for_must_not_be_visible(outcome: str, ask: str) -> None:
+    run = clean_run()
+    run.transaction([0, 1], outcome, ask=ask, shown=[0, 1])
+    only(run.verdict(), "extra")
+    hidden = clean_run()
+    hidden.transaction([0, 1], outcome, ask=ask)
+    assert hidden.verdict().clean
+
+
+def test_a_part_of_an_aborted_transaction_is_extra_and_a_part_of_a_committed_one_is_a_loss() -> None:
+    aborted, committed = clean_run(), clean_run()
+    aborted.transaction([0, 1], "fail", ask="abort", shown=[1])
+    committed.transaction([0, 1], "ok", shown=[1])
+    committed.read(["till.1:1"], 0, BASE + 11)
+    only(aborted.verdict(), "extra")
+    only(committed.verdict(), "lost")
+
+
+# time
+
+
+def test_a_record_that_was_read_before_it_was_sent_is_premature() -> None:
+    run = clean_run()
+    run.read(["shop-1.1:20"], 0, BASE + 10)
+    run.send("shop-1.1:20", 0, BASE + 10)
+    run.final.append(record("shop-1.1:20", 0, BASE + 10))
+    only(run.verdict(), "premature")
+    assert "shop-1.1:20 was read by billing-1.1 at orders-0 at 1000010, 1.0 ms" in (
+        run.verdict().findings["premature"].examples[0]
+    )
+
+
+def test_a_record_that_was_read_before_its_acknowledgement_is_not_premature() -> None:
+    run = clean_run()
+    run.event("invoke", "send", topic="orders", partition=0, value="shop-1.1:20")
+    run.read(["shop-1.1:20"], 0, BASE + 10)
+    run.event("ok", "send", topic="orders", partition=0, value="shop-1.1:20", offset=BASE + 10)
+    run.final.append(record("shop-1.1:20", 0, BASE + 10))
+    assert run.verdict().named == {}
+
+
+def test_lines_of_one_moment_are_not_held_against_anybody() -> None:
+    run = clean_run()
+    run.read(["shop-1.1:20"], 0, BASE + 10)
+    run.clock -= 1_000_000
+    run.send("shop-1.1:20", 0, BASE + 10)
+    run.final.append(record("shop-1.1:20", 0, BASE + 10))
+    assert run.verdict().named == {}
+
+
+def test_a_record_that_was_read_before_the_commit_of_its_transaction_was_asked_for_is_premature() -> None:
+    run = clean_run()
+    run.transaction([0], "ok", shown=[0])
+    asked = next(n for n, event in enumerate(run.events) if event.f == "txn")
+    sent = run.events[asked - 1]
+    reading = Event(sent.m + 1, sent.t, "billing-1.1", "ok", "poll", "orders", 0, BASE + 10)
+    run.events.insert(asked, reading._replace(values=["till.1:0"], group="billing"))
+    only(run.verdict(), "premature")
+
+
+# the order of groups
+
+
+def test_a_member_that_gets_a_record_behind_a_later_one_is_nonmonotonic() -> None:
+    run = clean_run()
+    late = next(n for n, event in enumerate(run.events) if event.values == ["shop-1.1:6"])
+    run.events.append(run.events.pop(late)._replace(m=run.clock + 1))
+    only(run.verdict(), "nonmonotonic")
+    assert run.verdict().count("nonmonotonic") == 1
+
+
+def test_a_position_that_goes_back_without_a_rebalance_is_a_rewind() -> None:
+    run = clean_run()
+    for seq in range(6, 20, 2):
+        run.read([f"shop-1.1:{seq}"], 0, BASE + seq // 2)
+    verdict = run.verdict()
+    only(verdict, "group_rereads", "rewinds")
+    assert (verdict.count("rewinds"), verdict.count("group_rereads")) == (1, 7), "one jump, seven records"
+    assert not verdict.clean
+
+
+def test_another_member_that_reads_from_further_back_without_an_assignment_is_a_rewind() -> None:
+    run = clean_run()
+    run.read(["shop-1.1:6"], 0, BASE + 3, by="billing-2.1")
+    only(run.verdict(), "group_rereads", "rewinds")
+
+
+def test_a_rebalance_of_another_partition_excuses_no_rewind() -> None:
+    run = clean_run()
+    run.move("assign", 1)
+    run.read(["shop-1.1:6"], 0, BASE + 3)
+    only(run.verdict(), "group_rereads", "rewinds")
+
+
+def test_a_member_that_begins_below_what_its_group_committed_is_a_rewind_in_spite_of_the_rebalance() -> None:
+    run = clean_run()
+    run.commit(BASE + 7)
+    run.move("revoke", 0)
+    run.move("assign", 0, by="billing-2.1")
+    run.read(["shop-1.1:12"], 0, BASE + 6, by="billing-2.1")
+    only(run.verdict(), "group_rereads", "rewinds")
+    assert "billing had committed 1000007" in run.verdict().findings["rewinds"].examples[0]
+
+
+def test_a_member_that_begins_at_what_its_group_committed_reads_again_what_was_not_committed() -> None:
+    run = clean_run()
+    run.commit(BASE + 6)
+    run.move("revoke", 0)
+    run.move("assign", 0, by="billing-2.1")
+    run.read([f"shop-1.1:{seq}" for seq in range(12, 20, 2)], 0, BASE + 6, by="billing-2.1")
+    verdict = run.verdict()
+    assert (set(verdict.named), verdict.clean) == ({"group_rereads"}, True)
+
+
+def test_reads_in_flight_while_a_rebalance_runs_are_held_against_nobody() -> None:
+    """A member still has records in hand after the partition went away, and the new owner has begun already."""
+    run = clean_run()
+    run.commit(BASE + 6)
+    run.move("revoke", 0)
+    run.move("assign", 0, by="billing-2.1")
+    run.read([f"shop-1.1:{seq}" for seq in range(12, 20, 2)], 0, BASE + 6, by="billing-2.1")
+    run.read(["shop-1.1:14"], 0, BASE + 7)
+    verdict = run.verdict()
+    assert (set(verdict.named), verdict.clean) == ({"group_rereads"}, True)
+
+
+def test_a_commit_whose_answer_comes_behind_a_rebalance_does_not_bind_the_new_owner() -> None:
+    run = clean_run()
+    run.commit(BASE + 5)
+    run.commit(BASE + 8, "invoke")
+    run.move("assign", 0, by="billing-2.1")
+    run.commit(BASE + 8)
+    run.read(["shop-1.1:10"], 0, BASE + 5, by="billing-2.1")
+    assert run.verdict().clean
+
+
+def test_a_lower_commit_of_unclear_outcome_may_be_carried_out_late_and_excuses_the_new_owner() -> None:
+    run = clean_run()
+    run.commit(BASE + 5, "invoke")
+    run.commit(BASE + 8, "invoke")
+    run.commit(BASE + 8)
+    run.commit(BASE + 5, "fail", error="_TIMED_OUT")
+    run.move("assign", 0, by="billing-2.1")
+    run.read(["shop-1.1:10"], 0, BASE + 5, by="billing-2.1")
+    only(run.verdict(), "client_errors", "group_rereads")
+
+
+def test_a_commit_that_goes_back_is_named() -> None:
+    run = clean_run()
+    for position in (BASE + 8, BASE + 5):
+        run.commit(position, "invoke")
+        run.commit(position)
+    only(run.verdict(), "commits_back")
+    assert run.verdict().count("commits_back") == 1
+
+
+def test_a_commit_of_another_member_that_goes_back_is_named_though_nothing_says_when_it_was_asked_for() -> None:
+    run = clean_run()
+    run.commit(BASE + 8)
+    run.commit(BASE + 5, by="billing-2.1")
+    only(run.verdict(), "commits_back")
+
+
+def test_commits_that_were_under_way_together_may_be_answered_in_any_order() -> None:
+    run = clean_run()
+    run.commit(BASE + 5, "invoke")
+    run.commit(BASE + 8, "invoke")
+    run.commit(BASE + 8)
+    run.commit(BASE + 5)
+    assert run.verdict().named == {}
+
+
+def test_a_commit_that_was_refused_does_not_go_back() -> None:
+    run = clean_run()
+    run.commit(BASE + 8)
+    run.commit(BASE + 5, "invoke")
+    run.commit(BASE + 5, "fail", error="ILLEGAL_GENERATION")
+    assert run.verdict().named == {}
+
+
+def test_after_a_reset_a_group_goes_where_it_was_put() -> None:
+    back, on = clean_run(), clean_run()
+    back.commit(BASE + 8)
+    back.event("ok", "reset", "operator", group="billing", positions=[["orders", 0, BASE + 3]])
+    back.read([f"shop-1.1:{seq}" for seq in range(6, 20, 2)], 0, BASE + 3)
+    back.commit(BASE + 4)
+    assert back.verdict().clean
+    on.events = [event for event in on.events if not (event.f == "poll" and event.offset == BASE + 9)]
+    on.event("ok", "reset", "operator", group="billing", positions=[["orders", 0, BASE + 10], ["orders", 1, BASE + 10]])
+    assert on.verdict().named == {}
 
 
 def test_errors_of_clients_are_counted_and_those_of_a_rebalance_are_not() -> None:

@@ -124,10 +124,15 @@ def test_transactions_are_acknowledged_by_their_end(drive_with: DriveWith, tmp_p
                 say("done", words[0], "aborted SomeError" if words[0] == "commit" and ends == 2 else "ok")
     """)
     spec = TransactionalSpec("t", "payments", 200, records=2, abort_every=3, family="java")
-    events = run(transact, spec, tmp_path, lambda found: sum(event.f == "txn" for event in found) >= 3)
-    ends = [(event.txn, event.type, event.error) for event in events if event.f == "txn"]
+    events = run(transact, spec, tmp_path, lambda found: sum(event.f == "txn" for event in found) >= 6)
+    ends = [(event.txn, event.type, event.error) for event in events if event.f == "txn" and event.type != "invoke"]
     assert ends[:3] == [(0, "ok", ""), (1, "fail", "SomeError"), (2, "fail", "aborted")]
     assert [event.offset for event in acked(events) if event.txn == 0] == [7, 7]
+    told = [(event.f, event.type) for event in events if event.txn == 1]
+    sends = [("send", "invoke")] * 2, [("send", "fail")] * 2
+    assert told == [("begin", "ok"), *sends[0], ("txn", "invoke"), *sends[1], ("txn", "fail")]
+    asked = [event.detail["ask"] for event in events if (event.f, event.type) == ("txn", "invoke")]
+    assert asked[:3] == ["commit", "commit", "abort"]
 
 
 def test_a_member_commits_what_it_has_read_before_it_gives_partitions_away(
@@ -150,8 +155,9 @@ def test_a_member_commits_what_it_has_read_before_it_gives_partitions_away(
     spec = ConsumerSpec("c", "franz-go", "g", ("orders",))
     events = run(consume, spec, tmp_path, lambda found: any(event.f == "revoke" for event in found))
     moves = [(event.f, event.type) for event in events if event.group == "g"]
-    assert moves == [("assign", "ok"), ("poll", "ok"), ("commit", "ok"), ("revoke", "ok")]
-    committed = next(event for event in events if event.f == "commit")
+    commits = [("commit", "invoke"), ("commit", "ok")]
+    assert moves == [("assign", "ok"), ("poll", "ok"), *commits, ("revoke", "ok")]
+    committed = next(event for event in events if (event.f, event.type) == ("commit", "ok"))
     assert committed.positions == [["orders", 0, 42]]
 
 

@@ -51,6 +51,7 @@ def test_a_foreign_record_is_read_under_a_name_that_nobody_sent(tmp_path: Path) 
 def test_a_position_is_asked_for_once_and_again_after_a_refusal(tmp_path: Path) -> None:
     pen = HistoryWriter(tmp_path / "c.jsonl", "billing-1.1")
     log = ReadLog("billing", pen)
+    log.assigned([("orders", 0, -1)])
     feed(log, 0, 7)
     positions = log.uncommitted()
     assert positions == [("orders", 0, 8)]
@@ -61,4 +62,23 @@ def test_a_position_is_asked_for_once_and_again_after_a_refusal(tmp_path: Path) 
     log.revoked(positions)
     assert log.uncommitted() == []
     kinds = [(event.type, event.f) for event in lines(tmp_path, pen)]
-    assert kinds == [("ok", "poll"), ("fail", "commit"), ("ok", "commit"), ("ok", "revoke")]
+    assert kinds == [
+        ("ok", "assign"), ("ok", "poll"), ("invoke", "commit"), ("fail", "commit"), ("invoke", "commit"),
+        ("ok", "commit"), ("ok", "revoke"),
+    ]  # fmt: skip
+
+
+def test_a_member_commits_nothing_of_a_partition_that_it_gave_away(tmp_path: Path) -> None:
+    """The member may still have records in hand, and the next owner may have committed beyond those."""
+    pen = HistoryWriter(tmp_path / "c.jsonl", "billing-1.1")
+    log = ReadLog("billing", pen)
+    log.assigned([("orders", 0, -1)])
+    feed(log, 0, 7)
+    log.revoked([("orders", 0, -1)])
+    feed(log, 1, 8)
+    assert log.uncommitted() == []
+    log.assigned([("orders", 0, -1)])
+    feed(log, 1, 8)
+    assert log.uncommitted() == [("orders", 0, 9)]
+    kinds = [event.f for event in lines(tmp_path, pen)]
+    assert kinds == ["assign", "poll", "revoke", "poll", "assign", "poll", "commit"]

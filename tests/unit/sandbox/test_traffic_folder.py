@@ -77,6 +77,7 @@ def test_numbers_go_on_after_the_highest_one_that_any_run_named(tmp_path: Path) 
         with HistoryWriter(tmp_path / f"shop-1.{run}.jsonl", f"shop-1.{run}") as pen:
             for seq in seqs:
                 pen.record("invoke", "send", topic="orders", partition=0, value=f"shop-1.{run}:{seq}")
+            pen.record("invoke", "txn", topic="orders", txn=0, detail={"ask": "commit"})
     assert traffic._next_seq("shop-1") == 5
 
 
