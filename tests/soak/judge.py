@@ -47,6 +47,8 @@ class Verdict:
     """Acknowledged, and not at the source's own promised offset: the test bed's fault, not the mirror's."""
     bounds_differ: int = 0
     """Partitions whose log begins or ends at another offset."""
+    torn: int = 0
+    """Transactions of unknown outcome of which the target has some records and lacks some."""
 
     @property
     def offsets_identical(self) -> bool:
@@ -76,19 +78,24 @@ def judge(source: str, target: str, topic: str, ledgers: Mapping[str, Ledger]) -
 def compare(wanted: Log, found: Log, ledgers: Mapping[str, Ledger]) -> Verdict:
     """The target's records against the source's and against what the writers were promised."""
     verdict = Verdict()
+    seen_in: dict[int, set[tuple[str, int]]] = {}
     for partition in wanted.keys() | found:
         theirs, ours = wanted.get(partition, []), found.get(partition, [])
         _side_by_side(verdict, {record.offset: record for record in theirs}, {record.offset: record for record in ours})
         stored: Places = defaultdict(list)
         for record in theirs:
             stored[(record.writer, record.number)].append(record.offset)
-        seen = _in_order(verdict, ours, stored)
+        seen = seen_in[partition] = _in_order(verdict, ours, stored)
         for writer, ledger in ledgers.items():
             verdict.resurrected += sum((writer, number) in seen for number in ledger.aborted[partition])
             for number, offset in ledger.acked[partition].items():
                 verdict.lost += (writer, number) not in seen
                 places = stored.get((writer, number), [])
                 verdict.lost_by_source += not places or (offset >= 0 and offset not in places)
+    for writer, ledger in ledgers.items():
+        for written in ledger.in_doubt:
+            there = sum((writer, number) in seen_in.get(partition, ()) for partition, number in written)
+            verdict.torn += 0 < there < len(written)
     return verdict
 
 

@@ -58,6 +58,8 @@ class Ledger:
     acked: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     """Offset of each number that was stored (and committed), by partition; negative where a retry was told "again"."""
     aborted: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    in_doubt: list[list[tuple[int, int]]] = field(default_factory=list)
+    """Partitions and numbers of each transaction whose outcome nobody was told: all are stored, or none."""
     count: int = 0
     unknown: int = 0
     """Records without a word of the source, or with a refusal: they may be there or not."""
@@ -198,7 +200,7 @@ class Writer(threading.Thread):
                 return True
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
-                self.ledger.unknown += len(written)
+                self._in_doubt(written)
                 self._gone += len(written)
                 return False
         self._gone += len(written)
@@ -207,8 +209,12 @@ class Writer(threading.Thread):
             for partition, number in written:
                 self.ledger.aborted[partition].add(number)
             return True
-        self.ledger.unknown += len(written)
+        self._in_doubt(written)
         return False
+
+    def _in_doubt(self, written: list[tuple[int, int]]) -> None:
+        self.ledger.unknown += len(written)
+        self.ledger.in_doubt.append(written)
 
 
 def _number(message: Message) -> int:

@@ -57,6 +57,14 @@ def test_what_the_source_doubled_by_itself_is_no_anomaly_but_once_more_is() -> N
     assert compare(doubled, log(0, 1, 1, 0, 2), promised) == Verdict(reordered=1, altered=2)
 
 
+@pytest.mark.parametrize(("in_doubt", "torn"), [([0, 1], 0), ([7, 8], 0), ([1, 7], 1)], ids=["all", "none", "half"])
+def test_a_transaction_of_unknown_outcome_is_there_as_a_whole_or_torn(in_doubt: list[int], torn: int) -> None:
+    promised = ledger(0, 2)
+    promised["w"].acked[0] = {0: 0, 2: 2}
+    promised["w"].in_doubt.append([(0, number) for number in in_doubt])
+    assert compare(log(0, 1, 2), log(0, 1, 2), promised) == Verdict(torn=torn)
+
+
 def test_verdicts_add_up() -> None:
     assert Verdict(lost=1, altered=2) + Verdict(lost=2, bounds_differ=1) == Verdict(lost=3, altered=2, bounds_differ=1)
     assert not Verdict(bounds_differ=1).offsets_identical
