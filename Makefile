@@ -61,6 +61,10 @@ soak-mirror: $(READY) ## 100 kills of mirrors over 500,000 records while leaders
 soak-router: $(READY) ## 50 kills of routers under load, 100 promotes past routers that do not answer -> build/soak/router.json [ARGS="--kills 5 --rounds 6"]
 	$(BIN)/python -m tests.soak.router $(ARGS)
 
+.PHONY: soak-kills
+soak-kills: $(READY) ## whole migrations whose only router is killed ten times while the copy is held back -> build/soak/kills.json [ARGS="--seeds 1 --kills 3"]
+	$(BIN)/python -m tests.soak.kills $(ARGS)
+
 .PHONY: soak-weeks
 soak-weeks: $(READY) ## 200 route changes before one router while clients come and go: nothing grows -> build/soak/weeks.json [ARGS="--changes 40"]
 	$(BIN)/python -m tests.soak.weeks $(ARGS)

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from kmigrate.cli.views.migration import migration_view
 from kmigrate.cli.views.tables import table
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, UsageError
+from kmigrate.model.records import RouterRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.sandbox.client_specs import demo_clients
 from kmigrate.sandbox.estate import DEFAULT_FOLDER, Sandbox, SandboxStatus
@@ -378,9 +380,6 @@ def _address(call: Call, to: str) -> str:
         return call.settings.cluster(to).bootstrap_servers
     if to != "router":
         raise UsageError("bad-address", f"--to {to}", next_step="expected: source, target, router or HOST:PORT")
-    section = call.settings.router
-    if section.port:
-        return f"{section.advertised_host or section.host}:{section.port}"
     return asyncio.run(_router(call))
 
 
@@ -403,8 +402,14 @@ def _logins(folder: Path, to: str, bootstrap: str) -> Logins | None:
 
 
 async def _router(call: Call) -> str:
-    async with call.estate() as estate:
-        routers = estate.log.state.routers()
+    """Return where the registered routers listen: `--port` of a router goes over the port of the configuration."""
+    routers: Sequence[RouterRecord] = ()
+    try:
+        async with call.estate() as estate:
+            routers = estate.log.state.routers()
+    except Refused as refused:
+        if refused.ref != "no-state-log":
+            raise
     if not routers:
         raise Refused(
             "no-router", "no router is registered", still_true="no client was touched", next_step="kmigrate run"

@@ -67,20 +67,21 @@ class Migration:
     # processes
 
     def start(self, *names: str, by: Sequence[str] = ("kmigrate",)) -> None:
-        """Start engines: mirror, controller, router or router-NAME; waits for what they listen on."""
+        """Start engines: mirror, controller, router, router-NAME or run (all three); waits for what they listen on."""
         for name in names:
             kind, _, label = name.partition("-")
-            command = program(*by, kind, "run", "--config", str(self.config), "--json")
-            if kind == "router":
+            verb = ("run",) if kind == "run" else (kind, "run")
+            command = program(*by, *verb, "--config", str(self.config), "--json")
+            if kind in ("router", "run"):
                 if name not in self.ports:
                     self.ports[name] = free_ports(1)[0]
                 command += ["--port", str(self.ports[name]), "--name", label or "router"]
-                command += ["--workers", str(self.workers)] if self.workers > 1 else []
+                command += ["--workers", str(self.workers)] if self.workers > 1 and kind == "router" else []
             log = self.folder / f"{name}.log"
             before = log.stat().st_size if log.exists() else 0
             with log.open("ab") as sink:
                 self.engines[name] = subprocess.Popen(command, stdout=sink, stderr=sink)
-            if kind == "router":
+            if kind in ("router", "run"):
                 wait_until(
                     lambda log=log, before=before: b"router-listening" in log.read_bytes()[before:],  # type: ignore[misc]
                     30,

@@ -14,6 +14,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kmigrate.sandbox.client_specs import ProducerSpec
+from kmigrate.sandbox.ports import free_ports
+from kmigrate.sandbox.traffic import Traffic
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,9 +47,9 @@ class Shell:
         told: dict[str, Any] = json.loads(done.stdout)
         return told
 
-    def run_engines(self) -> dict[str, Any]:
+    def run_engines(self, *words: str) -> dict[str, Any]:
         self.engines = subprocess.Popen(
-            [sys.executable, "-m", "kmigrate", "run", "--json"],
+            [sys.executable, "-m", "kmigrate", "run", *words, "--json"],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -145,6 +149,28 @@ def test_doctor_names_versions_and_capabilities_and_changes_nothing(kmigrate: Sh
         assert refs[capability]["level"] == "ok"
     assert "no state log" in refs["state-log"]["what"]
     assert kmigrate("link", "list", "--target", "target", code=3)["error"] == "no-state-log"
+    clients_are_rolled_to_the_port_at_which_the_router_listens(kmigrate)
+
+
+def clients_are_rolled_to_the_port_at_which_the_router_listens(kmigrate: Shell) -> None:
+    """The sandbox's configuration has another port, and nobody listens there."""
+    source, _ = (cluster["bootstrap"] for cluster in kmigrate("sandbox", "status")["clusters"])
+    admin = AdminClient({"bootstrap.servers": source})
+    admin.create_topics([NewTopic("notes", 2, 1)])["notes"].result(30)
+    traffic = Traffic.create(
+        kmigrate.folder / "build/sandbox/traffic", [ProducerSpec("p", "librdkafka", "notes", 50)], tied=True
+    )
+    traffic.start(source)
+    refused = kmigrate("sandbox", "traffic", "roll", "p", code=3)
+    assert (refused["error"], refused["still_true"]) == ("no-router", "no client was touched")
+    assert traffic.fallen() == []
+    port = free_ports(1)[0]
+    assert kmigrate.run_engines("--port", str(port))["bootstrap"] == f"127.0.0.1:{port}"
+    assert kmigrate("link", "create", "l", "--source", "source")["applied"] is True
+    assert kmigrate("topic", "mirror", "notes")["topics"][0]["phase"] == "mirroring"
+    rolled = kmigrate("sandbox", "traffic", "roll", "p")
+    assert (rolled["rolled"], rolled["bootstrap"]) == (["p"], f"127.0.0.1:{port}")
+    traffic.kill("all")
 
 
 def _produce(bootstrap: str, topic: str, numbers: range) -> None:
