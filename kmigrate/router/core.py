@@ -238,6 +238,10 @@ class Core:
     room_ahead: Room = field(init=False)
     requests: Counter[int] = field(default_factory=Counter)
     """Clients' requests by API key."""
+    own_ids: frozenset[bytes] = frozenset()
+    """Ids of kmigrate's own topics at the target, which no client may name."""
+    own_refused: Counter[int] = field(default_factory=Counter)
+    """Clients' requests that named kmigrate's own topics and were refused, by API key."""
     closing: bool = False
     """Whether this router is being stopped: every connection is ended as soon as nothing of it is under way."""
     stood_still: Callable[[], bool] = lambda: False

@@ -98,6 +98,13 @@ _ROWS: tuple[_Row, ...] = (
         "limit",
     ),
     _row(
+        "refused_own_topic_requests_total",
+        Kind.COUNTER,
+        "Requests of clients that named kmigrate's own topics and were refused, by API.",
+        lambda core: [((API_NAMES[key],), count) for key, count in core.own_refused.items() if count],
+        "api",
+    ),
+    _row(
         "hold_seconds",
         Kind.GAUGE,
         "Longest time that a Produce request was held at the topic's last fence.",

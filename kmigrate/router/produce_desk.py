@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.ids import is_own_topic
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.codes import Code, row
@@ -71,7 +72,7 @@ class ProduceDesk:
         table = self._core.table
         if request.acks != 0 and parting:
             plans = [Plan(part, Move.ANSWER, error=Code.NOT_LEADER_OR_FOLLOWER) for part in request.parts]
-        elif held is None and not any(part.topic in table.topics for part in request.parts):
+        elif held is None and not any(part.topic in table.topics or is_own_topic(part.topic) for part in request.parts):
             self._pass_write(head, frame, request)
             return True
         elif held is None and arrived >= self._last_fence[0] and (way := self._relay.look(request)) is not None:
@@ -277,6 +278,7 @@ class ProduceDesk:
         else:
             self._sent.add(slot)
         exchange.send(frame)
+        self._core.own_refused[head.api_key] += any(is_own_topic(part.topic) for part in request.parts)
         self._renew_own()
 
     def _renew_own(self) -> None:

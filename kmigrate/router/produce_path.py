@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.ids import is_own_topic
 from kmigrate.model.records import ProducerMark
 from kmigrate.model.routes import DIRECT_LIMIT, Serve, TopicRoute
 from kmigrate.protocol.codes import Code
@@ -135,6 +136,8 @@ class ProduceJudge:
         return [self._judge(request, part, held) for part in request.parts]
 
     def _judge(self, request: ProduceRequest, part: ProducePart, held: Held | None) -> Plan:
+        if is_own_topic(part.topic):
+            return Plan(part, Move.ANSWER, error=Code.TOPIC_AUTHORIZATION_FAILED)
         route = self._core.table.topics.get(part.topic)
         if route is None:
             return Plan(part, Move.TARGET)

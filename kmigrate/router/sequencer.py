@@ -8,11 +8,13 @@ also leave in pieces (`begin`), while nothing else does; its slot is filled with
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 __all__ = ["Sequencer", "Slot"]
 
 Buffer = bytes | bytearray | memoryview
+Change = Callable[[bytearray], Buffer]
 
 
 @dataclass(slots=True, eq=False)
@@ -24,24 +26,29 @@ class Slot:
     begun: bool = False
     """Whether its answer has left in part."""
     answer: Buffer | None = None
+    change: Change | None = None
+    """What is done to the whole answer before it leaves; such an answer never leaves in pieces."""
 
 
 @dataclass(slots=True)
 class Sequencer:
     """The slots of one client connection."""
 
+    next_change: Change | None = None
+    """The `change` of the slot that is taken next."""
+
     slots: deque[Slot] = field(default_factory=deque)
     pending_bytes: int = 0
 
     def take(self, size: int) -> Slot:
-        slot = Slot(size)
+        slot, self.next_change = Slot(size, change=self.next_change), None
         self.slots.append(slot)
         self.pending_bytes += size
         return slot
 
     def is_next(self, slot: Slot) -> bool:
         """Whether it is this slot's turn, so that its answer may leave in pieces."""
-        return bool(self.slots) and self.slots[0] is slot
+        return bool(self.slots) and self.slots[0] is slot and slot.change is None
 
     def begin(self, slot: Slot) -> None:
         """A piece of the next answer leaves."""

@@ -39,7 +39,8 @@ from kmigrate.router.reach import Reach
 from kmigrate.router.registration import Registration
 from kmigrate.router.settings import RouterSettings
 from kmigrate.router.stand_ins import StandIns
-from kmigrate.state.log import StateLog
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
+from kmigrate.state.offset_maps import MAP_TOPIC
 
 __all__ = ["Router"]
 
@@ -111,6 +112,7 @@ class Router:
         self._failed = asyncio.get_running_loop().create_future()
         await self._target.refresh([])
         await self._clusters.learn_target()
+        await self._learn_own_topics()
         self._bootstrap = await self._ports.listen(None)
         self._core.farewell.bootstrap = self.bootstrap
         for node in sorted(self._target.metadata.brokers):
@@ -283,6 +285,17 @@ class Router:
             await sleep(_LOOK_AT_BROKERS_S)
             self._clusters.refresh_target()
             self._clusters.refresh_sources()
+            await self._learn_own_topics()
+
+    async def _learn_own_topics(self) -> None:
+        """Learn the ids of kmigrate's own topics: clients may name a topic by its id, too."""
+        try:
+            told = await self._target.refresh([STATE_TOPIC, PRESENCE_TOPIC, MAP_TOPIC])
+        except Failed:  # asked again soon; meanwhile the known ids hold
+            return
+        found = (told.topics.get(name) for name in (STATE_TOPIC, PRESENCE_TOPIC, MAP_TOPIC))
+        ids = {topic.topic_id.bytes for topic in found if topic is not None and topic.topic_id}
+        self._core.own_ids |= ids
 
     def _take_table(self, door: Door) -> None:
         """The clients' table is a newer one, for every connection from this moment."""

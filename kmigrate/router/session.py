@@ -39,6 +39,7 @@ from kmigrate.router.apis.offered import (
     filter_api_versions,
     unsupported_api_versions,
 )
+from kmigrate.router.apis.own_topics import HIDING, REFUSING, guard, hide, mentions
 from kmigrate.router.apis.produce import PRODUCE, read_produce
 from kmigrate.router.apis.producer_ids import INIT_PRODUCER_ID, given_id, is_refused_id
 from kmigrate.router.apis.share import SHARE_READS, show_leaders
@@ -102,6 +103,7 @@ class Session:
         """When it came, and when its newest request or answer did."""
         self.leaving = False
         self._parted = self._cut_off = False
+        self._said_refused = False
 
     # events
 
@@ -239,9 +241,39 @@ class Session:
             return self._writes.take(head, frame, arrived, parting=parting)
         if self.gone:
             return True
-        if key == FETCH:
-            return self._reads.take(head, frame)
-        return not self._reads.may_send and self._take_other(head, frame)
+        if self._reads.may_send:
+            return False
+        taken = self._take_guarded(head, frame)
+        self._order.next_change = None
+        return taken
+
+    def _take_guarded(self, head: RequestHead, frame: bytearray) -> bool:
+        """Keep the request from kmigrate's own topics, and its answer from telling them (`own_topics`)."""
+        key, ids = head.api_key, self._core.own_ids
+        if key in HIDING:
+            full = self._decodable(head, frame)
+            self._order.next_change = lambda answer: hide(full, answer, ids)
+        if key in REFUSING and mentions(frame, ids):
+            full = self._decodable(head, frame)
+            guarded = guard(full, frame, ids)
+            if guarded is not None:
+                self._note_refused(head, guarded.refused)
+                if guarded.rest is None:
+                    self._order.next_change = None
+                    self._answer(frame, guarded.answer)
+                    return True
+                frame, change, before = guarded.rest, guarded.change, self._order.next_change
+                if change is not None:
+                    self._order.next_change = lambda answer: change(bytearray(before(answer) if before else answer))
+        return self._reads.take(head, frame) if key == FETCH else self._take_other(head, frame)
+
+    def _note_refused(self, head: RequestHead, names: Collection[str]) -> None:
+        """Count a refusal; say the connection's first."""
+        self._core.own_refused[head.api_key] += 1
+        if not self._said_refused:
+            self._said_refused = True
+            who, named = head.client_id or "a client", ", ".join(names)
+            self._core.outside.say(f"{who}: a request for kmigrate's own topics was refused: {named}")
 
     def _take_other(self, head: RequestHead, frame: bytearray) -> bool:
         """The same, of what neither writes nor reads."""
@@ -326,6 +358,12 @@ class Session:
         self._fill(self._order.take(len(frame)), answer)
 
     def _fill(self, slot: Slot, answer: Buffer | None) -> None:
+        if slot.change is not None and answer is not None:
+            try:
+                answer = slot.change(answer if isinstance(answer, bytearray) else bytearray(answer))
+            except ProtocolViolation as violation:
+                self._edge.close(violation.what)
+                return
         parts = self._order.fill(slot, answer)
         self.active = self._edge.now()
         if parts and not self.gone:

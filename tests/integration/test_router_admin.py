@@ -6,20 +6,29 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.model.ids import OWN_PREFIX
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.protocol.codes import Code
+from kmigrate.protocol.hot import FETCH, FETCH_BY_ID_VERSION, FetchPartition, decode_fetch, encode_fetch
 from kmigrate.sandbox.kafka import KafkaCluster
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC
 from tests.integration.java_clients import JavaProgram
-from tests.integration.router_world import link_between, quietly, router
+from tests.integration.router_world import link_between, quietly, router, settings_of
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -123,3 +132,81 @@ def test_a_member_of_a_share_group_that_had_subscribed_before_its_topic_is_mirro
                     await quietly(member.end)
 
     asyncio.run(scenario())
+
+
+def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_the_router(
+    source: KafkaCluster, target: KafkaCluster, unique_name: Names
+) -> None:
+    """librdkafka asks by name; a hand-made Fetch asks by topic id, past every client's own metadata."""
+    own = [STATE_TOPIC, PRESENCE_TOPIC, f"{OWN_PREFIX}more"]
+
+    def refusals(bootstrap: str) -> list[int]:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        assert not [name for name in admin.list_topics(timeout=20).topics if name.startswith(OWN_PREFIX)]
+        told = [each.error for each in (admin.list_topics(name, timeout=20).topics[name] for name in own)]
+        entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+        resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in own]
+        bare = [ConfigResource(ResourceType.TOPIC, name) for name in own]
+        asked: list[Any] = [
+            admin.create_topics([NewTopic(name, 1, 1) for name in own]),
+            admin.delete_topics(own),
+            admin.create_partitions([NewPartitions(name, 2) for name in own]),
+            admin.delete_records([TopicPartition(name, 0, 1) for name in own]),
+            admin.incremental_alter_configs(resources),
+            admin.describe_configs(bare),
+            admin.list_offsets({TopicPartition(name, 0): OffsetSpec.latest() for name in own}),
+            admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(name, 0) for name in own]),
+        ]
+        codes = [each.code() for each in told if each is not None]
+        for answers in asked:
+            for future in answers.values() if isinstance(answers, dict) else [answers]:
+                try:
+                    given = future.result(timeout=20)
+                except KafkaException as error:
+                    codes.append(error.args[0].code())
+                else:
+                    codes += [error.code() for error in given.values()]
+        return codes
+
+    def written(bootstrap: str) -> set[int]:
+        failed: set[int] = set()
+        producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 10_000}, logger=None)
+        for name in own:
+            producer.produce(name, b"stray", b"k", on_delivery=lambda error, _: failed.add(error.code() if error else 0))
+        producer.flush(20)
+        return failed
+
+    async def scenario() -> None:
+        async with link_between(source, target, unique_name("link")) as world:
+            with router("r1", target) as running:
+                await world.routers_apply()
+                before = await world.log.read_to_end()
+                codes = await quietly(refusals, running.bootstrap)
+                # Where metadata tells no leader, librdkafka refuses by itself and asks no broker.
+                assert set(codes) - {KafkaError._NOENT} == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+                assert len(codes) == 3 * 9
+                assert await quietly(written, running.bootstrap) == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+                assert await quietly(_fetched_by_id, running.bootstrap, target) == {Code.UNKNOWN_TOPIC_ID}
+                assert (await world.log.read_to_end()).epoch == before.epoch
+
+    asyncio.run(scenario())
+
+
+def _fetched_by_id(bootstrap: str, target: KafkaCluster) -> set[int]:
+    """What a Fetch by topic id, sent to the listener of the leader's broker, is told of the state and presence topics."""
+
+    async def ask() -> set[int]:
+        async with ClusterClient(settings_of("target", target.bootstrap)) as direct:
+            topics = (await direct.refresh([STATE_TOPIC, PRESENCE_TOPIC])).topics
+        ids = {name: topic.topic_id.bytes for name, topic in topics.items() if topic.topic_id}
+        async with ClusterClient(settings_of("router", bootstrap)) as routed:
+            node = next(iter((await routed.refresh([])).brokers))
+            connection = await routed.connection(node, "test")
+            wanted = [FetchPartition(name, 0, 0, 1 << 20, -1, -1) for name in ids]
+            body = encode_fetch(wanted, max_wait_ms=10, session_epoch=-1, ids=ids)
+            frame = await connection.call_raw(FETCH, FETCH_BY_ID_VERSION, body, flexible=True)
+        told = decode_fetch(frame, {each: name for name, each in ids.items()})
+        assert not any(part.records for part in told.partitions)
+        return {part.error for part in told.partitions}
+
+    return asyncio.run(ask())

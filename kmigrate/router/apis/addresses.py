@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from kmigrate.model.ids import is_own_topic
 from kmigrate.protocol.api import decode_answer, decode_body, encode_body, entity
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import RequestHead
@@ -113,6 +114,8 @@ def _metadata(message: Any, book: AddressBook, hidden: Collection[str]) -> tuple
         changed["controller_id"] = book.shown(int(message.controller_id))
     topics = []
     for topic in message.topics:
+        if is_own_topic(str(topic.name)):
+            continue
         if str(topic.name) in hidden:
             not_yet = ErrorCode(Code.LEADER_NOT_AVAILABLE)
             topics.append(dataclasses.replace(topic, error_code=not_yet, partitions=()))

@@ -46,6 +46,8 @@ def _empty(hint: Any) -> Any:
         return ()
     if hint is ErrorCode:
         return ErrorCode(0)
+    if dataclasses.is_dataclass(hint):
+        return blank(typing.cast("type[Any]", hint))
     if issubclass(hint, dt.timedelta):
         return dt.timedelta(0)
     for plain in (bool, int, str, bytes, float):

@@ -1,4 +1,4 @@
-"""The topics of a Metadata answer, their node ids changed where they stand.
+"""The topics of a Metadata answer, their node ids changed where they stand, kmigrate's own topics left out.
 
 Who subscribes to a pattern, or lists topics, asks for all of them. kio took 0.4 s to read and write the answer of a
 cluster with 20,000 partitions, in which all other clients waited. What has to be changed of a topic is as long as
@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 
 from kmigrate.errors import ProtocolViolation
+from kmigrate.model.ids import OWN_PREFIX
 from kmigrate.protocol.codes import Code
 from kmigrate.protocol.frames import SIZE, response_body_offset
-from kmigrate.protocol.primitives import read_uvarint
+from kmigrate.protocol.primitives import read_uvarint, write_uvarint
 from kmigrate.router.nodeids import AddressBook
 
 __all__ = ["put_topics", "show_topics"]
@@ -28,6 +29,7 @@ _WITHOUT_THE_CLUSTERS = 11
 """Operations that are allowed on the cluster; those on topics stayed."""
 _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _NOT_YET = _I16.pack(Code.LEADER_NOT_AVAILABLE)
+_OWN = OWN_PREFIX.encode()
 _GREAT = 64 * 1024
 _KEPT = 4
 _LEADER = 6
@@ -91,7 +93,12 @@ class _Walk:
         self._lists = 3 if version >= _WITH_OFFLINE else 2
         self._book = AddressBook(offset)
         self._hidden = hidden
-        self._cuts: list[tuple[int, int]] = []
+        self._cuts: list[tuple[int, int, bytes]] = []
+        """Begin and end of what is left out, and the bytes in its place."""
+        self._count_behind = 0
+        """End of the array's count of topics."""
+        self._told = 0
+        """Topics that the answer still tells."""
         self._leaders: dict[bytes, bytes] = {}
         self._replicas: dict[bytes, bytes] = {}
         """Replicas, those in sync and those that are offline, one list behind the other."""
@@ -99,6 +106,7 @@ class _Walk:
     def topics(self, at: int) -> int:
         """Where an array of topics ends."""
         count, at = self._count(at)
+        self._told, self._count_behind = count, at
         for _ in range(count):
             at = self._topic(at)
         if at > len(self._raw):
@@ -106,9 +114,10 @@ class _Walk:
         return at
 
     def shown(self, end: int) -> bytes:
-        out, at = bytearray(), 0
-        for cut, behind in self._cuts:
-            out += self._out[at:cut] + _nothing(self._version)
+        told = write_uvarint(self._told + 1) if self._flexible else _I32.pack(self._told)
+        out, at = bytearray(told), self._count_behind
+        for cut, behind, instead in self._cuts:
+            out += self._out[at:cut] + instead
             at = behind
         return bytes(out + self._out[at:end])
 
@@ -123,7 +132,8 @@ class _Walk:
     def _topic(self, begin: int) -> int:
         name = begin + 2
         at = self._text(name)
-        hidden = self._hidden and self._named(name, at) in self._hidden
+        named = self._named(name, at)
+        hidden, own = named in self._hidden, named.startswith(_OWN)
         array = at + (16 if self._version >= _WITH_ID else 0) + 1
         count, at = self._count(array)
         fixed = _LEADER + (8 if self._version >= _WITH_EPOCH else 4)
@@ -142,10 +152,14 @@ class _Walk:
             out[replicas:at] = shown[told]
             if self._flexible:
                 at = self._no_tags(at)
-        if hidden:
+        end = self._no_tags(at + 4 if self._version >= _WITH_OPERATIONS else at)
+        if own:
+            self._cuts.append((begin, end, b""))
+            self._told -= 1
+        elif hidden:
             out[begin:name] = _NOT_YET
-            self._cuts.append((array, at))
-        return self._no_tags(at + 4 if self._version >= _WITH_OPERATIONS else at)
+            self._cuts.append((array, at, _nothing(self._version)))
+        return end
 
     def _shown(self, told: bytes, *, lists: bool) -> bytes:
         """A node, or lists of them, as clients see them."""

@@ -23,6 +23,7 @@ def test_requests_forwards_and_holds_are_shown_by_router_topic_and_partition() -
     stage.edge.sent[0].answer()
     stage.swap(route("orders", Serve.HOLD, fence_epoch=2))
     stage.produce(("orders", 2, batch(sequence=2)))
+    stage.core.own_refused[1] += 1
 
     held = parse(text(registry))
     assert held.value("kmigrate_router_waiting_connections") == 1
