@@ -2,7 +2,8 @@
 
 Engines meet only in the state log, so any set of them may share a process. A mirror or controller that fails for
 a reason that may pass (a cluster that does not answer) is started again; a router that cannot listen is fatal, and so
-is a state log that cannot be acted on any more.
+is a state log that cannot be acted on any more. A process with a router outlives that: the router goes on with its last
+routing table, and the other engines are tried again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TextIO
 from kmigrate.cli.call import Call
 from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.engine_settings import mirror_settings, router_settings
-from kmigrate.cli.exposed import process_registry, serve_metrics
+from kmigrate.cli.exposed import process_registry, serve_metrics, show_strays
 from kmigrate.cli.output import Untold, log_line
 from kmigrate.cli.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
@@ -114,9 +115,11 @@ class _Process:
         self._fatal: BaseException | None = None
         self._tasks = TaskOwner(self._on_failure)
         self._worker = worker
+        self._router = False
         self._instance = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._registry = process_registry()
         self._mirrors = MirrorMetrics(self._registry)
+        show_strays(self._registry, estate.log)
 
     def _on_failure(self, error: BaseException) -> None:
         self._fatal = self._fatal or error
@@ -126,6 +129,7 @@ class _Process:
         async with AsyncExitStack() as stack:
             await serve_metrics(self._call, self._registry, stack)
             stack.push_async_callback(self._tasks.close)
+            self._router = Engine.ROUTER in engines
             self._tasks.start(self._heed_log(), "state log")
             if Engine.ROUTER in engines:
                 await self._start_router(stack, shared=workers > 1 or self._worker > 0)
@@ -143,6 +147,13 @@ class _Process:
     async def _heed_log(self) -> None:
         """End the process with the state log: one that is broken, or of newer processes for their like, never heals."""
         while True:
+            await self._news()
+
+    async def _news(self) -> None:
+        """Wait for news of the state log; a router bears a log that cannot be read (`Router`)."""
+        if self._router:
+            await self._estate.log.changed_or_broken(_LOOK_SECONDS)
+        else:
             await self._estate.log.changed(_LOOK_SECONDS)
 
     async def _start_router(self, stack: AsyncExitStack, *, shared: bool) -> None:
@@ -195,7 +206,7 @@ class _Process:
             for name, uuid in links - running.keys():
                 mirror = self._tasks.start(self._keep("mirror", {"link": name}, self._mirror, name), name)
                 running[name, uuid] = mirror
-            await self._estate.log.changed(_LOOK_SECONDS)
+            await self._news()
 
     async def _mirror(self, name: str) -> None:
         link = self._estate.log.state.link(name)

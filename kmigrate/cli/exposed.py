@@ -13,14 +13,23 @@ from kmigrate.config.listen import listen_address
 from kmigrate.net.http import Page, PageServer
 from kmigrate.observe.exposition import CONTENT_TYPE, exposition
 from kmigrate.observe.registry import Kind, Metric, Registry, Sample
+from kmigrate.state.log import StateLog
 
-__all__ = ["METRICS", "process_registry", "serve_metrics"]
+__all__ = ["METRICS", "process_registry", "serve_metrics", "show_strays"]
 
 _BUILD = Metric("kmigrate_build_info", Kind.GAUGE, "1, with the version that runs.", ("version",))
 _CPU = Metric("process_cpu_seconds_total", Kind.COUNTER, "CPU time of this process, user and system.")
 _MEMORY = Metric("process_resident_memory_bytes", Kind.GAUGE, "Memory of this process; on Linux only.")
 
-METRICS = (_BUILD, _CPU, _MEMORY)
+_STRAYS = Metric(
+    "kmigrate_stray_records",
+    Kind.GAUGE,
+    "Records of kmigrate's own topics that kmigrate did not write, as far as this process has read; they count for "
+    "nothing.",
+    ("topic",),
+)
+
+METRICS = (_BUILD, _CPU, _MEMORY, _STRAYS)
 
 
 def process_registry() -> Registry:
@@ -30,6 +39,11 @@ def process_registry() -> Registry:
     registry.add(_CPU, lambda: [((), sum(os.times()[:2]))])
     registry.add(_MEMORY, _memory)
     return registry
+
+
+def show_strays(registry: Registry, log: StateLog) -> None:
+    """Put what a process has found in kmigrate's topics into its registry."""
+    registry.add(_STRAYS, lambda: [((topic,), strays.count) for topic, strays in log.strays().items()])
 
 
 def _memory() -> Iterable[Sample]:

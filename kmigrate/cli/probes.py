@@ -16,6 +16,7 @@ from kmigrate.protocol.api import entity
 from kmigrate.protocol.codes import row
 from kmigrate.state.create import check_state_log
 from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.look import find_strays
 from kmigrate.workflow.plan import Finding
 from kmigrate.workflow.verbs import state_findings
 
@@ -93,7 +94,17 @@ async def _probe(client: ClusterClient) -> list[Finding]:
     found.append(await _state_log(client))
     if client.metadata.topics.get(STATE_TOPIC) is not None:
         found += await state_findings(client)
+        found += await _strays(client)
     return found
+
+
+async def _strays(client: ClusterClient) -> list[Finding]:
+    try:
+        told = await find_strays(client)
+    except KmigrateError as error:
+        return [Finding("warn", error.ref, error.what, error.next_step)]
+    advice = "keep their writer out: kmigrate link check LINK names the ACL"
+    return [Finding("warn", "stray-records", each, advice) for each in told]
 
 
 def _either(there: bool, ref: str, yes: str, no: str) -> Finding:

@@ -43,7 +43,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import boottime, monotonic, sleep, steady_ms
 from kmigrate.net.tasks import accompanied, together
 from kmigrate.state.log import StateLog
-from kmigrate.state.offset_maps import OffsetMaps
+from kmigrate.state.offset_maps import MAP_TOPIC, OffsetMaps
 
 __all__ = ["MirrorEngine"]
 
@@ -403,4 +403,5 @@ class MirrorEngine:
         lost = target_losses(self._copier.lanes.values()) if self._copier is not None else ()
         name = self._target.settings.name
         forgets = f"short-memory: target {name}: {self._forgets}; {ONE_AT_A_TIME}" if self._forgets else ""
-        return (*upkeep, *filter(None, (trouble, forgets)), *lost)
+        strays = self._maps.strays.told(MAP_TOPIC)
+        return (*upkeep, *filter(None, (trouble, forgets, strays)), *lost)

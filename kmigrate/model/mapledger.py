@@ -22,9 +22,12 @@ from dataclasses import dataclass
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.offsetmap import OffsetMap
 
-__all__ = ["ChunkKey", "MapChunk", "MapLedger", "decode_chunk", "encode_chunk", "fold_chunks", "parse_key"]
+__all__ = ["NEWER_MAP", "ChunkKey", "MapChunk", "MapLedger", "decode_chunk", "encode_chunk", "fold_chunks", "parse_key"]
 
+NEWER_MAP = "newer-offset-map"
+"""Reference of the error on a chunk that a newer version has written."""
 _SCHEMA = 1
+_TOP = 1 << 63
 _RUNS = 512
 """Runs in a chunk: a chunk is written again whenever one is added to it, some 2 kB."""
 
@@ -60,7 +63,10 @@ def parse_key(text: str) -> ChunkKey:
     """The key of a record of the map topic; StateLogBroken where somebody else wrote it."""
     try:
         uuid, topic, partition, term, number = text.split("/")
-        return ChunkKey(uuid, topic, int(partition), int(term), int(number))
+        numbers = int(partition), int(term), int(number)
+        if not all(0 <= each < _TOP for each in numbers):
+            raise ValueError(f"{text[:100]} names a number that no chunk has")
+        return ChunkKey(uuid, topic, *numbers)
     except ValueError as error:
         raise _foreign(text, error) from error
 
@@ -77,13 +83,15 @@ def decode_chunk(key: str, value: bytes) -> MapChunk:
         body = json.loads(value)
         if int(body["schema"]) > _SCHEMA:
             raise StateLogBroken(
-                "newer-offset-map",
+                NEWER_MAP,
                 f"the offset map {key} was written by a newer kmigrate",
                 still_true="nothing was changed",
                 next_step="use the newer version of kmigrate",
             )
-        return MapChunk(str(body["target_topic_id"]), base64.b64decode(body["runs"], validate=True))
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+        chunk = MapChunk(str(body["target_topic_id"]), base64.b64decode(body["runs"], validate=True))
+        OffsetMap().extend(chunk.runs)  # whoever folds chunks must not meet runs that are none
+        return chunk
+    except (ArithmeticError, LookupError, RecursionError, ValueError, TypeError, binascii.Error) as error:
         raise _foreign(key, error) from error
 
 

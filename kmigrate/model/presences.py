@@ -254,6 +254,8 @@ class RouterPresence:
     tell."""
     staying: tuple[int, ...] = ()
     """Once the links are finished: clients that it has told what is so only through it, each as a number."""
+    deaf: str = ""
+    """Why this router cannot read the state log, so that it goes on with its last routing table; '' where it can."""
 
     @property
     def key(self) -> str:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache, partial
+from math import isfinite
 from typing import Any, TypeVar
 
 from kmigrate.errors import StateLogBroken
@@ -37,6 +38,7 @@ __all__ = [
     "decode_part",
     "decode_record",
     "encode_record",
+    "number_of",
     "plain",
 ]
 
@@ -83,6 +85,9 @@ def encode_record(record: Record) -> dict[str, Any]:
 
 
 _Part = TypeVar("_Part")
+_BOUNDED = frozenset({int, float})
+"""Types of which not every value of Python's is one of a record."""
+_TOP = 1 << 63
 _SCALARS = frozenset({int, str, float, bool, type(None)})
 
 
@@ -134,7 +139,7 @@ def decode_part(kind: type[_Part], data: Any) -> _Part:
     """A record, or a part of one, from its JSON shape; raises StateLogBroken where it is none."""
     try:
         return typing.cast("_Part", _reader(typing.cast("Any", kind))(data))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise StateLogBroken(
             "malformed-record", f"a {kind.__name__} of the state log cannot be read: {error!r}"
         ) from error
@@ -154,13 +159,16 @@ def _reader(kind: Any) -> _Read:
         return lambda data: None if data is None else given(data)
     if origin is tuple:
         each = _reader(typing.get_args(kind)[0])
-        return lambda data: tuple([each(v) for v in data])
+        return lambda data: tuple([each(v) for v in _listed(data)])
     if origin is not None and issubclass(origin, Mapping):
         of_key, of_value = typing.get_args(kind)
         value = _reader(of_value)
-        return lambda data: {of_key(k): value(v) for k, v in data.items()}
+        key = number_of if of_key is int else of_key
+        return lambda data: {key(k): value(v) for k, v in data.items()}
     if kind is float:
-        return float
+        return _finite
+    if kind is int:
+        return _number
     if not isinstance(kind, type):
         return lambda data: data
     other = kind if issubclass(kind, StrEnum) else partial(_mistyped, kind)
@@ -176,11 +184,41 @@ def _fields_reader(kind: type[Any]) -> _Read:
         for name, value in data.items():
             if name in fields:
                 of, reader = fields[name]
-                known[name] = value if type(value) is of else reader(value)
+                as_it_is = type(value) is of and (of not in _BOUNDED or _in_bounds(value))
+                known[name] = value if as_it_is else reader(value)
         return kind(**known)
 
     return read
 
 
+def _in_bounds(value: Any) -> bool:
+    return type(value) is int and -_TOP <= value < _TOP
+
+
+def _listed(data: Any) -> Any:
+    """Return a list of JSON; a text is none, though Python goes through its characters."""
+    return data if isinstance(data, list | tuple) else _mistyped(list, data)
+
+
+def number_of(text: Any) -> int:
+    """Return the number that a key of JSON stands for."""
+    return _number(int(text))
+
+
+def _number(data: Any) -> int:
+    """Return a whole number of 64 bits: a larger one is no offset, time or count, and breaks who calculates with it."""
+    if type(data) is not int or not -_TOP <= data < _TOP:
+        return int(_mistyped(int, data))
+    return data
+
+
+def _finite(data: Any) -> float:
+    """Return a number that is neither infinite nor beyond what floats hold."""
+    number = float(data)
+    if not isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
+
+
 def _mistyped(kind: type[Any], data: Any) -> Any:
-    raise TypeError(f"expected {kind.__name__}, found {data!r}")
+    raise TypeError(f"expected {kind.__name__}, found {data!r:.100}")

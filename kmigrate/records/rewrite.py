@@ -39,6 +39,7 @@ __all__ = [
     "decompress",
     "effort",
     "needs_rewriting",
+    "record_keys",
     "rewrite",
 ]
 
@@ -104,6 +105,17 @@ def contents(batch: Batch) -> dict[int, tuple[int, bytes]]:
     return {offset: (timestamp, bytes(rest)) for offset, timestamp, _, rest in _records(batch)}
 
 
+def record_keys(batch: Batch, most: int) -> Iterator[bytes | None]:
+    """Yield the key of each record; raises ProtocolViolation where they are unpacked into more than `most` bytes."""
+    for _, _, _, rest in _records(batch, most):
+        try:
+            size, at = read_varint(rest, 0)
+            key = None if size < 0 else bytes(rest[at : at + size])
+        except IndexError:
+            raise ProtocolViolation("short-record", f"a record at {batch.base_offset} has no key") from None
+        yield key
+
+
 class Packer:
     """Records in the order of their offsets, packed into batches: another one behind each gap, and where one is full.
 
@@ -164,14 +176,14 @@ def _signed(value: int) -> int:
     return value if -_TOP <= value < _TOP else (value + _TOP) % (2 * _TOP) - _TOP
 
 
-def _records(batch: Batch) -> Iterator[tuple[int, int, int, memoryview]]:
+def _records(batch: Batch, most: int = MOST_BYTES) -> Iterator[tuple[int, int, int, memoryview]]:
     """Offset, the time that readers see, attributes, and key, value and headers of each record."""
     if batch.count > MOST_RECORDS:
         raise ProtocolViolation(
             "too-many-records", f"the batch at {batch.base_offset} says that it holds {batch.count} records"
         )
     stamped = batch.max_timestamp if batch.attributes & LOG_APPEND_TIME else None
-    data = memoryview(decompress(batch.codec, batch.view[HEADER_SIZE:]))
+    data = memoryview(decompress(batch.codec, batch.view[HEADER_SIZE:], most))
     at, before = 0, -1
     try:
         for _ in range(batch.count):

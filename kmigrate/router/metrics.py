@@ -105,6 +105,12 @@ _ROWS: tuple[_Row, ...] = (
         "api",
     ),
     _row(
+        "deaf",
+        Kind.GAUGE,
+        "1 while the router cannot read the state log and goes on with its last routing table, 0 else.",
+        lambda core: [((), int(bool(core.deaf)))],
+    ),
+    _row(
         "hold_seconds",
         Kind.GAUGE,
         "Longest time that a Produce request was held at the topic's last fence.",

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import Failed, Refused, WaitTimedOut
+from kmigrate.errors import Failed, KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.door import Door
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
@@ -97,6 +97,8 @@ class Router:
         self._beat = boottime()
         """When this process was last seen to work, by its own clock."""
         self._core.stood_still = lambda: boottime() - self._beat > settings.stood_still_s
+        self._unroutable = -1
+        """The newest state that made no routing table."""
         self._owes = False
         """Whether something was under way at a source when another took this router's place: it stays a stray."""
 
@@ -263,6 +265,8 @@ class Router:
             try:
                 await self._state_log.read_to_end()
             except (Failed, WaitTimedOut):  # no word of this router goes out either, of which the log is told
+                if self._core.deaf:  # the log cannot be read, whoever waits: no fence counts on this router
+                    return
                 await sleep(_BEAT_S)
             else:
                 self._swap_if_newer()
@@ -322,7 +326,7 @@ class Router:
             if any(each.instance == self.instance for each in heard):  # who hears not even itself hears nobody
                 stand_ins.follow(self.bootstrap, heard)
                 self._core.farewell.heard = tuple(each for each in heard if each.instance != self.instance)
-            await self._state_log.changed(1.0)
+            await self._state_log.changed_or_broken(1.0)
 
     async def _watch_transactions(self) -> None:
         while True:
@@ -334,7 +338,22 @@ class Router:
     async def _follow(self) -> None:
         while True:
             self._swap_if_newer()
-            await self._state_log.changed(1.0)
+            self._note_deaf(await self._state_log.changed_or_broken(1.0))
+
+    def _note_deaf(self, broken: KmigrateError | None) -> None:
+        """Say once that the state log cannot be read, and once that it can be again.
+
+        Clients are served on by the last routing table. No fence counts on this router meanwhile: it acknowledges none.
+        """
+        before, self._core.deaf = self._core.deaf, broken.what if broken is not None else ""
+        if self._core.deaf and self._core.deaf != before:
+            _log.error(
+                "state log: %s; this router goes on with the routing table of state %d and acknowledges no fence",
+                self._core.deaf,
+                self._core.table.epoch,
+            )
+        elif before and not self._core.deaf:
+            _log.warning("state log: it is read again")
 
     def _swap_if_newer(self) -> None:
         if self._state_log.state.epoch != self._core.table.epoch:
@@ -344,7 +363,14 @@ class Router:
 
     def _swap(self) -> None:
         state = self._state_log.state
-        self._core.swap(routing_table(state), monotonic())
+        try:
+            table = routing_table(state)
+        except Exception as error:  # of a record that nobody foresaw: clients are served on as before
+            if self._unroutable != state.epoch:
+                self._unroutable = state.epoch
+                _log.exception("state %d makes no routing table: %r; the last one goes on", state.epoch, error)
+            return
+        self._core.swap(table, monotonic())
         self._clusters.follow(state, self._core.table)
         self._announce_now()
         self._core.wake()
@@ -413,6 +439,7 @@ class Router:
             limits=core.limits.told(),
             waiting=core.held.waiting(core.table.held_groups | core.table.followed.keys(), monotonic()),
             staying=tuple(core.farewell.staying) if core.table.finished else (),
+            deaf=core.deaf,
         )
 
     async def _presence(self) -> None:

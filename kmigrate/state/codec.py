@@ -26,20 +26,26 @@ from kmigrate.model.presences import (
     PartitionProgress,
     RouterPresence,
 )
-from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, plain
+from kmigrate.model.record_json import Record, decode_part, decode_record, encode_record, number_of, plain
 from kmigrate.model.records import LEAST_READER, SCHEMA
+from kmigrate.state.strays import StrayRecordError, read_json
 
 __all__ = [
     "ENVELOPE_HEADER",
+    "NEWER_LOG",
     "Envelope",
     "Presence",
     "PresenceReader",
     "PresenceWriter",
     "Word",
+    "Written",
     "decode_envelope",
     "encode_envelope",
+    "read_envelope",
 ]
 
+NEWER_LOG = "newer-state-log"
+"""Reference of the error on a record that this version must not act on: the one that ends a router, too."""
 ENVELOPE_HEADER = b"kmigrate"
 """The header of a tombstone that holds its envelope."""
 
@@ -133,9 +139,15 @@ class PresenceReader:
         """By link and instance of the mirror, and by topic."""
 
     def read(self, value: bytes) -> Record:
-        """The word; raises StateLogBroken or ValueError where it is of a newer version, or nobody's."""
-        body = _object(json.loads(value))
-        told = _object(body.pop("topics", {})) if body.get("kind") in _BY_PARTITION else {}
+        """Return the word; raises StrayRecordError or ValueError where nobody of kmigrate's can have said it.
+
+        StateLogBroken where a newer version may have said it.
+        """
+        body = read_json(value)
+        kind = body.get("kind")
+        if not isinstance(kind, str):
+            raise StrayRecordError("has no kind")
+        told = _object(body.pop("topics", {})) if kind in _BY_PARTITION else {}
         record = decode_record(body)
         if not isinstance(record, MirrorPresence | FencedProgress):
             return record
@@ -158,7 +170,7 @@ _Told = dict[str, Any]
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise StateLogBroken("malformed-record", f"in the presence log stands {value!r:.40} where an object belongs")
+        raise StrayRecordError("has no object where one belongs")
     return value
 
 
@@ -169,7 +181,7 @@ def _again(
     if said == said_before:
         return said_before, before
     now = {
-        int(partition): before[int(partition)]
+        number_of(partition): before[number_of(partition)]
         if partition in said_before and said_before[partition] == words
         else decode_part(PartitionProgress, words)
         for partition, words in _object(said).items()
@@ -177,34 +189,49 @@ def _again(
     return said, now
 
 
-def decode_envelope(value: bytes, *, tombstone: bool = False) -> Envelope:
-    """Read an envelope; what needs a newer reader, or is of another kind, is refused, never skipped."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An envelope whose record is not decoded yet: where its writer meant it to stand, and behind which record."""
+
+    at: int
+    prev: str
+    nonce: str
+    schema: int
+    reader: int
+    record: Any
+    """The record's JSON, None for a deletion."""
+
+    def decoded(self) -> Envelope:
+        """Return the envelope; StateLogBroken where this version must not act on it, or cannot read it."""
+        if self.reader > SCHEMA:
+            raise StateLogBroken(
+                NEWER_LOG,
+                f"the state log was written by a newer kmigrate: schema {self.schema}, for readers of schema "
+                f"{self.reader} and later; this one has {SCHEMA}",
+                still_true="nothing was changed",
+                next_step="use the newer version of kmigrate",
+            )
+        record = None if self.record is None else decode_record(self.record)
+        return Envelope(self.at, self.prev, self.nonce, record)
+
+
+def read_envelope(value: bytes, *, tombstone: bool = False) -> Written:
+    """Return the envelope around a record; StrayRecordError where the bytes are no envelope."""
+    body = read_json(value)
     try:
-        body: dict[str, Any] = json.loads(value)
-        schema = int(body["schema"])
-        reader = int(body.get("reader", schema))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateLogBroken(
-            "foreign-record",
-            f"the state log holds a record that kmigrate did not write ({error!r})",
-            still_true="nothing was changed",
-            next_step="let only kmigrate's principal write the state topic (EO-95)",
-        ) from error
-    if reader > SCHEMA:
-        raise StateLogBroken(
-            "newer-state-log",
-            f"the state log was written by a newer kmigrate: schema {schema}, for readers of schema {reader} and "
-            f"later; this one has {SCHEMA}",
-            still_true="nothing was changed",
-            next_step="use the newer version of kmigrate",
-        )
-    try:
+        schema = body["schema"]
+        numbers = schema, body.get("reader", schema), body["at"]
+        texts = body["prev"], body["nonce"]
         record = None if tombstone else body["record"]  # null, of a dropped key, up to schema 1
-        return Envelope(
-            int(body["at"]),
-            str(body["prev"]),
-            str(body["nonce"]),
-            None if record is None else decode_record(record),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateLogBroken("malformed-record", f"a record of the state log cannot be read: {error!r}") from error
+    except KeyError as missing:
+        raise StrayRecordError(f"is no envelope: it has no {missing.args[0]}") from missing
+    if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers) or not schema:
+        raise StrayRecordError("is no envelope: its numbers are none")
+    if not all(isinstance(each, str) for each in texts) or not isinstance(record, dict | None):
+        raise StrayRecordError("is no envelope: its parts have other types")
+    return Written(numbers[2], *texts, numbers[0], numbers[1], record)
+
+
+def decode_envelope(value: bytes, *, tombstone: bool = False) -> Envelope:
+    """Return an envelope with its record; raises StrayRecordError and StateLogBroken as the two steps do."""
+    return read_envelope(value, tombstone=tombstone).decoded()

@@ -1,7 +1,7 @@
 """The state log on its cluster: a fold that follows it, and appends by compare-and-set.
 
 Rules of a write (facts M1, B1, W1, W5, M5):
-1. One constant producer id that nobody allocates, epoch 0; sequence = that of the newest batch + 1.
+1. One constant producer id that nobody allocates; epoch and sequence follow the newest batch of that producer.
 2. It succeeded only if the record is read back at the expected offset with the writer's own nonce; an answer of
    success alone proves nothing, as a broker answers an exact repeat with the old offset.
 3. On anything else: read on, decide again on what stands there. The decision is a function of the state, so it
@@ -13,7 +13,6 @@ nobody's compare-and-set fail.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -37,6 +36,7 @@ from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
 from kmigrate.state.codec import (
     ENVELOPE_HEADER,
+    NEWER_LOG,
     Envelope,
     Presence,
     PresenceReader,
@@ -44,7 +44,8 @@ from kmigrate.state.codec import (
     Word,
     encode_envelope,
 )
-from kmigrate.state.fold import CompactedUnreadError, Fold
+from kmigrate.state.fold import CompactedUnreadError, Fold, state_producer_id
+from kmigrate.state.strays import StrayRecordError, Strays
 from kmigrate.state.topics import single_partition_topic
 from kmigrate.state.whole import read_whole
 
@@ -58,6 +59,10 @@ _LATELY_MS = 1_000
 _CLOCK_KEY = b"clock"
 _FORGET_S = 600.0
 """Twice the longest silence by which a mirror is judged (`lease_s`): who is forgotten is silent for all."""
+_LONGEST_INTERVAL_MS = 3_600_000
+_UNKNOWN_KIND = "unknown-record"
+_MOST_REPAIRS = 16
+"""Keys that one write repairs beforehand: whoever writes strays without end must not keep every writer busy."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 
 Decide = Callable[[State], Record | tuple[str, None] | None]
@@ -77,9 +82,16 @@ def _without_topics(record: MirrorPresence, why: str) -> MirrorPresence:
     return replace(record, topics={}, upkeep={}, problems={}, applied=-1, generation=-1, notes=(note,))
 
 
-def state_producer_id(topic: str) -> int:
-    """2^62 + a hash of the topic's name: the same for every writer, allocated by nobody (M5)."""
-    return (1 << 62) + int.from_bytes(hashlib.sha256(topic.encode()).digest()[:7])
+def _as_ours(error: BaseException, which: str) -> KmigrateError:
+    """Return an error that nobody foresaw as one of ours."""
+    if isinstance(error, KmigrateError):
+        return error
+    return StateLogBroken(
+        "state-log-reader-died",
+        f"reading the {which} log failed: {error!r:.200}",
+        still_true="nothing was decided on what was not read",
+        next_step="report this error; kmigrate doctor names records that kmigrate did not write",
+    )
 
 
 class StateLog:
@@ -90,12 +102,13 @@ class StateLog:
         self.topic = topic
         self._presence_topic = presence_topic
         self._producer_id = state_producer_id(topic)
-        self._fold = Fold()
+        self._fold = Fold(self._producer_id)
         self._presence: dict[str, tuple[Presence, float]] = {}
         self._writer = PresenceWriter()
         self._reader = PresenceReader()
         self._said: dict[str, tuple[bytes, Word]] = {}
         """Our own last words, by key: as they were written, and read back they need not be decoded."""
+        self._presence_strays = Strays()
         self._written_before = 0
         """Where the presence log ended when we opened it."""
         self._ahead_ms = 0
@@ -107,6 +120,7 @@ class StateLog:
         self._tasks = TaskOwner(self._on_failure)
         self._broken: KmigrateError | None = None
         self._opened = False
+        self._following: asyncio.Task[None]
         self.trouble: KmigrateError | None = None
         """The newest error that reading is retrying, None when all is well."""
 
@@ -115,7 +129,7 @@ class StateLog:
     async def open(self) -> State:
         """Follow the log; returns when everything written before this call is folded in."""
         await self._check_exists()
-        self._tasks.start(self._follow(), "state-log")
+        self._following = self._tasks.start(self._follow(), "state-log")
         self._ahead_ms = await self._difference()
         await self._begin_presence()
         self._tasks.start(self._follow_presence(), "presence-log")
@@ -128,6 +142,7 @@ class StateLog:
         """Read the log for ever; from its beginning where it was compacted before we had read it (fold: D)."""
         while True:
             await self._read_whole()
+            self._broken = None
             with suppress(CompactedUnreadError, PlaceLostError):
                 await self._tail.run(self._progress, self._on_trouble)
 
@@ -183,15 +198,39 @@ class StateLog:
         self._presence_tail = tail
 
     async def _follow_presence(self) -> None:
-        """Read what processes say for ever; what is gone of it, or was cut, is said again."""
+        """Read what processes say for ever; what is gone of it, or was cut, is said again.
+
+        No failure ends it: who has nothing to read hears nobody, which every reader has to bear anyway.
+        """
         while True:
-            with suppress(PlaceLostError):
-                await self._presence_tail.run(self._progress, self._on_trouble)
             try:
+                with suppress(PlaceLostError):
+                    await self._presence_tail.run(self._progress, self._on_trouble)
                 await self._begin_presence()
-            except Failed as error:
-                self._on_trouble(error)
+            except Exception as error:
+                self._on_trouble(_as_ours(error, "presence"))
                 await sleep(0.1)
+
+    async def changed_or_broken(self, timeout: float) -> KmigrateError | None:
+        """Wait as `changed` does, and return why the log cannot be read where that is so; None where all is well.
+
+        For who goes on with what was read last. Reading begins anew meanwhile. Raises only where a newer version has
+        written what this one must not ignore.
+        """
+        if self._broken is None:
+            with suppress(StateLogBroken):
+                await self.changed(timeout)
+        if self._broken is not None:
+            if self._broken.ref == NEWER_LOG:
+                raise self._broken
+            await sleep(timeout)
+            self.read_again()
+        return self._broken
+
+    def read_again(self) -> None:
+        """Begin to read the log anew after that has failed; where it fails again, all that wait are told again."""
+        if self._broken is not None and self._following.done():
+            self._following = self._tasks.start(self._follow(), "state-log")
 
     async def _recent_presence(self) -> int:
         """Where the presence log of the last minute begins: what is older says nothing of who lives."""
@@ -267,6 +306,18 @@ class StateLog:
     def presence(self) -> Mapping[str, tuple[Presence, float]]:
         """Newest word of each process, with the moment (monotonic, s) from which it counts."""
         return self._presence
+
+    async def find_presence_strays(self, timeout: float = 30.0) -> Strays:
+        """Read the whole presence log once, for what kmigrate did not write; needs no `open`."""
+        end = (await self._end((self._presence_topic, 0), timeout)).offset
+        tail = self._tail_of_presence()
+        while tail.reached < end:
+            await tail.poll(100)
+        return self._presence_strays
+
+    def strays(self) -> dict[str, Strays]:
+        """Return what was found in the two topics that kmigrate did not write, by topic."""
+        return {self.topic: self._fold.strays, self._presence_topic: self._presence_strays}
 
     def alive(self, kind: type[_P], within_s: float = 0.0) -> list[_P]:
         """Presence of one kind heard of within `within_s` (default: three of its own intervals, at least 3 s)."""
@@ -371,32 +422,46 @@ class StateLog:
             self._wake()
 
     def _on_failure(self, error: BaseException) -> None:
-        self._broken = (
-            error
-            if isinstance(error, KmigrateError)
-            else StateLogBroken("state-log-reader-died", f"reading the state log failed: {error!r}")
-        )
+        self._broken = _as_ours(error, "state")
         self._wake()
 
     def _take_presence(self, batch: Batch) -> None:
-        if batch.is_control or batch.count != 1:
+        """Take in one word; what no process of kmigrate's can have said is a stray (`strays`)."""
+        if batch.is_control or not batch.count:
             return
-        key, value = read_single_record(batch)
-        name = key.decode("utf-8", "replace")
-        if value is None:
-            self._drop(name)
-            return
-        said = self._said.get(name)
         try:
-            record = said[1] if said is not None and said[0] == value else self._reader.read(value)
-        except (StateLogBroken, ValueError):
-            return  # of a newer version, or nobody's: who is not understood has said nothing, and decides nothing
-        if isinstance(record, FencedProgress):
+            name, record = self._word(batch)
+        except StateLogBroken as newer:
+            if newer.ref != _UNKNOWN_KIND:
+                self._presence_strays.note(batch, newer)
+            return  # perhaps of a newer version: what is not understood has said nothing, and decides nothing
+        except Exception as error:  # whatever it is, somebody else wrote it
+            self._presence_strays.note(batch, error)
+            return
+        if record is None:
+            self._drop(name)
+        elif isinstance(record, FencedProgress):
             self._go_on(record)
-        elif isinstance(record, MirrorPresence | RouterPresence | ControllerPresence):
+        else:
             if name not in self._presence:
                 self._forget()
             self._presence[name] = (record, self._heard(name, batch))
+
+    def _word(self, batch: Batch) -> tuple[str, Word | None]:
+        """Return whose word a record is, and the word: None where it is taken back. A stray raises any error."""
+        key, value = read_single_record(batch)
+        name = key.decode()
+        if value is None:
+            return name, None
+        said = self._said.get(name)
+        record = said[1] if said is not None and said[0] == value else self._reader.read(value)
+        if not isinstance(record, MirrorPresence | FencedProgress | RouterPresence | ControllerPresence):
+            raise StrayRecordError("is no word of a process")
+        if record.key != name:
+            raise StrayRecordError("speaks for another process than its key names")
+        if not isinstance(record, FencedProgress) and not 0 < record.interval_ms <= _LONGEST_INTERVAL_MS:
+            raise StrayRecordError("names an interval that no process has")
+        return name, record
 
     def _go_on(self, fenced: FencedProgress) -> None:
         """A mirror's presence, gone on with; how long that counts is not for this word to say."""
@@ -456,7 +521,7 @@ class StateLog:
         `decide` may be called several times; it must look at nothing but the state it is given.
         """
         deadline = monotonic() + timeout
-        fresh = False
+        fresh, repairs = False, 0
         async with self._lock:
             while True:
                 if self._broken is not None:
@@ -468,7 +533,8 @@ class StateLog:
                         still_true="nothing was changed by this call, or it will be found when it is repeated",
                     )
                 repair = self._fold.repair()
-                if repair is not None:
+                if repair is not None and repairs < _MOST_REPAIRS:
+                    repairs += 1
                     await self._attempt(repair[0], repair[1], deadline)
                     continue
                 try:
@@ -499,7 +565,7 @@ class StateLog:
             header=(ENVELOPE_HEADER, envelope) if record is None else None,
             timestamp=steady_ms(),
             producer_id=self._producer_id,
-            epoch=0,
+            epoch=self._fold.producer_epoch,
             sequence=self._fold.sequence,
         )
         try:

@@ -1,14 +1,15 @@
-"""One look at the state log of any cluster: what it says now, and nothing of what it says later."""
+"""One look at kmigrate's topics on any cluster: what they say now, and nothing of what they say later."""
 
 from __future__ import annotations
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.state import State
-from kmigrate.state.log import STATE_TOPIC
+from kmigrate.state.log import PRESENCE_TOPIC, STATE_TOPIC, StateLog
+from kmigrate.state.offset_maps import MAP_TOPIC, OffsetMaps
 from kmigrate.state.whole import read_whole
 
-__all__ = ["read_state"]
+__all__ = ["find_strays", "read_state"]
 
 
 async def read_state(client: ClusterClient) -> State | None:
@@ -18,6 +19,22 @@ async def read_state(client: ClusterClient) -> State | None:
         return None
     fold, _ = await read_whole(client, STATE_TOPIC, purpose="state-look", on_trouble=_fail)
     return fold.state
+
+
+async def find_strays(client: ClusterClient) -> list[str]:
+    """Return what kmigrate's topics hold that kmigrate did not write, in words; raises as `read_state` does."""
+    topics = (await client.refresh([STATE_TOPIC, PRESENCE_TOPIC, MAP_TOPIC])).topics
+    found = []
+    if STATE_TOPIC in topics:
+        fold, _ = await read_whole(client, STATE_TOPIC, purpose="state-look", on_trouble=_fail)
+        found.append(fold.strays.told(STATE_TOPIC))
+    if PRESENCE_TOPIC in topics:
+        found.append((await StateLog(client).find_presence_strays()).told(PRESENCE_TOPIC))
+    if MAP_TOPIC in topics:
+        maps = OffsetMaps(client)
+        await maps.read_to_end()
+        found.append(maps.strays.told(MAP_TOPIC))
+    return [each for each in found if each]
 
 
 def _fail(error: KmigrateError) -> None:

@@ -2,6 +2,7 @@
 
 A link's own records in it are told apart by the link's uuid. Plain appends are enough: what a late writer says is
 void by its term (`model/mapledger`). Reading follows the topic to its end and keeps the newest chunk of each key.
+What is no chunk is a stray (`strays`): void, and counted. A chunk of a newer version makes its map unreadable.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from collections.abc import Iterable
 from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.cluster.producer import append_alone
 from kmigrate.cluster.tail import PlaceLostError, Tail
-from kmigrate.errors import Failed, Unreachable
-from kmigrate.model.mapledger import ChunkKey, MapChunk, decode_chunk, encode_chunk, fold_chunks, parse_key
+from kmigrate.errors import Failed, StateLogBroken, Unreachable
+from kmigrate.model.mapledger import (
+    NEWER_MAP,
+    ChunkKey,
+    MapChunk,
+    decode_chunk,
+    encode_chunk,
+    fold_chunks,
+    parse_key,
+)
 from kmigrate.model.offsetmap import OffsetMap
 from kmigrate.net.clock import now_ms
 from kmigrate.protocol.codes import row
 from kmigrate.records.batch import Batch
 from kmigrate.records.build import one_record_batch, read_single_record
+from kmigrate.state.strays import Strays
 
 __all__ = ["MAP_TOPIC", "OffsetMaps"]
 
@@ -33,6 +43,9 @@ class OffsetMaps:
         self._chunks: dict[tuple[str, str, int], dict[ChunkKey, MapChunk]] = {}
         self._numbers: dict[tuple[str, str, int, int], int] = {}
         """Of a partition's chunks under one term, the number behind the highest that was read or is to be written."""
+        self._newer: dict[tuple[str, str, int], StateLogBroken] = {}
+        """Partitions with a chunk that this version cannot read."""
+        self.strays = Strays()
         self._tail = self._new_tail()
         self._turn = asyncio.Lock()
 
@@ -51,6 +64,8 @@ class OffsetMaps:
         Of what stands on the target before `target_start` it says nothing: an earlier mirror of the topic put it there,
         whose map was to be dropped when the topic was forgotten.
         """
+        if (newer := self._newer.get((link_uuid, topic, partition))) is not None:
+            raise newer
         chunks = self._chunks.get((link_uuid, topic, partition), {}).items()
         made = fold_chunks((c for c in chunks if before is None or c[0].place < before), target_topic_id)
         made.leave_out(target_start)
@@ -78,26 +93,41 @@ class OffsetMaps:
                 try:
                     await self._tail.poll(100)
                 except PlaceLostError:  # what the log holds now is all that counts, as for a process that starts
-                    self._chunks = {}
+                    self._chunks, self._newer, self.strays = {}, {}, Strays()
                     self._tail = self._new_tail()
 
     def _new_tail(self) -> Tail:
         return Tail(self._client, MAP_TOPIC, 0, self._take, purpose="map-read")
 
     def _take(self, batch: Batch) -> None:
-        if batch.is_control or batch.count != 1:
+        if batch.is_control or not batch.count:
             return
+        try:
+            self._take_chunk(batch)
+        except StateLogBroken as newer:
+            if newer.ref != NEWER_MAP:
+                self.strays.note(batch, newer)
+        except Exception as error:  # whatever it is, somebody else wrote it
+            self.strays.note(batch, error)
+
+    def _take_chunk(self, batch: Batch) -> None:
         name, value = read_single_record(batch)
-        key = parse_key(name.decode("utf-8", "replace"))
-        self._note(key)
+        key = parse_key(name.decode())
         of = key.link_uuid, key.topic, key.partition
+        try:
+            chunk = None if value is None else decode_chunk(str(key), value)
+        except StateLogBroken as newer:
+            if newer.ref == NEWER_MAP:
+                self._newer[of] = newer
+            raise
+        self._note(key)
         chunks = self._chunks.setdefault(of, {})
-        if value is None:
-            chunks.pop(key, None)
-            if not chunks:
-                del self._chunks[of]
-        else:
-            chunks[key] = decode_chunk(str(key), value)
+        if chunk is not None:
+            chunks[key] = chunk
+            return
+        chunks.pop(key, None)
+        if not chunks:
+            del self._chunks[of]
 
     async def drop(self, link_uuid: str, topic: str) -> None:
         """Forget the maps of all partitions of a topic, newest chunks first: whoever reads meanwhile finds a map cut

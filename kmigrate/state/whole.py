@@ -8,7 +8,7 @@ from contextlib import suppress
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.tail import PlaceLostError, Tail
 from kmigrate.errors import KmigrateError
-from kmigrate.state.fold import Fold
+from kmigrate.state.fold import Fold, state_producer_id
 
 __all__ = ["read_whole"]
 
@@ -30,7 +30,7 @@ async def read_whole(
     dropped.
     """
     while True:
-        fold = Fold()
+        fold = Fold(state_producer_id(topic))
         tail = Tail(client, topic, 0, fold.take, purpose=purpose)
 
         def whole(tail: Tail = tail) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
+from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
 from kmigrate.workflow.membership import words_on
@@ -165,6 +166,8 @@ class Snapshot:
     controllers: tuple[ControllerPresence, ...]
     connected: Mapping[str, RouterPresence] = dataclasses.field(default_factory=dict)
     """Newest word of each router that is heard of, by instance: who is connected to it."""
+    warnings: tuple[str, ...] = ()
+    """What concerns no single link: records that kmigrate did not write, routers that cannot read the state log."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -191,6 +194,7 @@ class Snapshot:
                 for m in self.mirrors
             ],
             "controllers": [{"instance": c.instance, "active": c.active} for c in self.controllers],
+            "warnings": list(self.warnings),
         }
 
 
@@ -261,7 +265,18 @@ async def snapshot(estate: Estate, *, figures: bool = True) -> Snapshot:
         tuple(mirrors),
         tuple(log.alive(ControllerPresence)),
         {r.instance: r for r in routers},
+        _warnings(log, routers),
     )
+
+
+def _warnings(log: StateLog, routers: Iterable[RouterPresence]) -> tuple[str, ...]:
+    strays = [each.told(topic) for topic, each in log.strays().items()]
+    deaf = [
+        f"router {r.name} cannot read the state log and goes on with what it knew at state {r.applied}: {r.deaf}"
+        for r in routers
+        if r.deaf
+    ]
+    return tuple(filter(None, (*strays, *deaf)))
 
 
 async def _of_target(

@@ -11,6 +11,7 @@ from kmigrate.model.presences import ControllerPresence, MirrorPresence, RouterP
 from kmigrate.model.record_json import Record
 from kmigrate.model.state import State
 from kmigrate.net.clock import now_ms
+from kmigrate.state.strays import Strays
 
 T = TypeVar("T")
 Presence = MirrorPresence | RouterPresence | ControllerPresence
@@ -18,6 +19,9 @@ Presence = MirrorPresence | RouterPresence | ControllerPresence
 
 class MemoryLog:
     """Appends are atomic; `on_append` hears of every one and may raise, as a crash would."""
+
+    def strays(self) -> dict[str, Strays]:
+        return {}
 
     def __init__(self, *records: Record) -> None:
         self.state = State()

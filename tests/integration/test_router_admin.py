@@ -147,6 +147,7 @@ def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_t
         entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
         resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in own]
         bare = [ConfigResource(ResourceType.TOPIC, name) for name in own]
+        end: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked: list[Any] = [
             admin.create_topics([NewTopic(name, 1, 1) for name in own]),
             admin.delete_topics(own),
@@ -154,7 +155,7 @@ def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_t
             admin.delete_records([TopicPartition(name, 0, 1) for name in own]),
             admin.incremental_alter_configs(resources),
             admin.describe_configs(bare),
-            admin.list_offsets({TopicPartition(name, 0): OffsetSpec.latest() for name in own}),
+            admin.list_offsets({TopicPartition(name, 0): end for name in own}),
             admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(name, 0) for name in own]),
         ]
         codes = [each.code() for each in told if each is not None]
@@ -172,7 +173,7 @@ def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_t
         failed: set[int] = set()
         producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 10_000}, logger=None)
         for name in own:
-            producer.produce(name, b"stray", b"k", on_delivery=lambda error, _: failed.add(error.code() if error else 0))
+            producer.produce(name, b"v", b"k", on_delivery=lambda error, _: failed.add(error.code() if error else 0))
         producer.flush(20)
         return failed
 
@@ -193,7 +194,7 @@ def test_no_client_reads_writes_alters_or_deletes_kmigrates_own_topics_through_t
 
 
 def _fetched_by_id(bootstrap: str, target: KafkaCluster) -> set[int]:
-    """What a Fetch by topic id, sent to the listener of the leader's broker, is told of the state and presence topics."""
+    """Return what a Fetch by topic id is told of the state and the presence topic."""
 
     async def ask() -> set[int]:
         async with ClusterClient(settings_of("target", target.bootstrap)) as direct:

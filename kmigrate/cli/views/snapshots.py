@@ -26,6 +26,7 @@ _USUAL_MS = 2_000
 def snapshot_view(shot: Snapshot) -> RenderableType:
     parts: list[RenderableType] = [_processes(shot)]
     parts += [limits_line(word) for word in sorted(shot.connected.values(), key=lambda word: word.name)]
+    parts += [Text(f"! {warning}", style="yellow") for warning in shot.warnings]
     for link in shot.links:
         line = Text.assemble((f"{link.name}", "bold"), f"  {link.source} → {link.target}")
         if link.throttle:

@@ -9,7 +9,7 @@ from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import KmigrateError
 from kmigrate.model.acls import Acl, host_bound, topic_rights
 from kmigrate.model.records import LinkRecord
-from kmigrate.state.access import other_writers
+from kmigrate.state.access import closing_acl, open_to_everybody, other_writers
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding
 
@@ -64,11 +64,22 @@ def host_findings(rules: Collection[Acl], topic: str) -> list[Finding]:
 
 
 async def state_findings(target: ClusterClient) -> list[Finding]:
-    """A warning where others than kmigrate may write the state log (EO-95)."""
+    """Warn where others than kmigrate may write kmigrate's own topics."""
     try:
-        others = await other_writers(target)
+        for_all = await open_to_everybody(target)
+        others = () if for_all else await other_writers(target)
     except KmigrateError:
         return []  # whoever may not read the rules is told so where they are needed
+    if for_all:
+        return [
+            Finding(
+                "warn",
+                "state-open",
+                f"everybody who reaches {target.settings.name} may write, alter and delete kmigrate's topics there: "
+                f"{for_all}. Routers refuse that to their clients; the brokers do not",
+                f"have the brokers keep all others out: {closing_acl(target)}",
+            )
+        ]
     if not others:
         return []
     return [
@@ -77,6 +88,6 @@ async def state_findings(target: ClusterClient) -> list[Finding]:
             "state-writable",
             f"{', '.join(others)} may write the state log of {target.settings.name}: kmigrate's promises hold only "
             "while nobody else does",
-            "take WRITE on __kmigrate_* from all but kmigrate's own principal",
+            f"take WRITE on __kmigrate_* from all but kmigrate's own principal: {closing_acl(target)}",
         )
     ]

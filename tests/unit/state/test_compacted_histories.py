@@ -46,7 +46,7 @@ class Reader:
     """Who folds the log; `began` is the pass of the cleaner after which he opened it."""
 
     began: int
-    fold: Fold = field(default_factory=Fold)
+    fold: Fold = field(default_factory=lambda: Fold(9))
 
 
 class History:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import cramjam
 import pytest
 
 from kmigrate.errors import StateLogBroken
 from kmigrate.model.records import LEAST_READER, SCHEMA, LeaseRecord
-from kmigrate.records.batch import HEADER_SIZE, Batch, walk
+from kmigrate.protocol.primitives import read_varint, zigzag
+from kmigrate.records.batch import HEADER_SIZE, Batch, assemble, walk
 from kmigrate.records.build import one_record_batch
 from kmigrate.state.codec import ENVELOPE_HEADER, Envelope, decode_envelope, encode_envelope
 from kmigrate.state.fold import CompactedUnreadError, Fold
+from kmigrate.state.strays import StrayRecordError
 
 
 def batch(offset: int, value: bytes, key: bytes = b"lease/w", sequence: int | None = None) -> Batch:
@@ -55,7 +59,7 @@ def dropped(at: int, prev: str, nonce: str) -> bytes:
 
 
 def fold_of(*batches: Batch) -> Fold:
-    fold = Fold()
+    fold = Fold(9)
     for one in batches:
         fold.take(one)
     return fold
@@ -138,16 +142,116 @@ def test_a_void_record_over_a_tombstone_asks_for_a_tombstone() -> None:
     assert fold_of(void).repair() == ("lease/w", None), "also where the tombstone is gone"
 
 
-def test_a_tombstone_that_is_nobodys_is_refused() -> None:
+@pytest.mark.parametrize(
+    "stray",
+    [
+        tombstone(1, None),
+        standing(1, b"lease/w", None, (b"traceparent", b"00-1-1-01")),
+        tombstone(1, b"not ours"),
+        batch(1, b"not json"),
+        batch(1, b"7"),
+        batch(1, b"[" * 100_000),
+        batch(1, b'{"schema": 99, "reader": 99}'),
+        batch(1, b'{"schema": 99, "reader": 99, "at": 7, "prev": "a", "nonce": "n", "record": {}}'),
+        batch(1, b'{"schema": 2, "at": 1, "prev": "x", "nonce": "n", "record": {"kind": "LeaseRecord", "term": []}}'),
+        batch(1, b'{"schema": 2, "at": 1, "prev": "a", "nonce": 7, "record": {}}'),
+        batch(1, b'{"schema": 1e400, "at": 1, "prev": "a", "nonce": "", "record": {}}'),
+        batch(1, b'{"schema": 2, "at": 1, "prev": "\\ud800", "nonce": "\\udfff", "record": {}}'),
+    ],
+    ids=lambda each: repr(bytes(each.view[61:100])),
+)
+def test_a_stray_is_void_and_its_key_is_repaired(stray: Batch) -> None:
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), stray)
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 1)
+    assert fold.repair() == ("lease/w", LeaseRecord("w", "me", 1))
+    fold.take(batch(2, envelope(2, "a", "b", 2)))
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 2)
+    assert fold.repair() is None
+
+
+def compressed(offset: int, *keys: bytes, codec: int = 4, attributes: int = 0, producer: int = -1) -> Batch:
+    """A batch of several records as a client writes it, compressed."""
+    records = b"".join(
+        bytes(one_record_batch(key, b"stray", timestamp=1, producer_id=-1, epoch=-1, sequence=-1)[61:]) for key in keys
+    )
+    parts, at = bytearray(), 0
+    for delta in range(len(keys)):  # each record's offset delta stands behind its length, attributes and time
+        size, begin = read_varint(records, at)
+        record = bytearray(records[begin : begin + size])
+        record[2:3] = zigzag(delta)
+        parts += zigzag(len(record)) + record
+        at = begin + size
+    payload = bytes(cramjam.zstd.compress(bytes(parts))) if codec == 4 else bytes(parts)
+    data = assemble(
+        payload, count=len(keys), attributes=codec | attributes, base_timestamp=1, max_timestamp=1,
+        producer_id=producer, epoch=0 if producer >= 0 else -1, sequence=0 if producer >= 0 else -1,
+    )  # fmt: skip
+    data[0:8] = offset.to_bytes(8, "big")
+    return next(walk(memoryview(data)))
+
+
+def test_a_compressed_batch_of_strays_is_void_and_each_live_key_in_it_is_repaired() -> None:
+    fold = fold_of(
+        batch(0, envelope(0, "", "a", 1)),
+        batch(1, envelope(1, "a", "b", 1), key=b"lease/v"),
+        compressed(2, b"lease/w", b"who/knows", b"\xff"),
+    )
+    assert (fold.next_offset, fold.strays.count, fold.strays.offset) == (5, 3, 2)
+    assert fold.repairs == {"lease/w"}
+    fold.take(batch(5, envelope(5, "b", "c", 2)))
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 2)
+
+
+def test_where_nobody_can_tell_the_keys_of_a_stray_all_live_keys_are_repaired() -> None:
+    broken = compressed(1, b"lease/w")
+    broken.view[70:] = bytes(len(broken.view) - 70)
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), broken)
+    assert fold.repairs == {"lease/w"}
+
+
+@pytest.mark.parametrize("attributes", [0x10, 0x20], ids=["transactional", "control"])
+def test_batches_of_transactions_decide_nothing(attributes: int) -> None:
+    valid = batch(1, envelope(1, "a", "b", 99))
+    forged = replace(valid, attributes=attributes)
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), forged)
+    assert fold.state.lease("w") == LeaseRecord("w", "me", 1)
+    assert fold.next_offset == 2
+
+
+def test_another_producers_sequences_leave_the_next_write_where_it_was() -> None:
+    """A client with idempotence writes sequences of its own: taken for ours, no write would ever be accepted again."""
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), compressed(1, b"k", b"k", producer=4711))
+    assert (fold.next_offset, fold.sequence) == (3, 1)
+
+
+def test_an_epoch_that_a_marker_has_raised_is_followed_from_sequence_0() -> None:
+    marker = replace(batch(1, b"marker"), attributes=0x20, producer_epoch=5, base_sequence=-1)
+    fold = fold_of(batch(0, envelope(0, "", "a", 1)), marker)
+    assert (fold.producer_epoch, fold.sequence) == (5, 0)
+
+
+def test_a_record_that_names_the_one_before_it_and_cannot_be_read_stops_every_reader() -> None:
+    """kmigrate alone knows that nonce: who passed over its decision would go on with another state than the others."""
+    body = {**json.loads(envelope(1, "a", "b", 1)), "record": {"kind": "LeaseRecord", "term": "x"}}
     with pytest.raises(StateLogBroken) as caught:
-        fold_of(tombstone(0, None))
-    assert caught.value.ref == "foreign-tombstone"
-    with pytest.raises(StateLogBroken) as caught:
-        fold_of(standing(0, b"lease/w", None, (b"traceparent", b"00-1-1-01")))
-    assert caught.value.ref == "foreign-tombstone"
-    with pytest.raises(StateLogBroken) as caught:
-        fold_of(tombstone(0, b"not ours"))
-    assert caught.value.ref == "foreign-record"
+        fold_of(batch(0, envelope(0, "", "a", 1)), batch(1, json.dumps(body).encode()))
+    assert caught.value.ref == "malformed-record"
+
+
+def test_strays_are_told_in_printable_words() -> None:
+    fold = fold_of(batch(0, b"\x1b[31mred"))
+    told = fold.strays.told("__kmigrate_state")
+    assert "1 records that kmigrate did not write" in told
+    assert "offset 0" in told
+    assert told.isprintable()
+    assert fold_of(batch(0, envelope(0, "", "a", 1))).strays.told("t") == ""
+
+
+def test_keys_that_strangers_make_up_do_not_pile_up_to_be_repaired() -> None:
+    fold = Fold(9)
+    for offset in range(3000):
+        fold.take(batch(offset, envelope(offset + 1, "", "x", 1), key=b"lease/%d" % offset))
+    assert len(fold.repairs) == 1000
 
 
 def test_a_tombstone_that_needs_a_newer_reader_is_refused() -> None:
@@ -204,7 +308,7 @@ def test_who_opens_a_compacted_log_has_come_as_far_as_those_who_have_read_what_i
 
 @pytest.mark.parametrize("value", [b"", b"not json", b"[]", b'{"schema": 1}', b'{"schema": "x"}'])
 def test_foreign_bytes_are_refused(value: bytes) -> None:
-    with pytest.raises(StateLogBroken):
+    with pytest.raises(StrayRecordError):
         decode_envelope(value)
 
 
