@@ -86,7 +86,7 @@ def encode_record(record: Record) -> dict[str, Any]:
 
 _Part = TypeVar("_Part")
 _BOUNDED = frozenset({int, float})
-"""Types of which not every value of Python's is one of a record."""
+"""Types whose values in Python go beyond those of a record."""
 _TOP = 1 << 63
 _SCALARS = frozenset({int, str, float, bool, type(None)})
 
@@ -196,7 +196,7 @@ def _in_bounds(value: Any) -> bool:
 
 
 def _listed(data: Any) -> Any:
-    """Return a list of JSON; a text is none, though Python goes through its characters."""
+    """Return a list of JSON; a text is no list, though Python iterates over characters."""
     return data if isinstance(data, list | tuple) else _mistyped(list, data)
 
 
@@ -206,7 +206,7 @@ def number_of(text: Any) -> int:
 
 
 def _number(data: Any) -> int:
-    """Return a whole number of 64 bits: a larger one is no offset, time or count, and breaks who calculates with it."""
+    """Return a whole number of 64 bits: a larger number is no offset, time or count, and breaks calculations."""
     if type(data) is not int or not -_TOP <= data < _TOP:
         return int(_mistyped(int, data))
     return data

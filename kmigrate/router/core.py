@@ -243,7 +243,7 @@ class Core:
     own_refused: Counter[int] = field(default_factory=Counter)
     """Clients' requests that named kmigrate's own topics and were refused, by API key."""
     deaf: str = ""
-    """Why the state log cannot be read, '' where it can: the last routing table goes on."""
+    """Reason why the state log cannot be read, '' where all is well: the last routing table goes on."""
     closing: bool = False
     """Whether this router is being stopped: every connection is ended as soon as nothing of it is under way."""
     stood_still: Callable[[], bool] = lambda: False

@@ -27,7 +27,7 @@ class Slot:
     """Whether its answer has left in part."""
     answer: Buffer | None = None
     change: Change | None = None
-    """What is done to the whole answer before it leaves; such an answer never leaves in pieces."""
+    """Change of the whole answer before the answer leaves; such an answer never leaves in pieces."""
 
 
 @dataclass(slots=True)

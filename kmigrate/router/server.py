@@ -292,7 +292,7 @@ class Router:
             await self._learn_own_topics()
 
     async def _learn_own_topics(self) -> None:
-        """Learn the ids of kmigrate's own topics: clients may name a topic by its id, too."""
+        """Learn the ids of kmigrate's own topics: clients may name a topic by id, too."""
         try:
             told = await self._target.refresh([STATE_TOPIC, PRESENCE_TOPIC, MAP_TOPIC])
         except Failed:  # asked again soon; meanwhile the known ids hold
@@ -343,7 +343,7 @@ class Router:
     def _note_deaf(self, broken: KmigrateError | None) -> None:
         """Say once that the state log cannot be read, and once that it can be again.
 
-        Clients are served on by the last routing table. No fence counts on this router meanwhile: it acknowledges none.
+        Clients are served on by the last routing table. Meanwhile this router acknowledges no fence.
         """
         before, self._core.deaf = self._core.deaf, broken.what if broken is not None else ""
         if self._core.deaf and self._core.deaf != before:
@@ -353,7 +353,7 @@ class Router:
                 self._core.table.epoch,
             )
         elif before and not self._core.deaf:
-            _log.warning("state log: it is read again")
+            _log.warning("the state log is read again")
 
     def _swap_if_newer(self) -> None:
         if self._state_log.state.epoch != self._core.table.epoch:

@@ -248,7 +248,7 @@ class Session:
         return taken
 
     def _take_guarded(self, head: RequestHead, frame: bytearray) -> bool:
-        """Keep the request from kmigrate's own topics, and its answer from telling them (`own_topics`)."""
+        """Keep the request from kmigrate's own topics, and the answer from telling them (`own_topics`)."""
         key, ids = head.api_key, self._core.own_ids
         if key in HIDING:
             full = self._decodable(head, frame)

@@ -24,7 +24,7 @@ _FOR_ALL = "allow.everyone.if.no.acl.found"
 
 
 async def open_to_everybody(client: ClusterClient) -> str:
-    """Return why every client may write kmigrate's topics, '' where a rule may keep it from that; raises as below."""
+    """Return why every client may write kmigrate's topics, '' where a rule may prevent that; raises as below."""
     rules = await read_acls(client)
     if rules is None:
         return "it has no authorizer"

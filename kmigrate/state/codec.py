@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 NEWER_LOG = "newer-state-log"
-"""Reference of the error on a record that this version must not act on: the one that ends a router, too."""
+"""Reference of the error on a record that this version must not act on; this error ends a router, too."""
 ENVELOPE_HEADER = b"kmigrate"
 """The header of a tombstone that holds its envelope."""
 
@@ -139,9 +139,9 @@ class PresenceReader:
         """By link and instance of the mirror, and by topic."""
 
     def read(self, value: bytes) -> Record:
-        """Return the word; raises StrayRecordError or ValueError where nobody of kmigrate's can have said it.
+        """Return the word; raises StrayRecordError or ValueError where no process of kmigrate's can have said that.
 
-        StateLogBroken where a newer version may have said it.
+        StateLogBroken where a newer version may have said so.
         """
         body = read_json(value)
         kind = body.get("kind")
@@ -191,7 +191,7 @@ def _again(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An envelope whose record is not decoded yet: where its writer meant it to stand, and behind which record."""
+    """An envelope whose record is not decoded yet, with the place in the log that the writer meant."""
 
     at: int
     prev: str
@@ -202,7 +202,7 @@ class Written:
     """The record's JSON, None for a deletion."""
 
     def decoded(self) -> Envelope:
-        """Return the envelope; StateLogBroken where this version must not act on it, or cannot read it."""
+        """Return the envelope; StateLogBroken where this version must not act on the record, or cannot read the record."""
         if self.reader > SCHEMA:
             raise StateLogBroken(
                 NEWER_LOG,

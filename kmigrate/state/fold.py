@@ -1,15 +1,16 @@
 """How a reader turns the state log's batches into a `State`, pure.
 
 Invariants:
-A  A record counts only where its `at` equals its offset; elsewhere it is void, and the key's last valid value
-   must be appended again by the next writer, because compaction would keep the void one. What is no envelope at all
-   is a stray (`strays`): void, whoever wrote it and in whatever shape, and counted. Where it stands under a key of
-   ours, or may, that key is repaired, too.
+A  A record counts only where `at` equals the offset; elsewhere the record is void, and the key's last valid value
+   must be appended again by the next writer, because compaction would keep the void record. A record without an
+   envelope is a stray (`strays`): void in whatever shape, and counted. A live key that a stray stands under, or may
+   stand under, is repaired, too.
 B  `prev` names the last valid record before it. Where offsets are missing in between nobody can compare, and who writes
-   behind them names none; where none is missing, another name is a break. A record that names the one before it was
-   written by kmigrate: if this version cannot read it, no reader of this version goes on behind it.
-C  The sequence after the newest batch's of the state log's own producer is the only one the broker accepts next
-   (compare-and-set): it is read from that batch's header, never counted. Other producers' sequences say nothing.
+   behind them names none; where none is missing, another name is a break. A record that names the valid record before
+   was written by kmigrate: a version that cannot read such a record stops there.
+C  The sequence after the newest batch of the state log's own producer is the only sequence that the broker accepts
+   next (compare-and-set). The fold reads that sequence from the batch's header and never counts. Sequences of other
+   producers say nothing.
 D  Compaction takes a dropped key's tombstone away, too, long after it was written. So who has read the log to its end
    and then finds offsets missing cannot know what was dropped there: he reads the log anew, from its beginning. What
    he then finds may be more than he knew, and less, but no other record at an offset of which he knew one.
@@ -52,7 +53,7 @@ class Fold:
     next_offset: int = 0
     sequence: int = 0
     producer_epoch: int = 0
-    """Epoch of the state log's own producer: kmigrate never raises it, but somebody else may have."""
+    """Epoch of the state log's own producer. kmigrate never raises this epoch, but somebody else may have."""
     last_nonce: str = ""
     """Of the last valid record; empty where offsets are missing behind it."""
     repairs: set[str] = field(default_factory=set)
@@ -126,7 +127,7 @@ class Fold:
                 del self.nonces[old]
 
     def _chained(self, batch: Batch, written: Written) -> Envelope | None:
-        """Return what is valid behind the record before it; None where it is a stray that names its own offset."""
+        """Return the envelope of a record in the chain; None for a stray that names the right offset."""
         named = bool(self.last_nonce) and written.prev == self.last_nonce
         try:
             envelope = written.decoded()
@@ -146,7 +147,7 @@ class Fold:
         return envelope
 
     def _void(self, batch: Batch, error: Exception) -> None:
-        """Pass over a stray, and note which of our keys compaction would lose to it."""
+        """Pass over a stray, and note the live keys that compaction would lose."""
         self.strays.note(batch, error)
         self._stays = False
         try:
@@ -170,7 +171,7 @@ class Fold:
 
 
 def _written(batch: Batch) -> tuple[str, Written, bool]:
-    """Return a record's key, its envelope, and whether it has a value; raises for what kmigrate never writes."""
+    """Return a record's key, envelope, and whether there is a value; raises for what kmigrate never writes."""
     key, value = read_single_record(batch)
     if batch.is_transactional:
         raise StrayRecordError("is part of a transaction")

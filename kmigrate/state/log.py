@@ -62,7 +62,7 @@ _FORGET_S = 600.0
 _LONGEST_INTERVAL_MS = 3_600_000
 _UNKNOWN_KIND = "unknown-record"
 _MOST_REPAIRS = 16
-"""Keys that one write repairs beforehand: whoever writes strays without end must not keep every writer busy."""
+"""Keys that a write repairs beforehand: endless strays must not keep every writer busy."""
 _TOO_LARGE = (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE)
 
 Decide = Callable[[State], Record | tuple[str, None] | None]
@@ -200,7 +200,7 @@ class StateLog:
     async def _follow_presence(self) -> None:
         """Read what processes say for ever; what is gone of it, or was cut, is said again.
 
-        No failure ends it: who has nothing to read hears nobody, which every reader has to bear anyway.
+        No failure ends this task: a reader that hears nobody takes every process for silent.
         """
         while True:
             try:
@@ -212,10 +212,10 @@ class StateLog:
                 await sleep(0.1)
 
     async def changed_or_broken(self, timeout: float) -> KmigrateError | None:
-        """Wait as `changed` does, and return why the log cannot be read where that is so; None where all is well.
+        """Wait as `changed` does, and return why the log cannot be read; None where all is well.
 
-        For who goes on with what was read last. Reading begins anew meanwhile. Raises only where a newer version has
-        written what this one must not ignore.
+        The caller goes on with the state that was read last, while reading begins anew. Raises only where a newer
+        version has written a record that this version must not ignore.
         """
         if self._broken is None:
             with suppress(StateLogBroken):
@@ -228,7 +228,7 @@ class StateLog:
         return self._broken
 
     def read_again(self) -> None:
-        """Begin to read the log anew after that has failed; where it fails again, all that wait are told again."""
+        """Begin to read the log anew after a failure; where that fails again, all waiting callers are told again."""
         if self._broken is not None and self._following.done():
             self._following = self._tasks.start(self._follow(), "state-log")
 
@@ -308,7 +308,7 @@ class StateLog:
         return self._presence
 
     async def find_presence_strays(self, timeout: float = 30.0) -> Strays:
-        """Read the whole presence log once, for what kmigrate did not write; needs no `open`."""
+        """Read the whole presence log once, and return the strays; needs no `open`."""
         end = (await self._end((self._presence_topic, 0), timeout)).offset
         tail = self._tail_of_presence()
         while tail.reached < end:
@@ -426,7 +426,7 @@ class StateLog:
         self._wake()
 
     def _take_presence(self, batch: Batch) -> None:
-        """Take in one word; what no process of kmigrate's can have said is a stray (`strays`)."""
+        """Take in a word; a word that no process of kmigrate's can have said is a stray (`strays`)."""
         if batch.is_control or not batch.count:
             return
         try:
@@ -435,7 +435,7 @@ class StateLog:
             if newer.ref != _UNKNOWN_KIND:
                 self._presence_strays.note(batch, newer)
             return  # perhaps of a newer version: what is not understood has said nothing, and decides nothing
-        except Exception as error:  # whatever it is, somebody else wrote it
+        except Exception as error:  # somebody else wrote this
             self._presence_strays.note(batch, error)
             return
         if record is None:
@@ -448,7 +448,7 @@ class StateLog:
             self._presence[name] = (record, self._heard(name, batch))
 
     def _word(self, batch: Batch) -> tuple[str, Word | None]:
-        """Return whose word a record is, and the word: None where it is taken back. A stray raises any error."""
+        """Return whose word a record is, and the word: None for a word that is taken back. A stray raises any error."""
         key, value = read_single_record(batch)
         name = key.decode()
         if value is None:

@@ -2,7 +2,7 @@
 
 A link's own records in it are told apart by the link's uuid. Plain appends are enough: what a late writer says is
 void by its term (`model/mapledger`). Reading follows the topic to its end and keeps the newest chunk of each key.
-What is no chunk is a stray (`strays`): void, and counted. A chunk of a newer version makes its map unreadable.
+A record that is no chunk is a stray (`strays`): void, and counted. A chunk of a newer version makes that map unreadable.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class OffsetMaps:
         except StateLogBroken as newer:
             if newer.ref != NEWER_MAP:
                 self.strays.note(batch, newer)
-        except Exception as error:  # whatever it is, somebody else wrote it
+        except Exception as error:  # somebody else wrote this
             self.strays.note(batch, error)
 
     def _take_chunk(self, batch: Batch) -> None:

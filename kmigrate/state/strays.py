@@ -1,8 +1,8 @@
 """Stray records: records in kmigrate's own topics that kmigrate did not write.
 
-Whoever may write these topics may put anything there. A stray record is void for every reader: it decides nothing, and
-no process ends because of it. It is counted and named instead (`status`, `doctor`, metrics), for its writer has to be
-kept out.
+Every client that may write these topics may put anything there. A stray record is void for every reader: the record
+decides nothing, and no process ends because of the record. Strays are counted and named instead (`status`, `doctor`,
+metrics), for their writer has to be kept out.
 """
 
 from __future__ import annotations

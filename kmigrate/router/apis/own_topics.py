@@ -7,9 +7,9 @@ writes, alters or deletes them ends the migration, so no client reaches them thr
 - A request that names them is split. The router refuses the named elements itself and forwards the rest.
 - A refusal is TOPIC_AUTHORIZATION_FAILED for a name and UNKNOWN_TOPIC_ID for a topic id. Every name with the prefix
   gets the same refusal, so a client does not learn which of these topics exist.
-- A transaction gets no partition at all (OPERATION_NOT_ATTEMPTED), as brokers do where one partition is refused.
+- A transaction gets no partition at all (OPERATION_NOT_ATTEMPTED), as brokers do where a partition is refused.
 
-Produce has its own path (`produce_path`). ACL requests are refused where a rule names these topics literally or by a
+Produce has a path apart (`produce_path`). ACL requests are refused where a rule names these topics literally or by a
 prefix of theirs; broader rules are the administrator's, and `doctor` names the principals they let in.
 """
 
