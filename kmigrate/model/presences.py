@@ -255,7 +255,7 @@ class RouterPresence:
     staying: tuple[int, ...] = ()
     """Once the links are finished: clients that it has told what is so only through it, each as a number."""
     deaf: str = ""
-    """Reason why this router cannot read the state log and goes on with the last routing table; '' where all is well."""
+    """Reason why this router cannot read the state log and keeps the last routing table; '' where all is well."""
 
     @property
     def key(self) -> str:

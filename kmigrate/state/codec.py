@@ -202,7 +202,7 @@ class Written:
     """The record's JSON, None for a deletion."""
 
     def decoded(self) -> Envelope:
-        """Return the envelope; StateLogBroken where this version must not act on the record, or cannot read the record."""
+        """Return the envelope; StateLogBroken where this version must not act on the record, or cannot decode."""
         if self.reader > SCHEMA:
             raise StateLogBroken(
                 NEWER_LOG,

@@ -2,7 +2,7 @@
 
 A link's own records in it are told apart by the link's uuid. Plain appends are enough: what a late writer says is
 void by its term (`model/mapledger`). Reading follows the topic to its end and keeps the newest chunk of each key.
-A record that is no chunk is a stray (`strays`): void, and counted. A chunk of a newer version makes that map unreadable.
+A record that is no chunk is a stray (`strays`): void, and counted. A map with a chunk of a newer version is unreadable.
 """
 
 from __future__ import annotations
