@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.text import Text
 
 from kmigrate.cli import doctor, finish, group, offsets, plan, playbook, promote, run, sandbox, status, topic, verify
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Output
+from kmigrate.cli.words import Text
 from kmigrate.errors import UsageError
 
 __all__ = ["app", "main"]

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kmigrate.cli.call import Call
 from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Waiting
 from kmigrate.cli.views.bulk import progress_text, ranges_view, rounds_view
+from kmigrate.cli.words import Text
 from kmigrate.cluster.client import EARLIEST, LATEST
 from kmigrate.errors import Refused, UsageError
 from kmigrate.mirror.activation import remembers_long, request_limit

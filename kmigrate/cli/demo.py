@@ -21,6 +21,7 @@ from typing import Any
 
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Output
+from kmigrate.cli.words import Text
 from kmigrate.errors import Failed
 from kmigrate.net.clock import block, monotonic
 from kmigrate.report.migration import FAILING, MigrationReport, Millis, ParitySummary
@@ -241,7 +242,7 @@ class Demo:
 
     def _say(self, text: str) -> None:
         seconds = monotonic() - self.started
-        self.out.err.print(f"[dim]{seconds:6.1f} s[/dim]  {text}", highlight=False)
+        self.out.err.print(Text.assemble((f"{seconds:6.1f} s", "dim"), f"  {text}"))
 
 
 def _stop(process: ProcessIdentity) -> None:

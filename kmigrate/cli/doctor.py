@@ -13,13 +13,13 @@ import sys
 
 import typer
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer
 from kmigrate.cli.probes import probe_cluster
 from kmigrate.cli.views.plans import findings_view
+from kmigrate.cli.words import Text
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.net.tasks import together

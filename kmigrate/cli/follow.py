@@ -20,12 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from kmigrate.cli.call import Call
 from kmigrate.cli.checks import Asked, Job, SparkChoice, job_of, remember, session, sides
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer, Waiting
+from kmigrate.cli.words import Text
 from kmigrate.errors import KmigrateError
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.parity.plan import PartitionKey, TopicRange

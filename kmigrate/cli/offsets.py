@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.options import Link
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
+from kmigrate.cli.words import Text
 from kmigrate.errors import Failed, Refused, UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.lifecycle import TopicPhase

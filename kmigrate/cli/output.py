@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
 from rich.segment import Segment
-from rich.text import Text
+from rich.text import Text as RichText
 
 from kmigrate.cli.exits import Exit
+from kmigrate.cli.words import Text, below
 from kmigrate.errors import KmigrateError
+from kmigrate.model.words import is_harmless, one_line
 
 __all__ = ["Answer", "Output", "Untold", "log_line"]
 
@@ -47,16 +48,24 @@ class Answer:
 _TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """What makes a terminal show text in another order than it is in."""
 _HARMLESS = {code: "?" for code in (*range(32), *range(127, 160), *_TURNS) if chr(code) not in "\t\n"}
-"""What a terminal would act on: groups and clients have any names that they like, and these are told to a person."""
-_IN_ONE_LINE = {**_HARMLESS, ord("\n"): "?", 0x2028: "?", 0x2029: "?"}
+"""What a terminal would act on: the last line of defence, behind `cli.words`."""
 _LONGEST_LINE = 4000
+
+
+def harmless_json(text: str) -> str:
+    """Return JSON whose texts are shown by a terminal as they are: what would act stands as an escape of JSON's."""
+    if text.isascii():
+        return text
+    return "".join(
+        each if each == "\n" or is_harmless(each) else json.dumps(each)[1:-1] for each in text
+    )
 
 
 def log_line(text: str) -> str:
     """What a log tells in one line, whatever names it tells of: none makes a second line, or one without an end."""
     more = len(text) - _LONGEST_LINE
     cut = f"{text[:_LONGEST_LINE]}… and {more:,} characters more" if more > 0 else text
-    return cut.translate(_IN_ONE_LINE)
+    return one_line(cut)
 
 
 class _Console(Console):
@@ -89,7 +98,8 @@ def _console(stream: TextIO | None) -> _Console:
         stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 it is open as long as the process
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
-    return _Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False)
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def _is_unicode(stream: IO[str]) -> bool:
@@ -195,7 +205,7 @@ class Output:
         elif not self.err.is_terminal:
             yield Waiting(None)
         else:
-            with self.err.status(escape(text)) as status:
+            with self.err.status(Text(text)) as status:
                 self._spinner = Waiting(status, text)
                 try:
                     yield self._spinner
@@ -213,15 +223,14 @@ class Output:
             told = Text.assemble(("next: ", "dim"), error.next_step)
             # A call stays whole: it can then be taken from the terminal as one line.
             lines.append(Text.assemble("  ", told) if "kmigrate " in error.next_step else self._within(told, 2))
-        self._warn(Text("\n").join(lines))
+        self._warn(below(lines))
 
-    def _within(self, text: Text, indent: int = 0) -> Text:
+    def _within(self, text: RichText, indent: int = 0) -> RichText:
         """A text cut between words where a terminal's lines end, and indented; a pipe's lines have no end."""
-        more = "\n" + " " * (indent + 2)
         lines = text.wrap(self.err, max(20, self.err.width - indent - 2)) if self.err.is_terminal else [text]
         for line in lines:
             line.rstrip()
-        return Text.assemble(" " * indent, Text(more).join(lines))
+        return RichText.assemble(" " * indent, below(lines, indent=" " * (indent + 2)))
 
     def unexpected(self, error: BaseException) -> None:
         """A bug of ours in one line; the traceback only on demand."""
@@ -240,10 +249,11 @@ class Output:
         self._warn(Text(f"error internal-error: {what} (--debug shows where)", style="red"))
 
     def _write(self, fields: Mapping[str, Any]) -> None:
-        text = json.dumps(fields, indent=self._indent, ensure_ascii=not _is_unicode(self.out.file)) + "\n"
+        text = json.dumps(fields, indent=self._indent, ensure_ascii=not _is_unicode(self.out.file))
+        text = harmless_json(text) + "\n"
         self._say(self.out, lambda: (self.out.file.write(text), self.out.file.flush()))
 
-    def _warn(self, text: Text) -> None:
+    def _warn(self, text: RichText) -> None:
         self._say(self.err, lambda: self.err.print(text, soft_wrap=True))
 
     def _trace(self, error: BaseException) -> None:
@@ -280,4 +290,4 @@ class Waiting:
     def say(self, text: str) -> None:
         self.text = text
         if self._status is not None:
-            self._status.update(escape(text))
+            self._status.update(Text(text))

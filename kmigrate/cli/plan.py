@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table
-from rich.text import Text
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.engine_settings import mirror_settings
@@ -19,6 +17,7 @@ from kmigrate.cli.source_defaults import default_findings
 from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import full_width, table
+from kmigrate.cli.words import SafeTable, Text
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Refused, Unreachable
@@ -300,7 +299,7 @@ class _Outlooks:
             for note in row.notes:
                 yield Text(f"! {row.topic}: {note}", style="yellow")
 
-    def _table(self, columns: Sequence[str]) -> Table:
+    def _table(self, columns: Sequence[str]) -> SafeTable:
         made = table(*columns, right=_COLUMNS[2:8])
         for row in self._rows:
             fine = row.offsets in ("identical", "mapped")

@@ -15,7 +15,6 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kmigrate.cli import finish, group, link, promote, topic, verify
 from kmigrate.cli.call import Call, command
@@ -23,6 +22,7 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.options import PlanOnly, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.tables import table
+from kmigrate.cli.words import Text
 from kmigrate.errors import (
     Failed,
     Interrupted,

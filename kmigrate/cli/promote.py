@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.exits import Exit
@@ -25,6 +24,7 @@ from kmigrate.cli.waiting import (
     watched_groups,
     watched_topics,
 )
+from kmigrate.cli.words import Text
 from kmigrate.errors import Interrupted
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence

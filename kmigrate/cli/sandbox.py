@@ -17,7 +17,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.text import Text
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.demo import Demo, DemoPlan
@@ -25,6 +24,7 @@ from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.migration import migration_view
 from kmigrate.cli.views.tables import table
+from kmigrate.cli.words import Text, below
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Refused, UsageError
 from kmigrate.model.records import RouterRecord
@@ -159,7 +159,7 @@ def _start(
     """Start the brokers with a bar for downloads, and with SIGTERM as an end that cleans up."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed} of {task.total} jars"),
         console=call.out.err,
@@ -201,7 +201,7 @@ def _wait_for_the_end() -> None:
 
 def _up_answer(status: SandboxStatus, config: Path) -> Answer:
     hint = f"export KMIGRATE_CONFIG={config}"
-    steps = Text(f"\nnext:\n  {hint}\n  kmigrate link create demo --source source --target target")
+    steps = below(["", "next:", f"  {hint}", "  kmigrate link create demo --source source --target target"])
     return Answer({**_status_json(status), "config": str(config), "next": hint}, Group(_status_view(status), steps))
 
 
@@ -367,9 +367,11 @@ def stop(call: Call, which: Which = None, folder: Folder = None) -> Answer:
         fields["events"] = traffic.write_history(chosen / _HISTORY, with_files=past)
         fields["history"] = str(chosen / _HISTORY)
         text.append(f"; {fields['events']:,} events in {fields['history']}")
-    for group, topic, partition, offsets in behind:
-        text.append(f"\n! {group} was {offsets:,} behind on {topic}-{partition}", style="yellow")
-    return Answer(fields, text)
+    late = [
+        Text(f"! {group} was {offsets:,} behind on {topic}-{partition}", style="yellow")
+        for group, topic, partition, offsets in behind
+    ]
+    return Answer(fields, below([text, *late]))
 
 
 def _address(call: Call, to: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from kmigrate.errors import Refused, UsageError
+from kmigrate.model.words import one_line
 
 __all__ = ["ask", "ask_list", "confirm"]
 
@@ -20,8 +21,9 @@ def ask(interactive: bool, flag: str, what: str, choices: list[str]) -> str:
         raise _missing(flag, what)
     import questionary  # few calls ask anything, and it takes a while to load
 
-    question = f"{what[0].upper()}{what[1:]}?"
-    return str(_said(questionary.select(question, choices) if choices else questionary.text(question)))
+    question = one_line(f"{what[0].upper()}{what[1:]}?")
+    shown = [questionary.Choice(one_line(each), each) for each in choices]
+    return str(_said(questionary.select(question, shown) if shown else questionary.text(question)))
 
 
 def ask_list(interactive: bool, flag: str, what: str) -> list[str]:
@@ -44,7 +46,7 @@ async def confirm(interactive: bool, question: str) -> None:
     import questionary
 
     with _abort():
-        sure = await questionary.confirm(question, default=False).application.run_async()
+        sure = await questionary.confirm(one_line(question), default=False).application.run_async()
     if not sure:
         raise Refused("not-confirmed", "not confirmed", still_true="nothing was changed")
 

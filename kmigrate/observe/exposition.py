@@ -22,7 +22,10 @@ __all__ = ["CONTENT_TYPE", "exposition"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
-_IN_LABEL = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_IN_LABEL = {
+    **str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""}),
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),  # half a surrogate pair has no bytes, and would end the page
+}
 
 
 def exposition(registry: Registry) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from html import escape
 
+from kmigrate.model.words import one_line
 from kmigrate.parity.verdict import Anomaly, Place
 
 __all__ = ["Check", "differs", "escaped", "place_text", "printable"]
@@ -29,8 +30,8 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text as it may stand in markup, in an attribute, too."""
-    return escape(printable(text))
+    """Return the text as markup shows it, also in an attribute; what a browser would act on is told by its escape."""
+    return escape(printable(one_line(text)))
 
 
 def place_text(place: Place | None) -> str:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
+from kmigrate.model.words import one_line
 from kmigrate.parity.report import ParityReport, PartitionRow
 from kmigrate.parity.verdict import Anomaly
 from kmigrate.report.check import Check, differs, place_text, printable
@@ -23,7 +24,7 @@ def parity_junit(check: Check, report: ParityReport) -> str:
     failed = sum(not row.equal for row in report.partitions)
     root = ET.Element(
         "testsuites",
-        name=printable(f"kmigrate verify {check.link}"),
+        name=printable(one_line(f"kmigrate verify {check.link}")),
         tests=str(len(report.partitions)),
         failures=str(failed),
         errors="0",
@@ -49,7 +50,7 @@ def _suite(
     suite = ET.SubElement(
         root,
         "testsuite",
-        name=printable(topic),
+        name=printable(one_line(topic)),
         tests=str(len(rows)),
         failures=str(sum(not row.equal for row in rows)),
         errors="0",
@@ -57,7 +58,7 @@ def _suite(
         timestamp=check.at,
     )
     for row in rows:
-        group, name = printable(f"{check.link}.{topic}"), printable(f"{topic}-{row.partition}")
+        group, name = printable(one_line(f"{check.link}.{topic}")), printable(one_line(f"{topic}-{row.partition}"))
         case = ET.SubElement(suite, "testcase", classname=group, name=name, time="0")
         held = f"source {row.start:,} to {row.end:,}: {row.source_records:,} records; target: {row.target_records:,}"
         if not row.equal:
@@ -70,4 +71,4 @@ def _suite(
 
 def _line(each: Anomaly) -> str:
     said = f"{each.kind}: source {place_text(each.source)}, target {place_text(each.target)}"
-    return f"{said} ({differs(each)})" if differs(each) else said
+    return one_line(f"{said} ({differs(each)})" if differs(each) else said)

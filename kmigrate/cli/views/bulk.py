@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from kmigrate.cli.views.tables import table
+from kmigrate.cli.words import Text
 from kmigrate.mirror.ranges import CopyRange, cautions
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from kmigrate.cli.views.tables import table
+from kmigrate.cli.words import Text
 from kmigrate.model.presences import ConnectedClient
 from kmigrate.workflow.bootstraps import Bootstrap, Leads
 

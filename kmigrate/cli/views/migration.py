@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
+from kmigrate.cli.words import SafeTable, Text, below
 from kmigrate.report.migration import FAILING, MigrationReport, Millis
 
 __all__ = ["migration_view"]
 
 
-def _waits(report: MigrationReport) -> Table:
-    table = Table(box=box.SIMPLE, title="waits, ms", title_justify="left")
+def _waits(report: MigrationReport) -> SafeTable:
+    table = SafeTable(box=box.SIMPLE, title="waits, ms", title_justify="left")
     table.add_column("")
     for name in ("p50", "p99", "max"):
         table.add_column(name, justify="right")
@@ -32,8 +31,8 @@ def _waits(report: MigrationReport) -> Table:
     return table
 
 
-def _moved(report: MigrationReport) -> Table:
-    table = Table(box=box.SIMPLE, title="moved", title_justify="left")
+def _moved(report: MigrationReport) -> SafeTable:
+    table = SafeTable(box=box.SIMPLE, title="moved", title_justify="left")
     for name in ("topic", "phase", "offsets"):
         table.add_column(name)
     for name in ("partitions", "offsets on target"):
@@ -45,16 +44,17 @@ def _moved(report: MigrationReport) -> Table:
     return table
 
 
-def _anomalies(report: MigrationReport) -> Text:
+def _anomalies(report: MigrationReport) -> RenderableType:
     text = Text("anomalies: ")
     for name in FAILING:
         count = report.anomalies.get(name, 0)
         text.append(f"{name} {count}  ", style="red bold" if count else "green")
     text.append(f"(group re-reads, allowed: {report.anomalies.get('group_rereads', 0)})", style="dim")
+    lines: list[Text | str] = [text]
     for name, found in report.examples.items():
-        for example in found[:3]:
-            text.append(f"\n  {name}: {example}", style="dim" if name == "group_rereads" else "red")
-    return text
+        style = "dim" if name == "group_rereads" else "red"
+        lines += [Text(f"{name}: {example}", style=style) for example in found[:3]]
+    return below(lines, indent="  ")
 
 
 def migration_view(report: MigrationReport) -> RenderableType:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
+from kmigrate.cli.words import Text
 from kmigrate.workflow.plan import Finding, Plan
 
 __all__ = ["findings_view", "plan_view"]
@@ -29,8 +29,7 @@ def findings_view(findings: Iterable[Finding]) -> RenderableType:
     rows: list[RenderableType] = []
     for finding in findings:
         mark, style = _MARKS[finding.level]
-        line = Text.assemble((f"{mark} ", style), finding.what)
+        rows.append(Text.assemble((f"{mark} ", style), finding.what))
         if finding.next_step and finding.level != "ok":
-            line.append(f"\n    next: {finding.next_step}", style="dim")
-        rows.append(line)
+            rows.append(Text(f"    next: {finding.next_step}", style="dim"))
     return Group(*rows)

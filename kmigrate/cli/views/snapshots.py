@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.text import Text
 
 from kmigrate.cli.views.lags import lag_text
 from kmigrate.cli.views.routers import limits_line
 from kmigrate.cli.views.tables import full_width, phase_text, table
+from kmigrate.cli.words import Text, below
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
@@ -204,7 +204,7 @@ def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
     return Group(made, *(line for group in groups for line in _withheld(group)))
 
 
-def _withheld(group: GroupStatus) -> list[Text]:
+def _withheld(group: GroupStatus) -> list[RenderableType]:
     """What nobody reads of a group that follows, and what to do."""
     lines = [_withheld_topic(group.group, each) for each in group.withheld]
     if group.more_withheld:
@@ -212,9 +212,10 @@ def _withheld(group: GroupStatus) -> list[Text]:
     return lines
 
 
-def _withheld_topic(group: str, each: WithheldTopic) -> Text:
+def _withheld_topic(group: str, each: WithheldTopic) -> RenderableType:
     said = f"! {each.said_of(group)}"
-    return Text.assemble((said, "yellow"), ("\n  next: ", "dim"), each.next)  # a line of its own, to be taken as it is
+    # The next step has a line of its own, to be taken as it is.
+    return below([Text(said, style="yellow"), Text.assemble(("  next: ", "dim"), each.next)])
 
 
 def _group_note(group: GroupStatus) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
 
+from kmigrate.cli.words import SafeTable, Text, below
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord
 from kmigrate.parity.report import ParityReport
@@ -37,8 +36,9 @@ def phase_text(phase: str) -> Text:
     return Text(phase, style=_PHASE_STYLES.get(phase, ""))
 
 
-def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+def table(*columns: str, title: str = "", right: Sequence[str] = ()) -> SafeTable:
+    head = Text(title) if title else None
+    made = SafeTable(box=box.SIMPLE_HEAD, title=head, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
@@ -49,9 +49,9 @@ def full_width(view: RenderableType, console: Console, options: ConsoleOptions) 
     return Measurement.get(console, options.update(max_width=10_000), view).maximum
 
 
-def facts(pairs: Iterable[tuple[str, str | Text]]) -> Table:
+def facts(pairs: Iterable[tuple[str, str | Text]]) -> SafeTable:
     """Names and values side by side, as `show` prints them."""
-    made = Table.grid(padding=(0, 2))
+    made = SafeTable(box=None, padding=(0, 2), show_header=False, pad_edge=False, collapse_padding=True)
     made.add_column(style="dim")
     made.add_column(overflow="fold")
     for name, value in pairs:
@@ -97,7 +97,7 @@ def audits_view(audits: Sequence[GroupAudit]) -> RenderableType:
             for each in audit.findings
         ]
         style = "green" if not wrong else "yellow" if audit.sound else "bold red"
-        made.add_row(audit.group, str(audit.positions), Text("\n".join(wrong) or "nothing", style=style))
+        made.add_row(audit.group, str(audit.positions), below(Text(each, style=style) for each in wrong or ["nothing"]))
     return made
 
 

@@ -110,7 +110,7 @@ def test_a_name_in_a_log_makes_no_second_line_and_nothing_that_a_terminal_obeys(
     finally:
         log.setLevel(before)
     first, second = capsys.readouterr().err.splitlines()
-    assert "app?2026-01-01" in first and first.endswith("é: its transaction is refused")
+    assert "app\\n2026-01-01" in first and first.endswith("é: its transaction is refused")
     assert not set(first) & set("\r\x1b\x9b\u202e\u2028")
     assert len(second) < 5000 and second.endswith("xxx… and 96,000 characters more")
 

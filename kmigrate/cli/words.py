@@ -1,0 +1,56 @@
+"""Text for a person's terminal: the one place where names from outside become harmless.
+
+Groups, client ids, software names, transactional ids and brokers' messages may hold anything: rich's markup, emoji
+codes, escape sequences, line breaks, characters that turn the order of a line. `Text` and `SafeTable` show all of these
+and let none act. A line break is shown as `\\n`; a view that needs several lines makes them by `below`.
+
+Nothing else in the CLI makes rich's own Text or Table; a test holds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text as RichText
+
+from kmigrate.model.words import one_line
+
+__all__ = ["SafeTable", "Text", "below"]
+
+
+class Text(RichText):
+    """A rich text without markup, whose words are shown in one line."""
+
+    def __init__(self, text: str = "", style: str | Style = "", **more: Any) -> None:
+        super().__init__(one_line(text), style, **more)
+
+    def append(self, text: RichText | str, style: str | Style | None = None) -> Text:
+        """Add words, harmless; a text is taken as it is."""
+        super().append(one_line(text) if isinstance(text, str) else text, style)
+        return self
+
+    @classmethod
+    def assemble(cls, *parts: Any, **more: Any) -> Text:
+        """Return a text of parts: words, words with a style, or texts."""
+        return cast("Text", super().assemble(*parts, **more))
+
+
+def below(lines: Iterable[RichText | str], *, indent: str = "") -> RichText:
+    """Return texts as lines, one below the other."""
+    made = [Text(each) if isinstance(each, str) else each for each in lines]
+    return RichText("\n" + indent).join(made)
+
+
+class SafeTable(Table):
+    """A rich table whose cells are no markup."""
+
+    def add_row(self, *cells: Any, **more: Any) -> None:
+        """Add a row; a cell that is a str is shown as it is."""
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **more)
+
+    def add_column(self, header: Any = "", *args: Any, **more: Any) -> None:
+        """Add a column; a header that is a str is shown as it is."""
+        super().add_column(Text(header) if isinstance(header, str) else header, *args, **more)
