@@ -29,13 +29,14 @@ from kmigrate.cli.output import Untold, log_line
 from kmigrate.cli.workers import end_with_parent, keep_worker
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
-from kmigrate.errors import KmigrateError
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.mirror.engine import MirrorEngine
 from kmigrate.mirror.metrics import MirrorMetrics
 from kmigrate.model.records import LinkRecord
 from kmigrate.net.clock import monotonic, sleep
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.router.server import Router
+from kmigrate.workflow import verbs
 from kmigrate.workflow.controller import Controller, ControllerSettings
 from kmigrate.workflow.estate import Estate
 
@@ -48,7 +49,13 @@ _CALM_SECONDS = 30.0
 
 
 async def serve(
-    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, worker: int = 0
+    call: Call,
+    engines: Engine,
+    link: str | None = None,
+    *,
+    workers: int = 1,
+    worker: int = 0,
+    take_over: bool = False,
 ) -> None:
     """Run the engines until SIGTERM or SIGINT, then close them cleanly; with `workers` as many processes of them.
 
@@ -70,7 +77,7 @@ async def serve(
         for _, what in estate.warnings:
             call.out.note(f"warning: {what}")
         process = _Process(call, estate, stop, worker)
-        await process.run(engines, link, workers)
+        await process.run(engines, link, workers, take_over=take_over)
     call.out.line({"event": "stopped"}, "stopped")
 
 
@@ -125,21 +132,22 @@ class _Process:
         self._fatal = self._fatal or error
         self._stop.set()
 
-    async def run(self, engines: Engine, link: str | None, workers: int) -> None:
+    async def run(self, engines: Engine, link: str | None, workers: int, *, take_over: bool) -> None:
         async with AsyncExitStack() as stack:
             await serve_metrics(self._call, self._registry, stack)
             stack.push_async_callback(self._tasks.close)
             self._router = Engine.ROUTER in engines
             self._tasks.start(self._heed_log(), "state log")
             if Engine.ROUTER in engines:
-                await self._start_router(stack, shared=workers > 1 or self._worker > 0)
+                shared, alone = workers > 1 or self._worker > 0, engines is Engine.ROUTER
+                await self._start_router(stack, shared=shared, alone=alone, take_over=take_over)
             if Engine.CONTROLLER in engines:
                 self._tasks.start(self._keep("controller", {}, self._control), "controller")
             if Engine.MIRROR in engines:
                 self._tasks.start(self._follow_links(link), "links")
             kind = Engine.ROUTER if Engine.ROUTER in engines else Engine.MIRROR
             for number in range(1, workers):
-                self._tasks.start(keep_worker(self._call, number, kind, link), f"worker-{number}")
+                self._tasks.start(keep_worker(self._call, number, kind, link, take_over=take_over), f"worker-{number}")
             await self._stop.wait()
         if self._fatal is not None:
             raise self._fatal
@@ -156,7 +164,9 @@ class _Process:
         else:
             await self._estate.log.changed(_LOOK_SECONDS)
 
-    async def _start_router(self, stack: AsyncExitStack, *, shared: bool) -> None:
+    async def _start_router(
+        self, stack: AsyncExitStack, *, shared: bool, alone: bool = True, take_over: bool = False
+    ) -> None:
         def source_client(link: LinkRecord) -> ClusterClient:
             """A client of the router's own per link, so that its requests queue behind nobody else's.
 
@@ -171,16 +181,32 @@ class _Process:
         if shared:
             name = f"{settings.name}-{self._worker + 1}"
             settings = replace(settings, name=name, shares_ports=True)
+        replaces = await verbs.router_to_replace(self._estate, settings.name, take_over=take_over)
+        settings = replace(settings, replaces=replaces)
         router = Router(settings, self._estate.target, source_client, self._estate.log, self._instance)
         router.show_in(self._registry)
         _raise_file_limit()
         await router.start()
-        stack.push_async_callback(router.close)
-        self._tasks.start(router.run(), "router")
+        until_closed = await stack.enter_async_context(AsyncExitStack())
+        until_closed.push_async_callback(router.close)
+        self._tasks.start(self._serve_clients(router, settings.name, until_closed, alone=alone), "router")
         self._call.out.line(
             {"event": "router-listening", "name": settings.name, "bootstrap": router.bootstrap},
             f"router {settings.name} listens: bootstrap.servers={router.bootstrap}",
         )
+
+    async def _serve_clients(self, router: Router, name: str, until_closed: AsyncExitStack, *, alone: bool) -> None:
+        """Run the router; where it was replaced, go on without it unless the process is a router `alone`."""
+        try:
+            await router.run()
+        except Refused as replaced:
+            if alone or replaced.ref != "router-replaced":
+                raise
+            await until_closed.aclose()
+            self._call.out.line(
+                {"event": "router-replaced", "name": name, **replaced.as_json()},
+                f"router {name} was replaced and ended; mirror and controller go on: {replaced.what}",
+            )
 
     async def _control(self) -> None:
         section = self._call.settings.promote

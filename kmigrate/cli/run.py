@@ -33,6 +33,12 @@ Metrics = Annotated[
 ]
 
 
+TakeOver = Annotated[
+    bool,
+    typer.Option("--take-over", help="Replace a running router of this name, and disconnect the clients there."),
+]
+
+
 Workers = Annotated[
     int,
     typer.Option("--workers", min=1, max=64, help="Processes that share the partitions; one uses one core at most."),
@@ -40,14 +46,20 @@ Workers = Annotated[
 
 
 def _serve(
-    call: Call, engines: Engine, link: str | None = None, *, workers: int = 1, worker: int = 0
+    call: Call,
+    engines: Engine,
+    link: str | None = None,
+    *,
+    workers: int = 1,
+    worker: int = 0,
+    take_over: bool = False,
 ) -> None:
     # The engines' code is the heaviest of all: `kmigrate link list` does not pay for it.
     from kmigrate.cli.engines import serve
 
     call.out.as_lines()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(call, engines, link, workers=workers, worker=worker))
+        runner.run(serve(call, engines, link, workers=workers, worker=worker, take_over=take_over))
 
 
 def _override(call: Call, *, port: int | None = None, name: str | None = None, metrics: str | None = None) -> None:
@@ -57,13 +69,16 @@ def _override(call: Call, *, port: int | None = None, name: str | None = None, m
 
 
 @command(app, "run")
-def run(call: Call, port: Port = None, name: Name = None, metrics: Metrics = None) -> None:
+def run(
+    call: Call, port: Port = None, name: Name = None, metrics: Metrics = None, take_over: TakeOver = False
+) -> None:
     """Run mirror, router and controller together.
 
-    One process, until Ctrl-C or SIGTERM. Links that are created later are picked up.
+    One process, until Ctrl-C or SIGTERM. Links that are created later are picked up. The call is refused while a router
+    of the same name answers. A process whose router was replaced goes on with mirror and controller.
     """
     _override(call, port=port, name=name, metrics=metrics)
-    _serve(call, Engine.MIRROR | Engine.ROUTER | Engine.CONTROLLER)
+    _serve(call, Engine.MIRROR | Engine.ROUTER | Engine.CONTROLLER, take_over=take_over)
 
 
 @command(mirror_app, "run")
@@ -92,10 +107,12 @@ def run_router(
     workers: Annotated[
         int, typer.Option("--workers", min=1, max=64, help="Processes that share the ports; one uses one core at most.")
     ] = 1,
+    take_over: TakeOver = False,
     worker: Annotated[int, typer.Option("--worker", hidden=True, help="End when standard input does.")] = 0,
 ) -> None:
     """Run one router.
 
+    The call is refused while a router of the same name answers.
     With --workers n it is n processes at the same ports, registered as NAME-1 to NAME-n; one that dies is started
     again. With --metrics each further worker serves at the next port.
     """
@@ -107,7 +124,7 @@ def run_router(
             still_true="nothing was started",
             next_step="expected with --workers: --port, or [router] port",
         )
-    _serve(call, Engine.ROUTER, workers=workers, worker=worker)
+    _serve(call, Engine.ROUTER, workers=workers, worker=worker, take_over=take_over)
 
 
 @command(router_app, "forget")

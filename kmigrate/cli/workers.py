@@ -27,11 +27,14 @@ _PATIENCE_SECONDS = 10.0
 """For a worker to hand over its share, or to end its clients' connections, when we end."""
 
 
-def worker_command(call: Call, number: int, engine: Engine, link: str | None = None) -> list[str]:
-    """The command line of worker `number`; it inherits environment and folder, so also what those configure."""
+def worker_command(
+    call: Call, number: int, engine: Engine, link: str | None = None, *, take_over: bool = False
+) -> list[str]:
+    """Return the command line of worker `number`; the worker inherits environment and folder."""
     command = [sys.executable, "-m", "kmigrate"]
     if engine is Engine.ROUTER:
         command += ["router", "run", "--worker", str(number)]
+        command += ["--take-over"] if take_over else []
         shared = {"--name": call.overrides.get("router.name"), "--port": call.overrides.get("router.port")}
     else:
         command += ["mirror", "run", "--worker"]
@@ -52,15 +55,21 @@ def _metrics(call: Call, number: int) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port and port + number}"
 
 
-async def keep_worker(call: Call, number: int, engine: Engine, link: str | None) -> None:
-    """Run a worker, and another one whenever it ends, until cancelled; then it ends, too."""
+async def keep_worker(
+    call: Call, number: int, engine: Engine, link: str | None, *, take_over: bool = False
+) -> None:
+    """Run a worker, and another worker whenever the worker ends, until cancelled; then end the worker.
+
+    Only the first worker takes over: a worker that was replaced does not come back by force.
+    """
     pause = _FIRST_PAUSE
     while True:
         began = monotonic()
         # A session of its own: Ctrl-C is ours to handle, and ends a worker by way of its standard input.
         worker = await asyncio.create_subprocess_exec(
-            *worker_command(call, number, engine, link), stdin=PIPE, start_new_session=True
+            *worker_command(call, number, engine, link, take_over=take_over), stdin=PIPE, start_new_session=True
         )
+        take_over = False
         call.out.line(
             {"event": "worker-started", "worker": number, "pid": worker.pid},
             f"worker {number} started: process {worker.pid}",

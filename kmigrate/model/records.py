@@ -467,6 +467,10 @@ class RouterRecord:
     bootstrap: str
     """host:port of the bootstrap listener, what clients are given."""
     since_ms: int
+    machine: str = ""
+    pid: int = 0
+    process: str = ""
+    """Name of the process for other processes of the same machine (`net.process`); '' where the system tells none."""
 
     @property
     def key(self) -> str:

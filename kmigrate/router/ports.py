@@ -84,7 +84,8 @@ class Ports:
                 "router-port-taken",
                 f"router {settings.name} cannot listen on {settings.host}:{port}: {error}",
                 still_true="no client was taken",
-                next_step="choose other ports for this router",
+                next_step="end the program that listens there, or choose other ports (--port, or port and broker_ports "
+                "of [router]); a second router of this target needs a name of its own as well (--name)",
             ) from error
         self._servers[key] = server
         if self._serving:

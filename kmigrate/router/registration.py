@@ -7,10 +7,14 @@ is written down as a stray first, for it may live (V2): a fence is sealed for it
 from __future__ import annotations
 
 import logging
+import os
+import platform
 
 from kmigrate.errors import KmigrateError
 from kmigrate.model.records import RouterRecord, StrayRecord
+from kmigrate.model.registered import already_runs
 from kmigrate.model.state import State
+from kmigrate.net.process import this_process
 from kmigrate.state.log import StateLog
 
 __all__ = ["Registration"]
@@ -31,13 +35,24 @@ class Registration:
         """Whether fences wait for this instance."""
         return any(each.name == self._name and each.instance == self._instance for each in state.routers())
 
-    async def take(self, bootstrap: str) -> None:
-        """Take the name."""
-        record = RouterRecord(self._name, self._instance, self._host, bootstrap, self._state_log.now_ms())
+    async def take(self, bootstrap: str, replaces: str | None = None) -> None:
+        """Take the name; raise Refused where an instance other than `replaces` has the name (None: any may)."""
+        record = RouterRecord(
+            self._name,
+            self._instance,
+            self._host,
+            bootstrap,
+            self._state_log.now_ms(),
+            platform.node(),
+            os.getpid(),
+            this_process(),
+        )
 
         def decide(state: State) -> RouterRecord | StrayRecord | None:
             before = state.records.get(record.key)
             if isinstance(before, RouterRecord) and before != record:
+                if replaces is not None and before.instance not in (replaces, self._instance):
+                    raise already_runs(before)
                 stray = state.with_stray(before)
                 if stray != state.stray(self._name):
                     return stray

@@ -120,7 +120,7 @@ class Router:
         for node in sorted(self._target.metadata.brokers):
             await self._listen(node)
         await self._state_log.read_to_end()
-        await self._registration.take(self.bootstrap)
+        await self._registration.take(self.bootstrap, self.settings.replaces)
         self._swap()
         self._serving = True
         await self._ports.serve()
@@ -385,7 +385,7 @@ class Router:
             "router-replaced",
             f"another router has registered under the name {self.settings.name}",
             still_true="this one forwards nothing any more; its clients go to the other one",
-            next_step="give every router a name of its own",
+            next_step="give each router a name of its own: --name, or [router] name",
         )
 
     # presence

@@ -61,6 +61,9 @@ class RouterSettings:
     drain_s: float = 3.0
     """How long `close` waits for answers that are under way."""
 
+    replaces: str | None = None
+    """The registered instance that this router may replace, '' for none; None for any instance."""
+
     stood_still_s: float = 10.0
     """A process that did nothing for so long tells no client of what a source answered meanwhile: it may have been
     taken for dead."""

@@ -22,7 +22,7 @@ from kmigrate.workflow.verbs.links import (
     throttle_link,
 )
 from kmigrate.workflow.verbs.matching import forget_patterns, mirror_matching_groups, mirror_matching_topics
-from kmigrate.workflow.verbs.routers import forget_router
+from kmigrate.workflow.verbs.routers import forget_router, router_to_replace
 from kmigrate.workflow.verbs.topics import check_offsets_mode, mirror_topics, promote_topics
 from kmigrate.workflow.verbs.verified import remember_verified
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
@@ -55,6 +55,7 @@ __all__ = [
     "remember_verified",
     "resolve_link",
     "resume_topics",
+    "router_to_replace",
     "set_engine",
     "state_findings",
     "throttle_link",

@@ -12,16 +12,67 @@ from collections.abc import Iterable
 from kmigrate.errors import Refused
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import RouterRecord, StrayRecord
+from kmigrate.model.registered import already_runs
 from kmigrate.model.state import State
+from kmigrate.net.clock import monotonic
+from kmigrate.net.process import has_ended
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.bootstraps import Leads, ask_bootstraps, takes_connections
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
 
-__all__ = ["forget_router", "unheard_routers"]
+__all__ = ["forget_router", "router_to_replace", "unheard_routers"]
 
 _ANSWER_S = 3.0
 """For an address of a router that is called dead: most of these are gone, or a host's that is."""
+
+
+_LEAVES_S = 6.0
+"""Time for a running router to leave by itself: SIGTERM gives the clients of a router 3 s for their last answers."""
+_SILENT_S = 3.0
+"""Silence in the presence log after which the router is asked at its address."""
+_LOOK_S = 0.2
+
+
+async def router_to_replace(estate: Estate, name: str, *, take_over: bool = False) -> str:
+    """Return the registered instance of a name, '' where there is none; raise Refused while that router answers.
+
+    A router that was told to end gets the time to leave. A router whose process has ended, or that is silent in the
+    presence log and at its address, may be replaced at once. With `take_over` any router may be replaced.
+    """
+    while (router := _registered(estate.log.state, name)) is not None:
+        if take_over or has_ended(router.process) or not await _goes_on(estate, router):
+            return router.instance
+        if _registered(estate.log.state, name) == router:
+            raise already_runs(router)
+    return ""
+
+
+def _registered(state: State, name: str) -> RouterRecord | None:
+    return next((router for router in state.routers() if router.name == name), None)
+
+
+async def _goes_on(estate: Estate, router: RouterRecord) -> bool:
+    """Return whether a router goes on to answer, once it had the time to leave; True, too, where it has left."""
+    log, began = estate.log, monotonic()
+    with estate.asking(f"router {router.name} is registered: listening for it"):
+        while _registered(log.state, router.name) == router:
+            if has_ended(router.process):
+                return False
+            _, last = log.presence.get(f"router/{router.instance}", (None, float("-inf")))
+            now = monotonic()
+            if now - last > _SILENT_S:
+                return await _answers(estate, router)
+            if now - began > _LEAVES_S:
+                return True
+            await log.changed(_LOOK_S)
+    return True
+
+
+async def _answers(estate: Estate, router: RouterRecord) -> bool:
+    """Return whether a router answers at the address of one that no presence message was heard of."""
+    found = await _signs_of_life(estate, router.name, [router.bootstrap])
+    return any(each.ref == "router-answers" for each in found)
 
 
 async def forget_router(estate: Estate, name: str, *, dead: bool = False, plan: bool = False) -> Plan:
@@ -79,7 +130,8 @@ def _unchanged(name: str, *, runs: bool) -> Finding:
 async def _signs_of_life(estate: Estate, name: str, addresses: Iterable[str]) -> list[Finding]:
     """What answers, or listens at least, where a router is said to be dead and no other one is known to be."""
     instances = {router.instance: router.bootstrap for router in estate.log.state.routers()}
-    others = {word.bootstrap or instances.get(word.instance, "") for word in estate.log.alive(RouterPresence)}
+    heard = [word for word in estate.log.alive(RouterPresence) if word.name != name]
+    others = {word.bootstrap or instances.get(word.instance, "") for word in heard}
     found: list[Finding] = []
     for address in sorted(set(addresses) - others - {""}):
         try:

@@ -17,7 +17,7 @@ from kmigrate.cli import engines
 from kmigrate.cli.engine_kinds import Engine
 from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.config.load import load
-from kmigrate.errors import StateLogBroken
+from kmigrate.errors import Refused, StateLogBroken
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog
@@ -61,7 +61,7 @@ def test_a_link_that_was_made_anew_has_a_client_of_its_own_source(
     )
     settings = load(config, {})
     call = SimpleNamespace(settings=settings, out=SimpleNamespace(line=lambda *_: None))
-    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=None)
+    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
     monkeypatch.setattr(engines, "Router", _Router)
     monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
 
@@ -165,8 +165,54 @@ def test_a_process_of_any_engine_ends_with_a_state_log_that_it_may_not_act_on(mo
     async def ended(kinds: Engine) -> None:
         process: Any = engines._Process(call, SimpleNamespace(log=log), asyncio.Event(), 0)  # type: ignore[arg-type]
         async with asyncio.timeout(5):
-            await process.run(kinds, None, 1)
+            await process.run(kinds, None, 1, take_over=False)
 
     for kinds in (Engine.CONTROLLER, Engine.MIRROR):
         with pytest.raises(StateLogBroken, match="newer kmigrate"):
             asyncio.run(ended(kinds))
+
+
+class _ReplacedRouter(_Router):
+    """A router whose name another process takes at once."""
+
+    closed = 0
+
+    async def run(self) -> None:
+        raise Refused("router-replaced", "another router has registered")
+
+    async def close(self) -> None:
+        type(self).closed += 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_process_goes_on_without_its_replaced_router_unless_the_router_is_all_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    config = tmp_path / "kmigrate.toml"
+    config.write_text('[clusters.target]\n"bootstrap.servers" = "target:9092"\n', encoding="utf-8")
+    settings = load(config, {})
+    said: list[str] = []
+    out = SimpleNamespace(line=lambda fields, _: said.append(fields["event"]))
+    estate = SimpleNamespace(target=SimpleNamespace(settings=settings.cluster("target")), log=MemoryLog())
+    monkeypatch.setattr(engines, "Router", _ReplacedRouter)
+    monkeypatch.setattr(engines, "_raise_file_limit", lambda: None)
+    monkeypatch.setattr(_ReplacedRouter, "closed", 0)
+
+    async def fatal() -> BaseException | None:
+        call = SimpleNamespace(settings=settings, out=out)
+        process: Any = engines._Process(call, estate, asyncio.Event(), 0)  # type: ignore[arg-type]
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(process._tasks.close)
+            await process._start_router(stack, shared=False, alone=alone)
+            await asyncio.sleep(0.01)
+        found: BaseException | None = process._fatal
+        return found
+
+    error = asyncio.run(fatal())
+    assert _ReplacedRouter.closed == 1
+    if alone:
+        assert isinstance(error, Refused)
+        assert said == ["router-listening"]
+    else:
+        assert error is None
+        assert sorted(said) == ["router-listening", "router-replaced"]

@@ -43,3 +43,8 @@ def test_a_routers_worker_has_its_parents_name_and_ports_and_a_number_of_its_own
     call = Call(overrides={"router.name": "edge", "router.port": "9000"})
     command = worker_command(call, 2, Engine.ROUTER)
     assert command[3:] == ["router", "run", "--worker", "2", "--name", "edge", "--port", "9000"]
+
+
+def test_a_routers_worker_takes_over_where_its_parent_does() -> None:
+    assert "--take-over" in worker_command(Call(), 1, Engine.ROUTER, take_over=True)
+    assert "--take-over" not in worker_command(Call(), 1, Engine.ROUTER)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
+import pytest
+
+from kmigrate.errors import Refused
 from kmigrate.model.record_json import Record
 from kmigrate.router.registration import Registration
 from tests.fakes.state_log import MemoryLog
@@ -81,3 +85,25 @@ def test_whoever_dies_between_the_two_records_is_found_by_the_next() -> None:
     take(log, "i3")
     assert strays(log) == [("i1",)]
     assert place(log, "i3").stands(log.state)
+
+
+def test_a_registration_names_the_process() -> None:
+    log = MemoryLog()
+    take(log, "i1")
+    (router,) = log.state.routers()
+    assert router.pid == os.getpid()
+    assert router.machine
+    assert f"/{os.getpid()}/" in router.process
+
+
+def test_a_router_replaces_only_the_instance_that_it_was_started_to_replace() -> None:
+    log = MemoryLog()
+    asyncio.run(place(log, "i1").take("host:1", ""))
+    with pytest.raises(Refused, match="router-runs"):
+        asyncio.run(place(log, "i2").take("host:2", ""))
+    assert place(log, "i1").stands(log.state)
+    assert strays(log) == []
+    asyncio.run(place(log, "i2").take("host:2", "i1"))
+    assert place(log, "i2").stands(log.state)
+    with pytest.raises(Refused, match="router-runs"):
+        asyncio.run(place(log, "i3").take("host:3", "i1"))

@@ -1,0 +1,50 @@
+"""Names a process so that another process of the same machine can tell whether the named process has ended.
+
+A process id alone names nothing: each container counts from 1, and a system hands a free id out again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["has_ended", "this_process"]
+
+_PROC = Path("/proc")
+_START = 19
+"""Index of the start time among the fields behind a process's name in /proc/PID/stat."""
+_ENDED_STATES = ("Z", "X")
+
+
+def this_process() -> str:
+    """Return boot, process namespace, id and start time of this process; '' where the system tells no such facts."""
+    place, start = _place(), _state_and_start(os.getpid())[1]
+    return f"{place}/{os.getpid()}/{start}" if place and start else ""
+
+
+def has_ended(named: str) -> bool:
+    """Return whether a process surely has ended; False for a process that cannot be seen from here."""
+    place, _, rest = named.rpartition("/")
+    place, _, pid = place.rpartition("/")
+    if not place or place != _place() or not pid.isdecimal():
+        return False
+    state, start = _state_and_start(int(pid))
+    return start != rest or state in _ENDED_STATES
+
+
+def _place() -> str:
+    """Return the running kernel and the process namespace, which differ between machines and between containers."""
+    with suppress(OSError):
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = os.readlink(_PROC / "self/ns/pid")  # noqa: PTH115 the text of the link, which names no file
+        return f"{boot}/{namespace}"
+    return ""
+
+
+def _state_and_start(pid: int) -> tuple[str, str]:
+    """Return a process's state and start time, two empty texts where there is no such process."""
+    with suppress(OSError):
+        fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return fields[0], fields[_START]
+    return "", ""
