@@ -101,7 +101,7 @@ async def promote(
             return plan_answer(made)
         with interruptible(f"the promote of group {', '.join(groups)}", CONTROLLER_GOES_ON):
             if looked.changes:
-                await need_controller(estate, timeout)
+                await need_controller(call, estate, timeout)
             with watched_groups(call, estate, name, groups) as say:
                 records = await verbs.wait_groups(estate, name, groups, timeout, say)
         json = {**made.as_json(), "groups": [encode_record(record) for record in records]}

@@ -26,7 +26,7 @@ from kmigrate.cli.waiting import (
 )
 from kmigrate.cli.words import Text
 from kmigrate.errors import Interrupted
-from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.model.lifecycle import NOT_COPIED_YET, TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import encode_record
 from kmigrate.model.records import PromoteTerms, TopicRecord
@@ -81,9 +81,13 @@ async def promote(
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
         if cancel:
             return plan_answer(await verbs.cancel_promote(estate, name, topics, who=call.who, plan=plan))
+        wait = window + 1
+        if not plan and _any_early(estate, name, topics):
+            await need_mirror(call, estate, name, timeout, "nothing was changed: no topic is promoted")
+            wait = max(wait, min(timeout, call.settings.defaults.process_wait_s))
         with call.out.waiting("looking who still reads and writes past the routers"):
             looked = await verbs.promote_topics(
-                estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else window + 1
+                estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else wait
             )
         if plan:
             return plan_answer(looked)
@@ -107,8 +111,8 @@ async def promote(
         way_on = f"kmigrate status --watch; to take it back while it waits: {back}"
         with interruptible(f"the promote of {', '.join(topics)}", CONTROLLER_GOES_ON, way_on):
             if looked.changes:
-                await need_mirror(estate, name, timeout)
-                await need_controller(estate, timeout)
+                await need_mirror(call, estate, name, timeout)
+                await need_controller(call, estate, timeout)
             with watched_topics(call, estate, name, topics) as say:
                 records = await verbs.wait_topics(estate, name, topics, {TopicPhase.PROMOTED}, timeout, say)
             with watched_groups(call, estate, name, groups) as say:
@@ -120,6 +124,12 @@ async def promote(
             "groups": [encode_record(record) for record in opened],
         }
         return Answer(json, Group(plan_view(made), _view(records, holds)))
+
+
+def _any_early(estate: Estate, link: str, topics: list[str]) -> bool:
+    """Return whether the mirror has not begun to copy all of the topics."""
+    records = (estate.log.state.topic(link, topic) for topic in topics)
+    return any(record is not None and record.phase in NOT_COPIED_YET for record in records)
 
 
 async def _compared(call: Call, topics: list[str], link: str, timeout: float) -> ParityReport:

@@ -111,7 +111,7 @@ async def mirror(
             return plan_answer(made)
         with interruptible(f"{', '.join(topics)} to be mirroring", "the mirror goes on with it"):
             if any(r is None or r.phase not in _AT_LEAST_MIRRORING for r in _records(estate, name, topics)):
-                await need_mirror(estate, name, timeout)
+                await need_mirror(call, estate, name, timeout)
             with watched_topics(call, estate, name, topics) as say:
                 records = await verbs.wait_topics(estate, name, topics, set(_AT_LEAST_MIRRORING), timeout, say)
         copying = [record.topic for record in records if record.phase is TopicPhase.MIRRORING]

@@ -5,53 +5,65 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from kmigrate.cli.call import Call
 from kmigrate.errors import Interrupted, WaitTimedOut
-from kmigrate.model.presences import ControllerPresence, MirrorPresence
-from kmigrate.model.records import CopyEngine
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.running import START_CONTROLLER, controller_runs, mirror_runs, no_mirror, start_mirror
 
 __all__ = ["CONTROLLER_GOES_ON", "interruptible", "need_controller", "need_mirror", "watched_groups", "watched_topics"]
 
-_GRACE_SECONDS = 4.0
-"""A process that has just been started gets this long to say its first word."""
+_SOON_S = 4.0
+"""A process that was just started is mostly heard of by then; a longer wait is told on stderr."""
+_INTENT_STAYS = "the intent stays in the state log and is taken up when such a process runs"
 
 
-async def need_mirror(estate: Estate, link: str, timeout: float) -> None:
-    """`no-mirror-running` (exit 5) unless a mirror of the link lives; what was written stays written."""
-
-    def runs() -> bool:
-        return any(
-            each.link == link and each.engine is CopyEngine.DAEMON for each in estate.log.alive(MirrorPresence)
-        )
-
-    await _need(estate, runs, timeout, "no-mirror-running", "no mirror running: start kmigrate run")
+async def need_mirror(call: Call, estate: Estate, link: str, timeout: float, still_true: str = _INTENT_STAYS) -> None:
+    """Wait until a mirror process of the link is heard of; raise WaitTimedOut after the configured time."""
+    missing = _Missing("no-mirror-running", no_mirror(link), start_mirror(link), still_true)
+    await _need(call, estate, lambda: mirror_runs(estate.log, link), timeout, missing)
 
 
-async def need_controller(estate: Estate, timeout: float) -> None:
-    """The same for the controller, which carries promotes out."""
-
-    def runs() -> bool:
-        return bool(estate.log.alive(ControllerPresence))
-
-    await _need(estate, runs, timeout, "no-controller-running", "no controller running: start kmigrate run")
+async def need_controller(call: Call, estate: Estate, timeout: float) -> None:
+    """Wait until a controller process is heard of; raise WaitTimedOut after the configured time."""
+    what = "no controller process is heard of"
+    missing = _Missing("no-controller-running", what, START_CONTROLLER, _INTENT_STAYS)
+    await _need(call, estate, lambda: controller_runs(estate.log), timeout, missing)
 
 
-async def _need(estate: Estate, runs: Callable[[], bool], timeout: float, ref: str, what: str) -> None:
-    deadline = monotonic() + min(timeout, _GRACE_SECONDS)
-    while not runs():
-        left = deadline - monotonic()
-        if left <= 0:
-            raise WaitTimedOut(
-                ref,
-                what,
-                still_true="the intent stays in the state log and is taken up when one runs",
-                next_step="kmigrate run",
-            )
-        await estate.log.changed(left)
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A process that a verb needs: the error where no such process runs, and the command that starts the process."""
+
+    ref: str
+    what: str
+    start: str
+    still_true: str
+
+
+async def _need(call: Call, estate: Estate, runs: Callable[[], bool], timeout: float, missing: _Missing) -> None:
+    began = monotonic()
+    limit = min(timeout, call.settings.defaults.process_wait_s)
+    told = False
+    with call.out.waiting(missing.what) as waiting:
+        while not runs():
+            waited = monotonic() - began
+            if waited >= limit:
+                raise WaitTimedOut(
+                    missing.ref,
+                    f"{missing.what}, for {limit:g} s",
+                    still_true=missing.still_true,
+                    next_step=missing.start,
+                )
+            text = f"{missing.what}; waiting {limit - waited:.0f} s more. To start it: {missing.start}"
+            waiting.say(text)
+            if waited > _SOON_S and not told:
+                told = True
+                call.out.note(text)
+            await estate.log.changed(min(1.0, limit - waited))
 
 
 CONTROLLER_GOES_ON = (

@@ -38,7 +38,7 @@ _PORT = {"low": 0, "high": 65535}
 class RouterSection:
     """`[router]`: the listeners of this process."""
 
-    name: str = _key("router", "a name; a router that starts under the same name replaces the one before")
+    name: str = _key("router", "a name; of routers that run at the same time, each needs another name")
     host: str = _key("127.0.0.1", "the address to listen on")
     port: int = _key(0, "the bootstrap listener's port, 0 for a free one", **_PORT)
     advertised_host: str = _key("", "the address that clients are told; '' for host")
@@ -171,6 +171,9 @@ class Defaults:
 
     target: str = _key("", "the name of a cluster")
     link: str = _key("", "the name of a link")
+    process_wait_s: float = _key(
+        30.0, "how long a verb waits until a mirror or controller process is heard of, s", low=0, high=3600
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class BulkTry:
                 "link-not-activated",
                 f"no mirror process has taken up link {self._job.link} yet",
                 still_true="nothing was copied",
-                next_step="kmigrate run",
+                next_step=f"kmigrate run, or kmigrate mirror run --link {self._job.link} alone",
             )
         return link, link.copy
 

@@ -90,7 +90,7 @@ def _reason(state: State, group: GroupRecord, topic_id: str, name: str) -> tuple
         return _another(group, record)
     if record.phase in NOT_COPIED_YET:
         why = f"it is {record.phase}, and not copied yet"
-        return "topic-not-ready", why, "wait until it is mirroring: they are told of it then"
+        return "topic-not-ready", why, "the members are told of the topic once it is mirroring: kmigrate status --watch"
     if record.mapped:
         hold = advised(f"group mirror --mode {GroupMode.HOLD}", group.link, group.group)
         return "topic-mapped", "its offsets are mapped", f"have them wait for the promote: {hold}"

@@ -108,8 +108,12 @@ def test_a_topic_is_moved_by_the_commands_that_the_help_names(kmigrate: Shell) -
     assert (outlook["offsets"], outlook["partitions"], outlook["records"]) == ("identical", 2, 100)
 
     # Nobody copies yet: the intent stays written.
+    kmigrate.environment["KMIGRATE_DEFAULTS__PROCESS_WAIT_S"] = "3"
     late = kmigrate("topic", "mirror", "notes", code=5)
-    assert (late["error"], late["what"]) == ("no-mirror-running", "no mirror running: start kmigrate run")
+    assert (late["error"], late["what"]) == ("no-mirror-running", "no mirror process of link l is heard of, for 3 s")
+    late = kmigrate("promote", "notes", "--yes", code=5)
+    assert (late["error"], late["next"]) == ("no-mirror-running", "kmigrate run, or kmigrate mirror run --link l alone")
+    del kmigrate.environment["KMIGRATE_DEFAULTS__PROCESS_WAIT_S"]
     assert kmigrate("topic", "list")["topics"][0]["phase"] == "initialising"
     assert kmigrate("link", "delete", "l", "--yes", code=3)["error"] == "topic-not-promoted"
 

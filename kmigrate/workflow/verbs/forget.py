@@ -44,6 +44,7 @@ from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.running import start_mirror
 from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.verbs.matching import Noun, edit_patterns, patterns_of
 from kmigrate.workflow.verbs.waits import wait_let_go
@@ -215,14 +216,14 @@ def _against_topic(record: TopicRecord, state: State, standing: _Standing) -> Fi
         )
     if standing.repeatable_s:
         known = standing.repeatable_s < inf
+        again = f"in {standing.repeatable_s:.0f} s" if known else f"while a mirror runs: {start_mirror(record.link)}"
         left = f"for {standing.repeatable_s:.0f} s" if known else "for as long as no mirror has said since when"
         return Finding(
             "refuse",
             "retries-not-over",
             f"the source has not been without topic {topic} for long: a producer that has no answer yet may repeat a "
             f"write (delivery timeout) {left}, and it would stand twice in the copy",
-            f"{f'repeat in {standing.repeatable_s:.0f} s' if known else 'repeat while a mirror runs: kmigrate run'}; "
-            "--delivery-timeout 0 where none of its producers runs",
+            f"repeat {again}; --delivery-timeout 0 where none of its producers runs",
         )
     return None
 

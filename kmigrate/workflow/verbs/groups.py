@@ -26,6 +26,7 @@ from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.membership import still_direct, words_on
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
+from kmigrate.workflow.running import until_mirroring
 from kmigrate.workflow.verbs.carried import moved_positions_guards
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.modes import AUTO, check_mode, mode_for
@@ -278,7 +279,7 @@ async def _offset_guards(estate: Estate, link: LinkRecord, source: ClusterClient
             "refuse",
             "topic-not-ready",
             f"group {group} has positions in {topic.topic}, which is {topic.phase}: the mirror does not copy it yet",
-            "wait until it is mirroring, then repeat",
+            f"{until_mirroring(estate.log, link.name)}; then repeat",
         )
         for topic in topics
         if topic.phase in NOT_COPIED_YET and any(name == topic.topic for name, _ in offsets)

@@ -22,7 +22,8 @@ from kmigrate.model.words import advised, as_words
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.verbs.links import mirror_runs, resolve_link
+from kmigrate.workflow.running import mirror_runs, no_mirror, start_mirror
+from kmigrate.workflow.verbs.links import resolve_link
 from kmigrate.workflow.writes import changed_meanwhile, write_each
 
 __all__ = ["check_loss", "pause_topics", "resume_topics"]
@@ -122,8 +123,8 @@ async def resume_topics(
         changes += done.changes
         if done.changes:
             pairs.append((record, done.record))
-    if changes and not mirror_runs(estate, link.name):
-        found.append(Finding("warn", "no-mirror", "no mirror is running", "kmigrate run"))
+    if changes and not mirror_runs(estate.log, link.name):
+        found.append(Finding("warn", "no-mirror", no_mirror(link.name), start_mirror(link.name)))
     made = Plan.of("topic resume", changes, found)
     made.refuse()
     if plan:

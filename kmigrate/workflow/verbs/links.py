@@ -10,12 +10,11 @@ from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.cluster.memory import ONE_AT_A_TIME, restore_memory, short_memory
 from kmigrate.errors import AuthenticationFailed, Failed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
-from kmigrate.model.presences import MirrorPresence, RouterPresence
+from kmigrate.model.presences import RouterPresence
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
     ClusterRef,
-    CopyEngine,
     GroupRecord,
     LinkRecord,
     TopicRecord,
@@ -27,6 +26,14 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.running import (
+    START_CONTROLLER,
+    START_ROUTER,
+    controller_runs,
+    mirror_runs,
+    no_mirror,
+    start_mirror,
+)
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.writes import telling
 
@@ -35,7 +42,6 @@ __all__ = [
     "check_link_name",
     "create_link",
     "delete_link",
-    "mirror_runs",
     "refuse_finished",
     "resolve_link",
     "retries",
@@ -426,10 +432,13 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
         found += await _memory_findings(estate)
     except (Refused, Unreachable, AuthenticationFailed) as error:
         found.append(Finding("refuse", error.ref, error.what, error.next_step))
-    if not mirror_runs(estate, link.name):
-        found.append(Finding("warn", "no-mirror", "no mirror is running", "kmigrate run"))
+    if not mirror_runs(estate.log, link.name):
+        found.append(Finding("warn", "no-mirror", no_mirror(link.name), start_mirror(link.name)))
+    if not controller_runs(estate.log):
+        what = "no controller process is heard of: no promote is carried out"
+        found.append(Finding("warn", "no-controller", what, START_CONTROLLER))
     if not estate.log.alive(RouterPresence):
-        found.append(Finding("warn", "no-router", "no router is running", "kmigrate run"))
+        found.append(Finding("warn", "no-router", "no router process is heard of", START_ROUTER))
     return Plan.of("link check", [], found)
 
 
@@ -440,8 +449,3 @@ async def _memory_findings(estate: Estate) -> list[Finding]:
         return []
     what = f"target {estate.target.settings.name}: {why}; {ONE_AT_A_TIME}"
     return [Finding("warn", "short-memory", what, "grant ALTER_CONFIGS on the target's cluster, where that can be had")]
-
-
-def mirror_runs(estate: Estate, link: str) -> bool:
-    """Whether a mirror of the link has been heard of lately."""
-    return any(p.link == link and p.engine is CopyEngine.DAEMON for p in estate.log.alive(MirrorPresence))

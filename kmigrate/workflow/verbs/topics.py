@@ -20,10 +20,12 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
+from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import lost_beginning
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import reading_groups
+from kmigrate.workflow.running import until_mirroring
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
@@ -224,7 +226,7 @@ async def _promote_topics(
     new: list[TopicRecord] = []
     for topic in dict.fromkeys(topics):
         record = estate.log.state.topic(link.name, topic)
-        against = _promote_guard(link.name, topic, record)
+        against = _promote_guard(estate.log, link.name, topic, record)
         if against is not None:
             found.append(against)
         elif record is not None:
@@ -256,7 +258,7 @@ async def _promote_topics(
     if plan:
         return made
     groups = zip(of_groups, (partial(ask_promote, group) for group in with_them), strict=True)
-    asked = zip(of_topics, (partial(_ask_promote, record, terms) for record in new), strict=True)
+    asked = zip(of_topics, (partial(_ask_promote, estate.log, record, terms) for record in new), strict=True)
     await write_each(estate.log, [*groups, *asked])
     return made.done()
 
@@ -282,10 +284,10 @@ async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[T
     ]
 
 
-def _ask_promote(record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:
+def _ask_promote(log: StateLog, record: TopicRecord, terms: PromoteTerms, state: State) -> TopicRecord | None:
     """The intent over the record as it stands: upkeep may have written what it found, or a person something else."""
     now = state.topic(record.link, record.topic)
-    against = _promote_guard(record.link, record.topic, now)
+    against = _promote_guard(log, record.link, record.topic, now)
     if against is not None or now is None:
         Plan.of("promote", [], [against] if against is not None else []).refuse()
         return None
@@ -293,7 +295,7 @@ def _ask_promote(record: TopicRecord, terms: PromoteTerms, state: State) -> Topi
     return replace(now, phase=phase, since_ms=now_ms(), terms=terms, reason="")
 
 
-def _promote_guard(link: str, topic: str, record: TopicRecord | None) -> Finding | None:
+def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | None) -> Finding | None:
     """What the topic's own phase says to a promote; None where it may go on."""
     if record is None:
         return Finding(
@@ -311,7 +313,7 @@ def _promote_guard(link: str, topic: str, record: TopicRecord | None) -> Finding
             "refuse",
             "not-mirroring",
             f"topic {topic} is {record.phase}" + (f": {record.reason}" if record.reason else ""),
-            "wait until it is mirroring: kmigrate status --watch",
+            until_mirroring(log, link),
         )
     if record.paused:
         resume = advised("topic resume", link, topic)

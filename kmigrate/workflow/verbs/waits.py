@@ -14,7 +14,7 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow.estate import Estate
-from kmigrate.workflow.verbs.links import mirror_runs
+from kmigrate.workflow.running import mirror_runs, no_mirror, start_mirror
 
 __all__ = ["wait_groups", "wait_let_go", "wait_topics"]
 
@@ -146,12 +146,12 @@ def _known(record: _Kept | None, link: str, noun: str, name: str) -> _Kept:
 def _late(estate: Estate, link: str, late: WaitTimedOut, why: Mapping[str, str]) -> WaitTimedOut:
     """With what each topic or group waits for."""
     told = [f"{name}: {reason}" for name, reason in why.items() if reason]
-    if told or mirror_runs(estate, link):
+    if told or mirror_runs(estate.log, link):
         what, next_step = "; ".join((late.what, *told)), late.next_step or "kmigrate status --watch"
         return WaitTimedOut(late.ref, what, still_true=late.still_true, next_step=next_step)
     return WaitTimedOut(
         "no-mirror-running",
-        "no mirror running: start kmigrate run",
+        no_mirror(link),
         still_true="the intent stays in the state log and is taken up when a mirror runs",
-        next_step="kmigrate run",
+        next_step=start_mirror(link),
     )

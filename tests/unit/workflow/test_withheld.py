@@ -36,11 +36,11 @@ def told(*records: TopicRecord, words: Collection[GroupWord] = (WORD,), **names:
     [
         (None, "topic-not-mirrored", "kmigrate topic mirror --link l audit"),
         (replace(TOPIC, forgotten_ms=7), "topic-not-mirrored", "kmigrate topic mirror --link l audit"),
-        (replace(TOPIC, phase=TopicPhase.ALIGNING), "topic-not-ready", "wait until it is mirroring"),
+        (replace(TOPIC, phase=TopicPhase.ALIGNING), "topic-not-ready", "told of the topic once it is mirroring"),
         (
             replace(TOPIC, phase=TopicPhase.INITIALISING, source_topic_id="", target_topic_id=""),
             "topic-not-ready",
-            "wait until it is mirroring",
+            "the members are told of the topic once it is mirroring",
         ),
         (replace(TOPIC, mapped=True), "topic-mapped", "kmigrate group mirror --mode hold --link l g"),
         (replace(TOPIC, source_topic_id=OTHER), "topic-recreated", "copied anew"),
