@@ -229,6 +229,8 @@ class TopicRecord:
     """Route generation, part of the translated producer ids."""
     reason: str = ""
     """Why the last promote was given up, or what the phase waits for."""
+    way_on: str = ""
+    """What helps against `reason`, where the error of a promote said so."""
     terms: PromoteTerms | None = None
     fence_epoch: int = -1
     """The epoch of this topic's newest fence, which routers acknowledge; each fence has a higher one."""
@@ -289,6 +291,8 @@ class GroupRecord:
     phase: GroupPhase
     since_ms: int
     reason: str = ""
+    way_on: str = ""
+    """What helps against `reason`, where the error of a promote said so."""
     force: bool = False
     asked_ms: int = 0
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

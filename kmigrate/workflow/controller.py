@@ -231,7 +231,8 @@ class Controller:
         except KmigrateError as error:
             if record.mode is GroupMode.FOLLOW:
                 raise  # it has given up by itself, with the reason, unless its source cannot be asked
-            await self._finish(record, GroupEvent.GIVE_UP, replace(record, reason=f"{error.ref}: {error.what}"))
+            given_up = replace(record, reason=f"{error.ref}: {error.what}", way_on=error.next_step)
+            await self._finish(record, GroupEvent.GIVE_UP, given_up)
 
     async def _still_ours(self, record: GroupRecord) -> None:
         """By the log as it is now: what we know of it is old where this process has stood still."""

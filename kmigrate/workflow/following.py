@@ -254,8 +254,8 @@ class FollowHandover:
                 return self._opened(record)  # rule D
             phase = advance_group(record.phase, GroupEvent.GIVE_UP)
             why = f"{error.ref}: {error.what}"
-            before = HandedOver({}).on(record)
-            return replace(before, phase=phase, since_ms=now_ms(), frozen=False, staged=False, reason=why)
+            before = replace(HandedOver({}).on(record), reason=why, way_on=error.next_step)
+            return replace(before, phase=phase, since_ms=now_ms(), frozen=False, staged=False)
 
         await self.log.append(decide)
 

@@ -53,12 +53,13 @@ def flipped(record: TopicRecord, at_ms: int, proven: ProvenTopic) -> TopicRecord
     )
 
 
-def given_up(record: TopicRecord, reason: str) -> TopicRecord:
+def given_up(record: TopicRecord, reason: str, way_on: str = "") -> TopicRecord:
     return replace(
         record,
         phase=advance_topic(record.phase, TopicEvent.UNFENCE),
         since_ms=now_ms(),
         reason=reason,
+        way_on=way_on,
         terms=None,
         barrier={},
     )

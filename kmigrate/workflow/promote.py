@@ -438,6 +438,8 @@ class TopicPromotion:
 
         def decide(state: State) -> Record | None:
             record = self._may_go_back(state)
-            return given_up(record, f"{error.ref}: {error.what}") if record is not None else None
+            if record is None:
+                return None
+            return given_up(record, f"{error.ref}: {error.what}", error.next_step)
 
         await self.log.append(decide)

@@ -27,7 +27,7 @@ from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.cluster.refusal import Takes, asked_to_append
 from kmigrate.cluster.transactions import open_writers
-from kmigrate.errors import KmigrateError, Refused, Unreachable
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
 from kmigrate.model.record_json import Record
@@ -37,7 +37,7 @@ from kmigrate.net.clock import monotonic, sleep
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.revoking import Revoker, begun
 
-__all__ = ["Sealer", "may_come_off"]
+__all__ = ["Sealer", "may_come_off", "strays"]
 
 _PAUSE_S = 0.005
 _AGAIN_S = 1.0
@@ -72,6 +72,21 @@ def may_come_off(log: StateLog, record: TopicRecord) -> bool:
     )
 
 
+def _without_right(record: TopicRecord, routers: Mapping[str, str], refused: BrokerRefused) -> BrokerRefused:
+    """Return the refusal of a seal with the routers that the seal is for, and both ways on."""
+    names = sorted(set(routers.values()))
+    commands = ", ".join(f"kmigrate router forget {name} --dead" for name in names)
+    grant = f"{refused.next_step}; or, if" if refused.next_step else "if"
+    return BrokerRefused(
+        refused.ref,
+        f"{refused.what}. Topic {record.topic} has to be sealed on the source, because a process of router "
+        f"{', '.join(names)} is silent or left without a word, and may live",
+        code=refused.code,
+        still_true=refused.still_true,
+        next_step=f"{grant} no such process runs any more: {commands}",
+    )
+
+
 @dataclass(slots=True)
 class Sealer:
     """Puts seals on a source's topics and takes them off."""
@@ -100,6 +115,19 @@ class Sealer:
 
     async def put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
         """Seal a fenced topic and prove it; False where its record has to be looked at again first (rules B, C, E)."""
+        try:
+            return await self._put_on(record, routers, deadline)
+        except BrokerRefused as refused:
+            raise _without_right(record, routers, refused) from refused
+
+    async def try_rights(self, record: TopicRecord, routers: Mapping[str, str]) -> None:
+        """Raise BrokerRefused where the source does not let kmigrate seal the topic; change nothing."""
+        try:
+            await self._tried(record)
+        except BrokerRefused as refused:
+            raise _without_right(record, routers, refused) from refused
+
+    async def _put_on(self, record: TopicRecord, routers: Mapping[str, str], deadline: float) -> bool:
         known = record.seal
         if known is None or not routers.keys() <= known.routers.keys():
             before = known.before if known is not None else await self._tried(record)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,12 @@ class SecureRouter:
 
 @contextlib.contextmanager
 def secure_router(
-    pair: SecurePair, folder: Path, section: str, clients: str = "", clusters: str = ""
+    pair: SecurePair,
+    folder: Path,
+    section: str,
+    clients: str = "",
+    clusters: str = "",
+    verb: Sequence[str] = ("router", "run"),
 ) -> Iterator[SecureRouter]:
     """`section` is what `[router]` says beside its certificate, `clients` the table; `clusters` if not by login."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +58,7 @@ def secure_router(
     config, log = folder / "kmigrate.toml", folder / "router.log"
     config.write_text("".join(lines), encoding="utf-8")
     with log.open("wb") as sink:
-        command = program("kmigrate", "router", "run", "--config", str(config), "--json")
+        command = program("kmigrate", *verb, "--config", str(config), "--json")
         process = subprocess.Popen(command, stdout=sink, stderr=sink)
     try:
 

@@ -180,7 +180,7 @@ def ask_promote(record: GroupRecord, state: State) -> GroupRecord | None:
     if now is None or now.phase is not GroupPhase.MIRRORED:
         return None
     phase = advance_group(now.phase, GroupEvent.PROMOTE_ASKED)
-    return replace(now, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="")
+    return replace(now, phase=phase, since_ms=now_ms(), asked_ms=now_ms(), reason="", way_on="")
 
 
 def _not_mirrored(link: str, group: str) -> Finding:

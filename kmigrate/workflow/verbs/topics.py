@@ -10,7 +10,7 @@ from functools import partial
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
-from kmigrate.errors import KmigrateError, Refused, UsageError
+from kmigrate.errors import BrokerRefused, KmigrateError, Refused, Unreachable, UsageError
 from kmigrate.model.coupling import coupled_topics
 from kmigrate.model.ids import is_internal
 from kmigrate.model.lifecycle import PROMOTING, TopicEvent, TopicPhase, advance_topic
@@ -26,6 +26,7 @@ from kmigrate.workflow.lags import lost_beginning
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import reading_groups
 from kmigrate.workflow.running import until_mirroring
+from kmigrate.workflow.sealing import Sealer, strays
 from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
@@ -249,6 +250,7 @@ async def _promote_topics(
         ]
     found += await _cut_copies(estate, source, new)
     found += unheard_routers(estate.log)
+    found += await _seal_findings(estate, source, source_admin, new)
     of_topics = [f"promote {topic}" for topic in names]
     of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
     made = Plan.of("promote", [*of_topics, *of_groups], found)
@@ -261,6 +263,22 @@ async def _promote_topics(
     asked = zip(of_topics, (partial(_ask_promote, estate.log, record, terms) for record in new), strict=True)
     await write_each(estate.log, [*groups, *asked])
     return made.done()
+
+
+async def _seal_findings(
+    estate: Estate, source: ClusterClient, admin: Admin, records: Sequence[TopicRecord]
+) -> list[Finding]:
+    """Refuse topics that have to be sealed for an earlier process of a router, where the source does not allow that."""
+    earlier = strays(estate.log.state)
+    found: list[Finding] = []
+    for record in records if earlier else ():
+        try:
+            await Sealer(estate.log, source, admin).try_rights(record, earlier)
+        except BrokerRefused as refused:
+            found.append(Finding("refuse", refused.ref, refused.what, refused.next_step))
+        except Unreachable as away:
+            found.append(Finding("warn", away.ref, away.what, away.next_step))
+    return found
 
 
 async def _cut_copies(estate: Estate, source: ClusterClient, records: Sequence[TopicRecord]) -> list[Finding]:
@@ -292,7 +310,7 @@ def _ask_promote(log: StateLog, record: TopicRecord, terms: PromoteTerms, state:
         Plan.of("promote", [], [against] if against is not None else []).refuse()
         return None
     phase = advance_topic(now.phase, TopicEvent.PROMOTE_ASKED)
-    return replace(now, phase=phase, since_ms=now_ms(), terms=terms, reason="")
+    return replace(now, phase=phase, since_ms=now_ms(), terms=terms, reason="", way_on="")
 
 
 def _promote_guard(log: StateLog, link: str, topic: str, record: TopicRecord | None) -> Finding | None:

@@ -46,7 +46,7 @@ async def wait_topics(
                     "promote-given-up",
                     f"the promote of {record.topic} was given up: {record.reason}",
                     still_true=f"the topic is mirrored as before; producers go on through the router{others}",
-                    next_step=f"mend the cause, then: {advised('promote', link, record.topic)}",
+                    next_step=_then(record, advised("promote", link, record.topic)),
                 )
         found = [record for record in records if record.phase in wanted and not record.unsettled]
         return found if len(found) == len(records) else None
@@ -82,7 +82,7 @@ async def wait_groups(
                     "handover-given-up",
                     f"the promote of group {record.group} was given up: {record.reason}",
                     still_true=f"the group is mirrored as before; its members at the router {stay}{others}",
-                    next_step=f"mend the cause, then: {advised('group promote', link, record.group)}",
+                    next_step=_then(record, advised("group promote", link, record.group)),
                 )
         found = [record for record in records if record.phase is GroupPhase.PROMOTED]
         return found if len(found) == len(records) else None
@@ -99,6 +99,11 @@ def _others(phases: Iterable[str]) -> str:
     """Who asked for several waits for the others no longer: they go on without him."""
     told = ", ".join(phases)
     return f"; nobody waits for the others any more: {told}" if told else ""
+
+
+def _then(record: TopicRecord | GroupRecord, promote: str) -> str:
+    """Return what helps against the reason of a promote that was given up, and the promote again."""
+    return f"{record.way_on}; then: {promote}" if record.way_on else f"mend the cause, then: {promote}"
 
 
 def _hindrance(estate: Estate, record: TopicRecord) -> str:

@@ -316,7 +316,8 @@ def test_a_missing_right_to_speak_for_an_id_is_found_before_anything_is_changed(
     written.coordinator.denies = True
     record = written.promote()
     assert (record.phase, record.seal) == (TopicPhase.MIRRORING, None)
-    assert record.reason == "transactional-id-denied: no right to speak for till"
+    assert record.reason.startswith("transactional-id-denied: no right to speak for till. Topic t has to be sealed")
+    assert record.way_on == "if no such process runs any more: kmigrate router forget far --dead"
     assert written.admin.altered == [] and not written.coordinator.refuses
 
 
@@ -400,7 +401,7 @@ def test_a_source_that_does_not_let_itself_be_sealed_is_asked_before_anything_is
     made.admin.refuses = True
     record = made.promote()
     assert (record.phase, record.seal) == (TopicPhase.MIRRORING, None)
-    assert record.reason == "not-allowed: no right to alter configs"
+    assert record.reason.startswith("not-allowed: no right to alter configs. Topic t has to be sealed on the source")
     assert set(made.seals) == {None}
 
 
