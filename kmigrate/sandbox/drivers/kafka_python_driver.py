@@ -172,6 +172,9 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             say("revoking", named(revoked))
             while not self._refuse(self._commands.get()):
                 pass
+        # kafka-python keeps the positions over a rebalance. A member that missed a generation would go on from an old
+        # position, behind what the owner in between has committed. Kafka's own library drops the positions here, too.
+        self._consumer._subscription.assign_from_subscribed([])
         say("revoked", named(revoked))
 
     def _refuse(self, line: str) -> bool:
