@@ -40,6 +40,15 @@ def test_what_a_group_committed_it_need_not_read(tmp_path: Path) -> None:
     assert progress.behind() == [("billing", "orders", 0, 1)]
 
 
+def test_what_a_reset_led_a_group_past_it_need_not_read(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path / "p.jsonl", "operator") as pen:
+        pen.record("ok", "send", topic="orders", partition=0, offset=10, value="stock.1:0", records=5)
+        pen.record("ok", "reset", group="billing", positions=[("orders", 0, 14)])
+    progress = Progress({"billing": ("orders",)})
+    progress.update([tmp_path / "p.jsonl"])
+    assert progress.behind() == [("billing", "orders", 0, 1)]
+
+
 def test_a_line_that_is_still_being_written_is_taken_later(tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     line = b'{"m":1,"t":1,"process":"p","type":"ok","f":"send","topic":"orders","partition":0,"offset":4}\n'
