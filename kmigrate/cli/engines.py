@@ -39,6 +39,7 @@ from kmigrate.router.server import Router
 from kmigrate.workflow import verbs
 from kmigrate.workflow.controller import Controller, ControllerSettings
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.group_watch import GroupFigures, WatchSettings
 
 __all__ = ["serve"]
 
@@ -127,6 +128,7 @@ class _Process:
         self._registry = process_registry()
         self._mirrors = MirrorMetrics(self._registry)
         show_strays(self._registry, estate.log)
+        self._groups = GroupFigures()
 
     def _on_failure(self, error: BaseException) -> None:
         self._fatal = self._fatal or error
@@ -142,6 +144,7 @@ class _Process:
                 shared, alone = workers > 1 or self._worker > 0, engines is Engine.ROUTER
                 await self._start_router(stack, shared=shared, alone=alone, take_over=take_over)
             if Engine.CONTROLLER in engines:
+                self._groups.show_in(self._registry)
                 self._tasks.start(self._keep("controller", {}, self._control), "controller")
             if Engine.MIRROR in engines:
                 self._tasks.start(self._follow_links(link), "links")
@@ -211,9 +214,11 @@ class _Process:
     async def _control(self) -> None:
         section = self._call.settings.promote
         settings = ControllerSettings(
-            straggler_window_s=section.straggler_window_s, router_silent_s=section.router_silent_s
+            straggler_window_s=section.straggler_window_s,
+            router_silent_s=section.router_silent_s,
+            watch=WatchSettings(hold=section.hold_source_groups),
         )
-        await Controller(self._estate, self._instance, settings).run()
+        await Controller(self._estate, self._instance, settings, self._groups).run()
 
     async def _follow_links(self, only: str | None) -> None:
         """One mirror per link of the state log; links that appear later are picked up, deleted ones dropped.

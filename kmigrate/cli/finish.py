@@ -12,7 +12,7 @@ from rich.console import Group
 
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.link import DeliveryTimeout, Name, app, delivery_seconds, plan_answer
-from kmigrate.cli.options import NoWait, PlanOnly, Timeout, Yes
+from kmigrate.cli.options import AcceptMisplaced, NoWait, PlanOnly, Timeout, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.views.leaving import clients_table, ending
 from kmigrate.cli.views.plans import plan_view
@@ -36,6 +36,7 @@ async def finish(
     clients_known: Annotated[
         bool, typer.Option("--clients-known", help="The target knows the credentials that routers' tables map.")
     ] = False,
+    accept_misplaced_members: AcceptMisplaced = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take it back: routers tell their own addresses again.")] = False,
     timeout: Timeout = 600.0,
     no_wait: NoWait = False,
@@ -60,14 +61,27 @@ async def finish(
             return plan_answer(await verbs.undo_finish(estate, link))
         seconds = delivery_seconds(call, delivery_timeout)
         looked, asked = await verbs.finish_link(
-            estate, link, given, seconds, clients_known=clients_known, plan=True
+            estate,
+            link,
+            given,
+            seconds,
+            clients_known=clients_known,
+            accept_misplaced=accept_misplaced_members,
+            plan=True,
         )
         told: dict[str, Any] = {"bootstraps": [dataclasses.asdict(each) for each in asked]}
         if plan:
             return Answer({**looked.as_json(), **told}, plan_view(looked))
         if looked.changes:
             await call.confirm(yes, f"Let the clients of link {link} leave the routers? They need no restart")
-        made, asked = await verbs.finish_link(estate, link, given, seconds, clients_known=clients_known)
+        made, asked = await verbs.finish_link(
+            estate,
+            link,
+            given,
+            seconds,
+            clients_known=clients_known,
+            accept_misplaced=accept_misplaced_members,
+        )
         if no_wait:
             return plan_answer(made)
         keep = f"to keep who is left: kmigrate link finish {link} --undo"

@@ -152,4 +152,5 @@ async def show(
                 still_true="nothing was changed",
                 next_step="kmigrate group list shows which are, and by which link",
             )
-        return Answer({"groups": [json for _, json in found]}, group_rows(tuple(status for status, _ in found)))
+        rows = group_rows(tuple(status for status, _ in found), shot.at_ms)
+        return Answer({"groups": [json for _, json in found]}, rows)

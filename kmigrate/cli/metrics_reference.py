@@ -13,6 +13,7 @@ from kmigrate.cli.exposed import METRICS as OF_PROCESS
 from kmigrate.mirror.metrics import METRICS as OF_MIRROR
 from kmigrate.observe.registry import Metric
 from kmigrate.router.metrics import METRICS as OF_ROUTER
+from kmigrate.workflow.group_watch import METRICS as OF_CONTROLLER
 
 __all__ = ["with_tables"]
 
@@ -22,7 +23,12 @@ _MARKER = "<!-- From here on made by `python -m kmigrate.cli.metrics_reference d
 def with_tables(page: str) -> str:
     """The page with the tables of today below its marker."""
     written, marker, _ = page.partition(_MARKER)
-    tables = (_table("Mirror", OF_MIRROR), _table("Router", OF_ROUTER), _table("Process", OF_PROCESS))
+    tables = (
+        _table("Mirror", OF_MIRROR),
+        _table("Router", OF_ROUTER),
+        _table("Controller", OF_CONTROLLER),
+        _table("Process", OF_PROCESS),
+    )
     return "".join((written, marker, *tables))
 
 

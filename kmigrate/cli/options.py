@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Exclude", "Groups", "Link", "NoWait", "PlanOnly", "Regex", "Timeout", "Topics", "Yes"]
+__all__ = ["AcceptMisplaced", "Exclude", "Groups", "Link", "NoWait", "PlanOnly", "Regex", "Timeout", "Topics", "Yes"]
 
 Link = Annotated[str | None, typer.Option("--link", help="Link (may be left out while there is one).")]
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what would be done, and change nothing.")]
@@ -19,6 +19,9 @@ Regex = Annotated[
 Exclude = Annotated[
     list[str] | None,
     typer.Option("--exclude", metavar="REGEX", help="With --regex: leave out what matches this (may be repeated)."),
+]
+AcceptMisplaced = Annotated[
+    bool, typer.Option("--accept-misplaced-members", help="Members of promoted groups on the source do no harm.")
 ]
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Exact topic names.")]
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Exact consumer group names.")]

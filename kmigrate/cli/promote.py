@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import plan_answer
-from kmigrate.cli.options import Link, NoWait, PlanOnly, Timeout, Topics, Yes
+from kmigrate.cli.options import AcceptMisplaced, Link, NoWait, PlanOnly, Timeout, Topics, Yes
 from kmigrate.cli.output import Answer
 from kmigrate.cli.verify import compare_new
 from kmigrate.cli.views.plans import plan_view
@@ -58,6 +58,7 @@ async def promote(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Take back what waits to be fenced: topics are mirrored as before.")
     ] = False,
+    accept_misplaced_members: AcceptMisplaced = False,
     timeout: Timeout = 300.0,
     no_wait: NoWait = False,
     plan: PlanOnly = False,
@@ -87,7 +88,14 @@ async def promote(
             wait = max(wait, min(timeout, call.settings.defaults.process_wait_s))
         with call.out.waiting("looking who still reads and writes past the routers"):
             looked = await verbs.promote_topics(
-                estate, name, topics, terms, plan=True, straggler_window_s=window, wait_s=0.0 if plan else wait
+                estate,
+                name,
+                topics,
+                terms,
+                plan=True,
+                straggler_window_s=window,
+                wait_s=0.0 if plan else wait,
+                accept_misplaced=accept_misplaced_members,
             )
         if plan:
             return plan_answer(looked)
@@ -102,7 +110,13 @@ async def promote(
                 return Answer(told, Group(parity_view(report), unchanged), Exit.PARITY_MISMATCH)
         with call.out.waiting("asking for the promote"):
             made = await verbs.promote_topics(
-                estate, name, topics, terms, straggler_window_s=window, wait_s=window + 1
+                estate,
+                name,
+                topics,
+                terms,
+                straggler_window_s=window,
+                wait_s=window + 1,
+                accept_misplaced=accept_misplaced_members,
             )
         if no_wait:
             return plan_answer(made)

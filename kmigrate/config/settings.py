@@ -154,6 +154,7 @@ class PromoteSection:
     router_silent_s: float = _key(
         5.0, "how long a router must be silent until the source broker holds the fence in its place, s", low=1, high=600
     )
+    hold_source_groups: bool = _key(True, "keep members out of a promoted group on the source: true or false")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from kmigrate.model.records import (
     GroupRecord,
     LeaseRecord,
     LinkRecord,
+    MisplacedRecord,
     RouterRecord,
     StrayRecord,
     TopicRecord,
@@ -53,6 +54,7 @@ Record = (
     | StrayRecord
     | LeaseRecord
     | AssignmentRecord
+    | MisplacedRecord
     | MirrorPresence
     | FencedProgress
     | RouterPresence
@@ -72,6 +74,7 @@ KINDS: dict[str, type[Record]] = {
         StrayRecord,
         LeaseRecord,
         AssignmentRecord,
+        MisplacedRecord,
         MirrorPresence,
         FencedProgress,
         RouterPresence,

@@ -4,7 +4,7 @@ State log (`__kmigrate_state`, compare-and-set, one partition). Keys:
 
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
     verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>   stray/<name>
-    lease/<what>   assignment/<link>
+    lease/<what>   assignment/<link>   misplaced/<link>/<group>
 
 What running processes say of themselves is in `presences`; the JSON of both in `record_json`. Secrets never enter
 either; a link keeps cluster names, bootstrap addresses and cluster ids only.
@@ -31,12 +31,15 @@ __all__ = [
     "BarrierRecord",
     "Claim",
     "ClusterRef",
+    "ClusterSide",
     "CopyEngine",
     "CopyIdentity",
     "GroupRecord",
     "LastEnd",
     "LeaseRecord",
     "LinkRecord",
+    "MisplacedMember",
+    "MisplacedRecord",
     "PartitionBarrier",
     "ProducerMark",
     "PromoteTerms",
@@ -52,6 +55,7 @@ __all__ = [
     "VerifiedRecord",
     "group_key",
     "link_key",
+    "misplaced_key",
     "topic_key",
     "transaction_key",
     "verified_key",
@@ -81,6 +85,10 @@ def topic_key(link: str, topic: str) -> str:
 
 def group_key(link: str, group: str) -> str:
     return f"group/{link}/{group}"
+
+
+def misplaced_key(link: str, group: str) -> str:
+    return f"misplaced/{link}/{group}"
 
 
 def verified_key(link: str, topic: str) -> str:
@@ -310,6 +318,10 @@ class GroupRecord:
     """Frozen, and its positions stand on the target: it opens when the topics that its transactions write are there."""
     forgotten_ms: int = 0
     """When it was taken out of its link, as of a topic."""
+    left_at: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Committed positions on the source at the promote; a later commit there moves a position away from these."""
+    former: tuple[str, ...] = ()
+    """Marks of the members at routers at the promote: the source may list them until their sessions end."""
 
     @property
     def key(self) -> str:
@@ -320,6 +332,47 @@ class GroupRecord:
         """What keeps it from getting on, as far as its record knows."""
         ends = f"{advised('group forget', self.link, self.group)} ends it"
         return f"being forgotten: {ends}" if self.forgotten_ms else self.reason
+
+
+class ClusterSide(StrEnum):
+    """One of the two clusters of a link."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class MisplacedMember:
+    """A group member at the cluster that does not serve the group: the target before the promote, the source after."""
+
+    cluster: ClusterSide
+    member_id: str
+    client_id: str
+    host: str
+    first_ms: int
+    """Time of the first sighting, ms since the epoch."""
+    last_ms: int
+    """Time of the newest recorded sighting."""
+
+
+@dataclass(frozen=True, slots=True)
+class MisplacedRecord:
+    """Members of one group that were seen at the wrong cluster, and commits on the source after the promote."""
+
+    link: str
+    group: str
+    members: tuple[MisplacedMember, ...] = ()
+    """The newest sightings."""
+    more_members: int = 0
+    """Number of earlier sightings that `members` leaves out."""
+    commits: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Positions that were committed on the source after the promote, by topic and partition."""
+    commits_ms: int = 0
+    """Time when the newest of these commits was found."""
+
+    @property
+    def key(self) -> str:
+        return misplaced_key(self.link, self.group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from kmigrate.model.records import (
     GroupRecord,
     LeaseRecord,
     LinkRecord,
+    MisplacedRecord,
     RouterRecord,
     StrayRecord,
     TopicRecord,
@@ -23,6 +24,7 @@ from kmigrate.model.records import (
     VerifiedRecord,
     group_key,
     link_key,
+    misplaced_key,
     topic_key,
     transaction_key,
     verified_key,
@@ -188,6 +190,11 @@ class State:
         """The record of a group, whichever link owns it or is forgetting it: one at most, since it is one group at the
         target."""
         return next((r for r in self.records.of("group", GroupRecord) if r.group == group), None)
+
+    def misplaced(self, link: str, group: str) -> MisplacedRecord:
+        """Return what was seen of a group at the wrong cluster; an empty record where nothing was."""
+        found = self.records.get(misplaced_key(link, group))
+        return found if isinstance(found, MisplacedRecord) else MisplacedRecord(link, group)
 
     def verified(self, link: str, topic: str) -> VerifiedRecord | None:
         found = self.records.get(verified_key(link, topic))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -26,9 +26,11 @@ from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.following import FollowHandover
-from kmigrate.workflow.handover import HandedOver, hand_over, members_left
+from kmigrate.workflow.group_watch import GroupFigures, GroupWatch, WatchSettings
+from kmigrate.workflow.handover import HandedOver, hand_over, members_left, refuse_target_members
 from kmigrate.workflow.keepalive import IdKeeper
 from kmigrate.workflow.membership import still_direct
+from kmigrate.workflow.misplaced import members_at_target
 from kmigrate.workflow.outcome import go_forward, no_way_back
 from kmigrate.workflow.positions import Positions
 from kmigrate.workflow.promote import TopicPromotion
@@ -54,12 +56,20 @@ class ControllerSettings:
     handover_timeout_s: float = 30.0
     gather_timeout_s: float = 60.0
     """How long the members of a group that follows may take to join anew."""
+    watch: WatchSettings = field(default_factory=WatchSettings)
+    """Timing of the watch on groups, and whether promoted groups are held on the source."""
 
 
 class Controller:
     """Acts on every topic that is being promoted and every group that is being handed over."""
 
-    def __init__(self, estate: Estate, instance: str, settings: ControllerSettings | None = None) -> None:
+    def __init__(
+        self,
+        estate: Estate,
+        instance: str,
+        settings: ControllerSettings | None = None,
+        figures: GroupFigures | None = None,
+    ) -> None:
         self._estate = estate
         self._log = estate.log
         self._instance = instance
@@ -73,7 +83,11 @@ class Controller:
         self._turns = Turns()
         self._tasks = TaskOwner()
         self._keeper = IdKeeper(estate.log, estate.target, estate.target_admin, estate.source)
-        self._keeping: asyncio.Task[None] | None = None
+        self._watch = GroupWatch(
+            estate.log, estate.target, estate.source, self._settings.watch, figures or GroupFigures()
+        )
+        self._leading: list[asyncio.Task[None]] = []
+        """Tasks of the controller that leads."""
         self._started = monotonic()
 
     async def run(self) -> None:
@@ -123,12 +137,16 @@ class Controller:
         return monotonic() - known[1] < self._settings.lease_s
 
     def _keep(self, active: bool) -> None:
-        """Whoever leads keeps the transactional ids alive."""
-        if active and self._keeping is None:
-            self._keeping = self._tasks.start(self._keeper.run(), "keep ids alive")
-        elif not active and self._keeping is not None:
-            self._keeping.cancel()
-            self._keeping = None
+        """Keep transactional ids alive and watch groups while this controller leads."""
+        if active and not self._leading:
+            self._leading = [
+                self._tasks.start(self._keeper.run(), "keep ids alive"),
+                self._tasks.start(self._watch.run(), "watch groups"),
+            ]
+        elif not active:
+            for task in self._leading:
+                task.cancel()
+            self._leading = []
 
     def _act(self) -> None:
         """Start a task for every intent that has none, and end those of what was taken back or forgotten."""
@@ -202,8 +220,11 @@ class Controller:
                     return await still_direct(self._log, source_admin, record.group)
                 return await members_left(source_admin, record.group)
 
+            at_target = partial(members_at_target, self._estate.target, record.group)
+
             async def carry() -> HandedOver:
                 source, _ = await opened()
+                refuse_target_members(record.link, record.group, await at_target())
                 topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
                 return await hand_over(
                     record.link,
@@ -222,7 +243,7 @@ class Controller:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
                     record.link, record.group, self._log, opened, carry,
-                    GroupPlace(self._estate.target, record.group), gather_s, drain_s,
+                    GroupPlace(self._estate.target, record.group), at_target, gather_s, drain_s,
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return

@@ -36,7 +36,7 @@ from kmigrate.model.records import GroupRecord, group_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.handover import HandedOver, refuse_members
+from kmigrate.workflow.handover import HandedOver, named_members, refuse_members, refuse_target_members
 from kmigrate.workflow.membership import NEW_PROTOCOL, still_direct, undrained_router, words_on
 from kmigrate.workflow.unit import group_decided
 
@@ -64,6 +64,8 @@ class FollowHandover:
     """Reads the positions on the source and writes them on the target."""
     place: GroupPlace
     """In the group at the target."""
+    at_target: Callable[[], Awaitable[Sequence[GroupMember]]]
+    """Asks the target for the group's members, without the place."""
     gather_s: float
     drain_s: float
     ready: Collection[tuple[str, str]] = ()
@@ -78,6 +80,7 @@ class FollowHandover:
             record = self._record()
             mixed = not record.staged and await self._is_mixed()
             if not record.frozen:
+                refuse_target_members(self.link, self.group, await self.at_target())
                 if self._transactional():
                     await self._topics_ready()
                 else:
@@ -140,8 +143,9 @@ class FollowHandover:
                 return
             refuse_members(self.link, self.group, await self._outsiders(missing))
             if monotonic() > deadline:
-                raise Refused("members-not-joined", f"{_named(missing)} did not join anew in {self.gather_s:g} s")
-            self._waits_for(f"{_named(missing)} to join anew")
+                named = named_members(missing)
+                raise Refused("members-not-joined", f"{named} did not join anew in {self.gather_s:g} s")
+            self._waits_for(f"{named_members(missing)} to join anew")
             await self.log.changed(_PAUSE_S)
             await sleep(_PAUSE_S / 2)
 
@@ -156,7 +160,7 @@ class FollowHandover:
             if left:
                 self._waits_for(f"{', '.join(left)} to be ready to be promoted with it")
             elif waited < _LETTING_GO_S and (missing := await self._letting_go()):
-                self._waits_for(f"{_named(missing)} to give back what it reads")
+                self._waits_for(f"{named_members(missing)} to give back what it reads")
                 await sleep(_PAUSE_S / 2)
             else:
                 return
@@ -241,8 +245,16 @@ class FollowHandover:
 
     def _opened(self, record: GroupRecord) -> GroupRecord:
         phase = advance_group(record.phase, GroupEvent.OPEN)
+        former = {mark for word in words_on(self.log, self.group) for mark in word.members}
         return replace(
-            record, phase=phase, since_ms=now_ms(), promoted_ms=self.log.now_ms(), frozen=False, staged=False, reason=""
+            record,
+            phase=phase,
+            since_ms=now_ms(),
+            promoted_ms=self.log.now_ms(),
+            frozen=False,
+            staged=False,
+            reason="",
+            former=tuple(sorted(former)),
         )
 
     async def _give_up(self, error: KmigrateError) -> None:
@@ -258,8 +270,3 @@ class FollowHandover:
             return replace(before, phase=phase, since_ms=now_ms(), frozen=False, staged=False)
 
         await self.log.append(decide)
-
-
-def _named(members: list[GroupMember]) -> str:
-    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
-    return ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5]) + more

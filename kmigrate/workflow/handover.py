@@ -26,7 +26,8 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
 
 __all__ = [
-    "ByPartition", "HandedOver", "Wanted", "hand_over", "members_left", "read_again", "refuse_members", "unread"
+    "ByPartition", "HandedOver", "Wanted", "hand_over", "members_left", "named_members", "read_again", "refuse_members",
+    "refuse_target_members", "unread",
 ]  # fmt: skip
 
 ByPartition = Mapping[str, Mapping[int, int]]
@@ -41,10 +42,14 @@ class HandedOver:
     written: ByPartition
     unread: ByPartition = field(default_factory=dict)
     read_again: ByPartition = field(default_factory=dict)
+    left_at: ByPartition = field(default_factory=dict)
+    """The positions on the source, which stay there."""
 
     def on(self, record: GroupRecord) -> GroupRecord:
         """The group's record with this in it."""
-        return replace(record, written=self.written, unread=self.unread, read_again=self.read_again)
+        return replace(
+            record, written=self.written, unread=self.unread, read_again=self.read_again, left_at=self.left_at
+        )
 
 
 async def members_left(source: Admin, group: str) -> Sequence[GroupMember]:
@@ -56,14 +61,30 @@ def refuse_members(link: str, group: str, members: Sequence[GroupMember]) -> Non
     """Refuse by naming who is still there."""
     if not members:
         return
-    names = ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5])
-    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
     raise Refused(
         "members-on-source",
-        f"group {group} still has {len(members)} member(s) on the source: {names}{more}",
+        f"group {group} still has {len(members)} member(s) on the source: {named_members(members)}",
         still_true="the group reads on the source as before; members at the router wait",
         next_step=f"restart those consumers with the router's address, then: {advised('group promote', link, group)}",
     )
+
+
+def refuse_target_members(link: str, group: str, members: Sequence[GroupMember]) -> None:
+    """Refuse a promote while members are at the target: its coordinator takes no positions from outside then."""
+    if not members:
+        return
+    raise Refused(
+        "member-on-target",
+        f"group {group} has {len(members)} member(s) on the target, past every router: {named_members(members)}",
+        still_true="the group is mirrored as before; no position was written",
+        next_step=f"restart those consumers with the router's address, then: {advised('group promote', link, group)}",
+    )
+
+
+def named_members(members: Sequence[GroupMember]) -> str:
+    """Name the first five members by client id, host and member id, and count the others."""
+    more = f" and {len(members) - 5} more" if len(members) > 5 else ""
+    return ", ".join(f"{m.client_id} at {m.host} ({m.member_id})" for m in members[:5]) + more
 
 
 async def hand_over(
@@ -127,7 +148,10 @@ async def hand_over(
             still_true="the group is still mirrored",
             next_step=f"find who commits for {group} on the source, then: {advised('group promote', link, group)}",
         )
-    return HandedOver(_by_partition({key: committed.offset for key, committed in wanted.items()}), left, again)
+    written, left_at = (
+        _by_partition({key: committed.offset for key, committed in positions.items()}) for positions in (wanted, told)
+    )
+    return HandedOver(written, left, again, left_at)
 
 
 async def unread(

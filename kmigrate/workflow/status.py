@@ -5,20 +5,35 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient, LogOffset
-from kmigrate.cluster.group_place import place_of
+from kmigrate.cluster.group_hold import without_hold
+from kmigrate.cluster.group_members import group_members
 from kmigrate.cluster.positions import read_positions
 from kmigrate.cluster.transactions import OpenTransaction, open_transactions
 from kmigrate.errors import KmigrateError
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import COPIED, NOT_COPIED_YET, GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.members import member_mark
-from kmigrate.model.presences import ControllerPresence, MirrorPresence, PartitionProgress, RouterPresence
-from kmigrate.model.records import GroupRecord, LinkRecord, RouterRecord, TopicRecord, VerifiedRange
+from kmigrate.model.presences import (
+    ControllerPresence,
+    GroupWord,
+    MirrorPresence,
+    PartitionProgress,
+    RouterPresence,
+)
+from kmigrate.model.records import (
+    GroupRecord,
+    LinkRecord,
+    MisplacedMember,
+    RouterRecord,
+    TopicRecord,
+    VerifiedRange,
+)
 from kmigrate.model.sharing import absence, owner_of, progress_of
 from kmigrate.model.state import State
 from kmigrate.model.stops import AcceptedLoss, PartitionStop
@@ -28,6 +43,7 @@ from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
 from kmigrate.workflow.membership import words_on
+from kmigrate.workflow.misplaced import late_commits, members_at_target, not_former, seen_members
 from kmigrate.workflow.readers import read_logs
 from kmigrate.workflow.withheld import WithheldTopic, names_of, unnamed, withheld_topics
 
@@ -135,6 +151,14 @@ class GroupStatus:
     """Of a group that follows: topics that members at routers are assigned and not told of: nobody reads them there."""
     more_withheld: int = 0
     """How many such topics there are besides, at least."""
+    misplaced: tuple[MisplacedMember, ...] = ()
+    """Members at the wrong cluster now: at the target before the promote, at the source after the promote."""
+    misplaced_before: tuple[MisplacedMember, ...] = ()
+    """Members that were seen there during this link, and have gone."""
+    late_commits: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
+    """Positions that were committed on the source after the promote, by topic and partition."""
+    held: bool | None = None
+    """Whether a placeholder keeps others out of the promoted group on the source; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,47 +454,77 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
     return "identical"
 
 
+@dataclass(slots=True)
+class _GroupFigures:
+    """A group as the two clusters describe the group; an unknown figure keeps its default."""
+
+    members: tuple[GroupMember, ...] = ()
+    at_target: tuple[GroupMember, ...] | None = None
+    lag: int = -1
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    misplaced: tuple[GroupMember, ...] | None = None
+    held: bool | None = None
+    commits: Mapping[str, Mapping[int, int]] | None = None
+
+
+async def _ask_group(
+    estate: Estate, link: LinkRecord, group: GroupRecord, words: list[GroupWord], found: _GroupFigures, trouble: str
+) -> None:
+    """Ask the clusters in the order of importance, and fill in the answers. Raises where a cluster does not answer."""
+    if not trouble:
+        source, source_admin = await estate.source(link)
+        if group.phase is GroupPhase.PROMOTED:
+            told = await group_members(source, group.group)
+            found.members = without_hold(told)
+            found.held = len(found.members) < len(told)
+            found.misplaced = not_former(found.members, group)
+            found.commits = await late_commits(source, group)
+        else:
+            described = (await source_admin.describe_groups([group.group]))[group.group]
+            found.members = described.members
+            if unnamed(words):
+                found.names = await names_of(source, described.assigned)
+        serving = estate.target if group.phase is GroupPhase.PROMOTED else source
+        offsets = await read_positions(serving, group.group, stable=False)
+        wanted = dict.fromkeys(offsets, LATEST)
+        ends = await read_logs(estate.log.state, link.name, wanted, serving, estate.target)
+        if not any(end.error for end in ends.values()):
+            found.lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
+    found.at_target = await members_at_target(estate.target, group.group)
+    if group.phase is GroupPhase.MIRRORED:
+        found.misplaced = found.at_target
+
+
 async def _group_status(
     estate: Estate, link: LinkRecord, group: GroupRecord, trouble: str, *, figures: bool
 ) -> GroupStatus:
-    members: tuple[GroupMember, ...] = ()
-    lag = on_target = -1
     words = words_on(estate.log, group.group)
-    names: Mapping[str, str] = {}
-    try:
-        if figures and not trouble:
-            source, source_admin = await estate.source(link)
-            described = (await source_admin.describe_groups([group.group]))[group.group]
-            members = described.members
-            if unnamed(words):
-                names = await names_of(source, described.assigned)
-            serving = estate.target if group.phase is GroupPhase.PROMOTED else source
-            offsets = await read_positions(serving, group.group, stable=False)
-            wanted = dict.fromkeys(offsets, LATEST)
-            ends = await read_logs(estate.log.state, link.name, wanted, serving, estate.target)
-            if not any(end.error for end in ends.values()):
-                lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
-        if figures:
-            there = (await estate.target_admin.describe_groups([group.group]))[group.group].members
-            place = place_of(group.group)
-            on_target = sum(member.member_id != place for member in there)
-    except KmigrateError:
-        pass  # what is known by then is told
+    found = _GroupFigures()
+    if figures:
+        with suppress(KmigrateError):  # what is known by then is told
+            await _ask_group(estate, link, group, words, found, trouble)
     known = {mark for word in words for mark in word.members}
-    direct = sum(member_mark(member.member_id) not in known for member in members) if words else -1
-    unread, again = (sum(sum(of.values()) for of in found.values()) for found in (group.unread, group.read_again))
+    direct = sum(member_mark(member.member_id) not in known for member in found.members) if words else -1
+    unread, again = (sum(sum(of.values()) for of in each.values()) for each in (group.unread, group.read_again))
+    recorded = estate.log.state.misplaced(link.name, group.group)
+    seen = seen_members(recorded, group, found.misplaced, estate.log.now_ms())
+    late = found.commits if found.commits is not None else recorded.commits
     return GroupStatus(
         group.link,
         group.group,
         group.phase,
         group.hindrance,
-        members,
-        on_target,
-        lag,
+        found.members,
+        len(found.at_target) if found.at_target is not None else -1,
+        found.lag,
         group.mode,
         direct,
         estate.waits_for(group),
         unread,
         again,
-        *withheld_topics(estate.log.state, group, words, names),
+        *withheld_topics(estate.log.state, group, words, found.names),
+        misplaced=seen.there,
+        misplaced_before=seen.gone,
+        late_commits=late if group.phase is GroupPhase.PROMOTED else {},
+        held=found.held,
     )

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 import pytest
 
+from kmigrate.cluster.admin import GroupMember
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.record_json import Record
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, RouterRecord, TopicRecord
-from kmigrate.workflow import verbs
+from kmigrate.workflow import misplaced, verbs
 from kmigrate.workflow.bootstraps import Bootstrap, Leads
 from kmigrate.workflow.plan import Plan
 from kmigrate.workflow.verbs import finish
@@ -53,6 +54,14 @@ class Estate:
         )
         self.leads = Leads.ROUTER
         self.addresses: list[str] = []
+        self.on_source: dict[str, tuple[GroupMember, ...]] = {}
+
+    async def source(self, _: LinkRecord) -> tuple[Any, Any]:
+        return None, None
+
+    async def members(self, _: Any, group: str) -> tuple[GroupMember, ...]:
+        """A group's members on the source."""
+        return self.on_source.get(group, ())
 
     async def ask(self, _: Any, addresses: Any) -> list[Bootstrap]:
         self.addresses = list(addresses)
@@ -67,6 +76,7 @@ class Estate:
     def asking(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(finish, "ask_bootstraps", self.ask)
+            patch.setattr(misplaced, "group_members", self.members)
             yield
 
     @property

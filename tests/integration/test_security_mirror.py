@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.group_hold import GroupHold
 from kmigrate.cluster.positions import read_positions, write_positions
 from kmigrate.model.grants import GRANTS
 from kmigrate.sandbox.kafka import KafkaCluster
@@ -183,6 +184,9 @@ async def _promote_by_hand(pair: SecurePair) -> None:
 
         assert await write_positions(new, "readers", offsets, fine) == {}
         assert await read_positions(new, "readers") == offsets
+        hold = GroupHold(old, "readers")
+        assert await hold.take() == 0
+        await hold.release()
     await Admin(pair.settings("target")).alter_topic_configs(TOPIC, {"retention.ms": "86400000"})
 
 

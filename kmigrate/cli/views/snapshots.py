@@ -13,6 +13,7 @@ from kmigrate.cli.words import Text, below
 from kmigrate.model.lag import Lag
 from kmigrate.model.lifecycle import TopicPhase
 from kmigrate.model.presences import RouterPresence
+from kmigrate.workflow.misplaced import COMMITS_WAY_ON, commits_sentence, member_sentence, way_on
 from kmigrate.workflow.status import GroupStatus, PartitionStatus, Snapshot, TopicStatus
 from kmigrate.workflow.withheld import WithheldTopic
 
@@ -47,7 +48,7 @@ def snapshot_view(shot: Snapshot) -> RenderableType:
     if shot.topics:
         parts.append(_Topics(shot))
     if shot.groups:
-        parts.append(group_rows(shot.groups))
+        parts.append(group_rows(shot.groups, shot.at_ms))
     return Group(*parts)
 
 
@@ -187,7 +188,7 @@ def topic_detail(topic: TopicStatus, now_ms: int) -> RenderableType:
     return made
 
 
-def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
+def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
     made = table("group", "mode", "phase", "on the source", "on the target", "lag", "note")
     for column in made.columns[3:6]:
         column.justify = "right"
@@ -201,7 +202,23 @@ def group_rows(groups: tuple[GroupStatus, ...]) -> RenderableType:
             _figure(group.lag),
             _group_note(group),
         )
-    return Group(made, *(line for group in groups for line in _withheld(group)))
+    lines = [line for group in groups for line in (*_withheld(group), *_misplaced(group, now_ms))]
+    return Group(made, *lines)
+
+
+def _misplaced(group: GroupStatus, now_ms: int) -> list[RenderableType]:
+    """Return a line for each member at the wrong cluster, and for commits on the source after the promote."""
+    said = [
+        (member_sentence(group.group, each, now_ms, there=there), "red" if there else "yellow", way_on(each))
+        for members, there in ((group.misplaced, True), (group.misplaced_before, False))
+        for each in members
+    ]
+    if commits := commits_sentence(group.group, group.late_commits):
+        said.append((commits, "yellow", COMMITS_WAY_ON))
+    return [
+        below([Text(f"! {what}", style=style), Text.assemble(("  next: ", "dim"), next_step)])
+        for what, style, next_step in said
+    ]
 
 
 def _withheld(group: GroupStatus) -> list[RenderableType]:

@@ -7,7 +7,8 @@ b. No write from before a flip can be sent again. The gate tells such a repetiti
    cannot (B3, B7); a producer gives up within its delivery timeout, so that long after the last flip is enough.
 c. No producer's sequences at the target are other than its own, which they are while a route has generation 0.
 d. What clients show to the routers serves them at the target, too: the same protocol, and logins judged there.
-e. The bootstrap addresses that clients hold lead somewhere that stays, or somebody was told that they do not.
+e. No member of a promoted group is on the source: nobody names such a member any more after the finish.
+f. The bootstrap addresses that clients hold lead somewhere that stays, or somebody was told that they do not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kmigrate.errors import WaitTimedOut
+from kmigrate.errors import KmigrateError, WaitTimedOut
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
 from kmigrate.model.routes import finished
@@ -23,6 +24,7 @@ from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.workflow.bootstraps import Bootstrap, ask_bootstraps, bootstrap_findings
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.misplaced import promoted_group_findings
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
 
@@ -56,11 +58,13 @@ async def finish_link(
     delivery_timeout_s: float,
     *,
     clients_known: bool = False,
+    accept_misplaced: bool = False,
     plan: bool = False,
 ) -> tuple[Plan, list[Bootstrap]]:
     """Write that the link is finished; and what answers at the addresses that clients hold.
 
-    `clients_known` is a person's word that the target knows what clients show to routers that judge them.
+    `clients_known` is a person's word that the target knows what clients show to routers that judge them, and
+    `accept_misplaced` that group members on the source do no harm.
     """
     state = estate.log.state
     link = resolve_link(state, name)
@@ -82,7 +86,7 @@ async def finish_link(
         return Plan.of("link finish", [], [done, *found]), asked
     guards = _link_guards(state, link, delivery_timeout_s, estate.log.now_ms())
     guards += _router_guards(estate, state, clients_known=clients_known)
-    found = [*guards, *found]
+    found = [*guards, *await _member_guards(estate, link, accepted=accept_misplaced), *found]
     addresses = ", ".join(f"{host}:{port}" for host, port in brokers)
     changes = [
         f"routers tell clients the target's own addresses: {addresses}",
@@ -144,6 +148,17 @@ def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now:
             Finding("warn", "patterns-rest", f"names that appear on {link.source.name} from now on are not picked up")
         )
     return found
+
+
+async def _member_guards(estate: Estate, link: LinkRecord, *, accepted: bool) -> list[Finding]:
+    """Return the guards of promoted groups with members on the source; nobody watches these after the finish."""
+    try:
+        source, _ = await estate.source(link)
+    except KmigrateError as error:
+        what = f"whether promoted groups have members on the source could not be asked: {error.what}"
+        return [Finding("warn", "members-unknown", what, error.next_step)]
+    verb = f"kmigrate link finish {link.name}"
+    return await promoted_group_findings(estate, link, source, accepted=accepted, verb=verb)
 
 
 def _router_guards(estate: Estate, state: State, *, clients_known: bool) -> list[Finding]:

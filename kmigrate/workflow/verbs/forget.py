@@ -36,7 +36,7 @@ from kmigrate.model.lifecycle import FORGETTABLE, NOT_COPIED_YET, GroupPhase, To
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, verified_key
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, misplaced_key, verified_key
 from kmigrate.model.state import State
 from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import now_ms
@@ -372,7 +372,11 @@ async def _end_group(estate: Estate, link: LinkRecord, group: str, done: list[st
     except KmigrateError as error:
         raise _not_put_back(error, _taken_back(link, record)) from error
     drop = partial(_drop_group, record, words, estate.log.now_ms())
-    await write_each(estate.log, [(f"forget group {group}", drop)], done)
+    misplaced = misplaced_key(record.link, group)
+    writes: list[tuple[str, Decide]] = [(f"forget group {group}", drop)]
+    if misplaced in estate.log.state.records:
+        writes.insert(0, (f"drop what was seen of group {group}", lambda _: (misplaced, None)))
+    await write_each(estate.log, writes, done)
 
 
 async def _judged(estate: Estate, link: LinkRecord, record: GroupRecord) -> tuple[_Words, Finding | None]:

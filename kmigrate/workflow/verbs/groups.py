@@ -24,6 +24,7 @@ from kmigrate.net.tasks import together
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.membership import still_direct, words_on
+from kmigrate.workflow.misplaced import members_at_target, misplaced_findings, seen_members
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.running import until_mirroring
@@ -204,6 +205,10 @@ async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) 
         )
         for m in members
     ]
+    now = estate.log.now_ms()
+    at_target = await members_at_target(estate.target, record.group)
+    seen = seen_members(estate.log.state.misplaced(link.name, record.group), record, at_target, now)
+    found += misplaced_findings(record, seen, now)
     found += await _offset_guards(estate, link, source, record.group)
     found += await _withheld_guards(estate, source, source_admin, record)
     return found + await moved_positions_guards(estate, link, source, record.group)

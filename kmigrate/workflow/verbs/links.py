@@ -17,6 +17,7 @@ from kmigrate.model.records import (
     ClusterRef,
     GroupRecord,
     LinkRecord,
+    MisplacedRecord,
     TopicRecord,
     TransactionRecord,
     VerifiedRecord,
@@ -407,7 +408,15 @@ def refuse_finished(link: LinkRecord) -> None:
 
 def _link_keys(state: State, link: str) -> list[str]:
     """Keys of a link, the link itself last, so that a crash in between leaves a link to delete again."""
-    kinds = (TopicRecord, GroupRecord, BarrierRecord, VerifiedRecord, TransactionRecord, AssignmentRecord)
+    kinds = (
+        TopicRecord,
+        GroupRecord,
+        BarrierRecord,
+        VerifiedRecord,
+        TransactionRecord,
+        AssignmentRecord,
+        MisplacedRecord,
+    )
     parts = [key for key, record in state.records.items() if isinstance(record, kinds) and record.link == link]
     return [*sorted(parts), f"link/{link}"]
 

@@ -23,6 +23,7 @@ from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import lost_beginning
+from kmigrate.workflow.misplaced import promoted_group_findings
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import reading_groups
 from kmigrate.workflow.running import until_mirroring
@@ -198,19 +199,22 @@ async def promote_topics(
     plan: bool = False,
     straggler_window_s: float = 5.0,
     wait_s: float = 0.0,
+    accept_misplaced: bool = False,
 ) -> Plan:
     """Write the intent to promote topics; the controller does it. `wait_s` lets guards come true first."""
     deadline = monotonic() + wait_s
     while True:
         try:
-            return await _promote_topics(estate, link_name, topics, terms, plan, straggler_window_s)
+            return await _promote_topics(
+                estate, link_name, topics, terms, plan, straggler_window_s, accept_misplaced=accept_misplaced
+            )
         except Refused as refused:
             if refused.ref not in _PASSING or monotonic() > deadline:
                 raise
         await sleep(0.25)
 
 
-_PASSING = frozenset({"direct-writers", "not-mirroring"})
+_PASSING = frozenset({"direct-writers", "member-on-source", "not-mirroring"})
 """Refusals that time alone may lift."""
 
 
@@ -221,6 +225,8 @@ async def _promote_topics(
     terms: PromoteTerms,
     plan: bool,
     straggler_window_s: float,
+    *,
+    accept_misplaced: bool,
 ) -> Plan:
     link = resolve_link(estate.log.state, link_name)
     found: list[Finding] = []
@@ -241,6 +247,9 @@ async def _promote_topics(
     with_them = coupled_groups(estate.log.state, link.name, names)
     found += _coupled(estate.log.state, link, names)
     found += await reading_groups(estate.log.state, link.name, names, source, source_admin)
+    found += await promoted_group_findings(
+        estate, link, source, topics=names, accepted=accept_misplaced, verb=advised("promote", link.name, *names)
+    )
     for group in with_them:
         found += await promote_guards(estate, link, group)
     for record in new:

@@ -106,7 +106,7 @@ def _moved(name: str) -> MigrationReport:
 VIEWS: dict[str, Callable[[str], Any]] = {
     "snapshot": lambda name: snapshots.snapshot_view(filled(Snapshot, name)),
     "topic": lambda name: snapshots.topic_detail(filled(TopicStatus, name), 1),
-    "groups": lambda name: snapshots.group_rows((filled(GroupStatus, name),)),
+    "groups": lambda name: snapshots.group_rows((filled(GroupStatus, name),), 1),
     "limits": lambda name: routers.limits_line(filled(RouterPresence, name)),
     "clients": lambda name: leaving.clients_table([filled(ConnectedClient, name)]),
     "ending": lambda name: leaving.ending(

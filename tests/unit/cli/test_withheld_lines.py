@@ -24,7 +24,7 @@ def said(*topics: WithheldTopic, more: int = 0, width: int = 300) -> list[str]:
     with console.capture() as told:
         console.print(snapshot_view(shot))
     with console.capture() as alone:
-        console.print(group_rows((group,)))
+        console.print(group_rows((group,), 0))
     assert alone.get() in told.get(), "`group show` tells the same"
     return told.get().splitlines()
 

@@ -74,6 +74,8 @@ class Stage:
     waits: dict[str, str] = field(default_factory=dict)
     place: list[tuple[str, bool]] = field(default_factory=list)
     """What was done with it, and whether the group was frozen then."""
+    at_target: tuple[GroupMember, ...] = ()
+    """Members at the target, past every router."""
 
     def says(self, *, applied: int = 1 << 30, **word: object) -> None:
         self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupWord(**word)}))  # type: ignore[arg-type]
@@ -98,13 +100,16 @@ class Stage:
             raise self.fails
         return HandedOver({"t": {0: 5}})
 
+    async def asked_target(self) -> tuple[GroupMember, ...]:
+        return self.at_target
+
     async def opened(self) -> tuple[Any, Any]:
         return self.source, self.source
 
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(
-            "l", "g", self.log, self.opened, self.carry, self, gather_s, drain_s,  # type: ignore[arg-type]
-            self.ready, self.waits,
+            "l", "g", self.log, self.opened, self.carry, self, self.asked_target,  # type: ignore[arg-type]
+            gather_s, drain_s, self.ready, self.waits,
         ).run()  # fmt: skip
 
 
