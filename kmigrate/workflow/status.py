@@ -158,7 +158,7 @@ class GroupStatus:
     late_commits: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     """Positions that were committed on the source after the promote, by topic and partition."""
     held: bool | None = None
-    """Whether a placeholder keeps others out of the promoted group on the source; None where unknown."""
+    """True where a placeholder keeps others out of the promoted group on the source; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
