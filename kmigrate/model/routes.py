@@ -139,6 +139,8 @@ class RoutingTable:
     """Whether clients are told the target's own addresses (`finished`)."""
     followed: Mapping[str, GroupRoute] = field(default_factory=dict)
     """Groups in follow mode that are not promoted, by name."""
+    sources: tuple[str, ...] = ()
+    """An unfinished link of each source cluster, also where all topics of the link are promoted."""
 
     def of_one_source(self, link: str) -> tuple[str, ...]:
         """The links from a link's source cluster, itself among them."""
@@ -235,7 +237,18 @@ def routing_table(state: State) -> RoutingTable:
         _siblings(state, mirroring),
         finished(state),
         followed,
+        _one_link_each(state, mirroring),
     )
+
+
+def _one_link_each(state: State, mirroring: Iterable[str]) -> tuple[str, ...]:
+    """Name an unfinished link of each source cluster, preferably a link that mirrors."""
+    chosen: dict[str, str] = {}
+    named = set(mirroring)
+    for link in sorted(state.links(), key=lambda link: link.name not in named):
+        if not link.finished_ms:
+            chosen.setdefault(link.source.cluster_id or link.source.bootstrap, link.name)
+    return tuple(chosen.values())
 
 
 def _siblings(state: State, names: Iterable[str]) -> dict[str, tuple[str, ...]]:

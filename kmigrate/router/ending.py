@@ -13,6 +13,7 @@ from kmigrate.protocol.codes import Code, code_of
 from kmigrate.router.core import TARGET, Core
 from kmigrate.router.errand import Errand
 from kmigrate.router.holders import Holders
+from kmigrate.router.source_identities import NOT_THE_HOLDER
 from kmigrate.router.whereabouts import Whereabouts
 
 __all__ = ["Ending"]
@@ -63,6 +64,9 @@ class Ending:
 
         def told(frame: bytearray) -> None:
             code = errand.code_in(frame)
+            if code in NOT_THE_HOLDER:
+                self._holders.strangers.refuse(errand, lambda: errand.reply(frame))
+                return
             if code in _OVER:
                 self._places.over(errand.name)
             never_began = nowhere_else and code == Code.INVALID_TXN_STATE and not errand.request.committed
@@ -102,7 +106,7 @@ class Ending:
         records = self._holders.records(errand.name).values()
         held = [r for r in records if (r.producer_id, r.epoch) == (errand.producer_id, errand.epoch) and r.topics]
         if not held:
-            self._to_target(errand, errand.reply)
+            self._end_unlisted(errand)
             return
         record = held[0]
         routes = self._core.table.topics
@@ -124,6 +128,17 @@ class Ending:
                 errand.reply(frame)
 
         self._to_target(errand, at_target)
+
+    def _end_unlisted(self, errand: Errand) -> None:
+        """End a transaction of a holder whose writes the state log does not know: the target's, or a source's own."""
+
+        def told(frame: bytearray) -> None:
+            if errand.code_in(frame) in NOT_THE_HOLDER:
+                self._holders.strangers.refuse(errand, lambda: errand.reply(frame))
+            else:
+                errand.reply(frame)
+
+        self._to_target(errand, told)
 
     def _end_where_it_was(self, errand: Errand, record: TransactionRecord, then: Callable[[int], None]) -> None:
         """At the source, or by what the record says in its place where the identity is revoked."""

@@ -45,12 +45,12 @@ class Errand:
         """A cluster's answer to it."""
         return read_answer(type(self.request), frame)
 
-    def granted(self, answer: Buffer) -> bool:
-        """Whether an answer lets anything into the transaction."""
+    def codes_in(self, answer: Buffer) -> set[int]:
+        """Return the codes of an answer; 0 among them lets something into the transaction."""
         told = self.read(bytearray(answer))
         if self.head.api_key == ADD_PARTITIONS:
-            return not all(partition_codes(told).values())
-        return not code_of(told.error_code)
+            return set(partition_codes(told).values())
+        return {code_of(told.error_code)}
 
     def code_in(self, frame: bytearray) -> int:
         """The code of an answer that has one."""

@@ -25,6 +25,7 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.core import TARGET, Core
 from kmigrate.router.errand import Errand
+from kmigrate.router.source_identities import NOT_THE_HOLDER, SourceIdentities
 from kmigrate.router.source_talk import SourceTalk
 
 __all__ = ["Holders"]
@@ -42,6 +43,7 @@ class Holders:
 
     core: Core
     talk: SourceTalk
+    strangers: SourceIdentities
     _behind: dict[tuple[str, str], list[Callable[[], None]]] = field(default_factory=dict)
     """By link and transactional id whose holder is being made known: what came meanwhile, and goes on after it."""
 
@@ -171,7 +173,9 @@ class Holders:
 
         def over(code: int) -> None:
             behind = self._behind.pop((link, errand.name))
-            if code:
+            if code in NOT_THE_HOLDER:
+                self.strangers.refuse(errand, partial(errand.fail, code))
+            elif code:
                 errand.fail(code)
             else:
                 again(errand)

@@ -24,6 +24,8 @@ H  The first transaction of an id after a group that it commits for has opened c
    (ILLEGAL_GENERATION), and is done again: what it carries may have been read before, and another member reads it
    again. Its epoch would not tell: a member of the new protocol (KIP-848) joins the target's group by itself, under the
    name that it has, in the middle of its application's work, and the application asks for both when it commits.
+I  A source may have given out an identity that neither the state log nor the target knows. The sources are asked
+   before a client is refused (`source_identities`).
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ from kmigrate.router.errand import Errand
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.holders import Holders
 from kmigrate.router.late import Holder
+from kmigrate.router.source_identities import NOT_THE_HOLDER, SourceIdentities
 from kmigrate.router.source_talk import SourceTalk
 from kmigrate.router.whereabouts import Whereabouts
 
@@ -77,7 +80,7 @@ class TransactionDesk:
         self._edge = edge
         self._follow = follow
         self._talk = SourceTalk(core, edge)
-        self._holders = Holders(core, self._talk)
+        self._holders = Holders(core, self._talk, SourceIdentities(core, self._talk))
         self._places = Whereabouts(core, self._holders)
         self._entrance = Entrance(core, edge)
         self._ending = Ending(core, self._holders, self._places, self._to_target, self._go)
@@ -256,9 +259,14 @@ class TransactionDesk:
         entry.ask(self._places)
 
         def answered(answer: Buffer) -> None:
-            if entry.answered(self._places, begun=errand.granted(answer)):
+            codes = errand.codes_in(answer)
+            if entry.answered(self._places, begun=0 in codes):
                 self._places.never_began_at_target(errand.name, entry)
-            reply(answer)
+            errand.reply = reply
+            if codes and codes <= NOT_THE_HOLDER:
+                self._holders.strangers.refuse(errand, lambda: reply(answer))
+            else:
+                reply(answer)
 
         errand.reply = answered
 
@@ -416,11 +424,7 @@ class TransactionDesk:
     def _commit_at_source(self, errand: Errand, link: str, group: str) -> None:
         record = self._holders.records(errand.name).get(link)
         if record is None or record.epoch < errand.epoch:
-            if errand.caught_up:
-                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
-                return
-            errand.caught_up = True
-            self._core.memory.catch_up(lambda _: self._go(errand))
+            self._commit_unlisted(errand)
         elif (record.producer_id, record.epoch) != (errand.producer_id, errand.epoch):
             errand.fail(Code.PRODUCER_FENCED)
         elif not record.in_force:
@@ -433,6 +437,21 @@ class TransactionDesk:
                 producer_epoch=type(request.producer_epoch)(record.source_epoch),
             )
             self._follow.commit(errand.head, named, group, link, errand.reply)
+
+    def _commit_unlisted(self, errand: Errand) -> None:
+        """Read what other routers have written; then have the client abort, which AddOffsetsToTxn never let in (G)."""
+        if errand.caught_up:
+            errand.fail(Code.ILLEGAL_GENERATION)
+            return
+
+        def read(reached: bool) -> None:
+            if reached:
+                errand.caught_up = True
+                self._go(errand)
+            else:
+                errand.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+
+        self._core.memory.catch_up(read)
 
     def _refuse_group(self, errand: Errand, group: str) -> None:
         why = "is mirrored" if group in self._core.table.held_groups else "is not where the transaction is"

@@ -53,7 +53,7 @@ from kmigrate.workflow.readers import refuse_readers
 from kmigrate.workflow.sealing import Sealer, may_come_off
 from kmigrate.workflow.settling import put_in_force, with_promote_rules
 from kmigrate.workflow.stragglers import direct_writers
-from kmigrate.workflow.transactions import refuse_lost_ids, wait_for_ends
+from kmigrate.workflow.transactions import begun_elsewhere, refuse_lost_ids, wait_for_ends
 from kmigrate.workflow.turns import Turns
 from kmigrate.workflow.unit import (
     Rendezvous,
@@ -170,11 +170,11 @@ class TopicPromotion:
     # promote-pending
 
     async def _pending(self, record: TopicRecord) -> None:
-        if not await self._ready(record) or not await self._none_hangs(record) or not await self._turn(record):
+        if not await self._ready(record) or not await self._none_hangs(record):
             return  # it is looked at anew
-        found = await direct_writers(self.log, self.source, record, self.straggler_window_s)
-        if found:
-            raise Refused("direct-writers", "; ".join(found))
+        if not await self._none_begun_elsewhere(record) or not await self._turn(record):
+            return
+        await self._refuse_direct_writers(record)
         await refuse_lost_ids(self.log.state, self.source, self.target, record)
         await refuse_readers(self.log.state, self.link, self.topic, self.source_admin)
         await self._rehearse(record)
@@ -206,6 +206,41 @@ class TopicPromotion:
                     raise Refused("open-transaction", f"{names} has had one open on {record.topic} for long")
             elif now - calm_since >= 2 * _SHORT_S:
                 return await self._ready(record)
+            await sleep(_LOOK_S)
+        return False
+
+    async def _direct_writers(self, record: TopicRecord) -> list[str]:
+        return await direct_writers(self.log, self.source, record, self.straggler_window_s)
+
+    async def _begun_elsewhere(self, record: TopicRecord) -> list[str]:
+        return await begun_elsewhere(self.log.state, self.source, record, self.log.now_ms())
+
+    async def _refuse_direct_writers(self, record: TopicRecord) -> None:
+        found = await self._direct_writers(record)
+        if found:
+            raise Refused("direct-writers", "; ".join(found))
+
+    async def _none_begun_elsewhere(self, record: TopicRecord) -> bool:
+        """Return True where no transaction is open that began past the routers; otherwise wait for the end of all.
+
+        No copy comes to a barrier behind such a transaction, and routers cannot end it: writers would wait in vain.
+        Its marker counts as a write past the routers, so the wait goes on until no such write is recent.
+        """
+        deadline = monotonic() + self._terms(record).pending_timeout_s
+        waited = False
+        while self._record() == record:
+            ref, found = "open-transaction", await self._begun_elsewhere(record)
+            if found and not waited:
+                await self._refuse_direct_writers(record)
+            if not found and waited:
+                ref, found = "direct-writers", await self._direct_writers(record)
+            if not found:
+                return not waited
+            waited = True
+            self.rendezvous.pending.discard((self.link, self.topic))
+            self._waits_for(record, "; ".join(found))
+            if monotonic() > deadline:
+                raise Refused(ref, "; ".join(found))
             await sleep(_LOOK_S)
         return False
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kmigrate.cluster.client import ClusterClient
-from kmigrate.cluster.transactions import last_begun, listed_ids, open_topics
+from kmigrate.cluster.client import ClusterClient, ProducerState
+from kmigrate.cluster.transactions import last_begun, listed_ids, open_topics, open_transactions
 from kmigrate.errors import Refused
 from kmigrate.model.records import TopicRecord
+from kmigrate.model.routes import DIRECT_LIMIT
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, sleep
 
-__all__ = ["refuse_lost_ids", "wait_for_ends"]
+__all__ = ["begun_elsewhere", "refuse_lost_ids", "wait_for_ends"]
 
 _PAUSE_S = 0.005
 
@@ -35,6 +36,28 @@ async def wait_for_ends(state: State, source: ClusterClient, record: TopicRecord
                 "open-transaction", f"{', '.join(sorted(names))} has a transaction open on {record.topic} at the source"
             )
         await sleep(_PAUSE_S)
+
+
+async def begun_elsewhere(state: State, source: ClusterClient, record: TopicRecord, now_ms: int) -> list[str]:
+    """Return a sentence for each transaction that is open on a topic at the source and that no router has begun.
+
+    A sink may have begun such a transaction before the roll of clients, and commit later.
+    """
+    routed = {transaction.source_id for transaction in state.transactions(record.link)}
+    keys = [(record.topic, partition) for partition in range(record.partitions)]
+    strange: dict[tuple[str, int], ProducerState] = {}
+    for key, (_, producers) in (await source.describe_producers(keys)).items():
+        direct = [p for p in producers if p.producer_id < DIRECT_LIMIT and p.producer_id not in routed]
+        begun = [p for p in direct if p.txn_start_offset >= 0]
+        if begun:
+            strange[key] = min(begun, key=lambda each: each.txn_start_offset)
+    named = await open_transactions(source, strange)
+    return [
+        f"{topic}-{partition} {named[topic, partition].told(now_ms)}"
+        if (topic, partition) in named
+        else f"{topic}-{partition} waits for a transaction of producer {each.producer_id}"
+        for (topic, partition), each in sorted(strange.items())
+    ]
 
 
 async def refuse_lost_ids(state: State, source: ClusterClient, target: ClusterClient, record: TopicRecord) -> None:

@@ -104,9 +104,15 @@ class Pairs:
 
 def test_transactional_producers_of_two_families_are_promoted_live(migration: Migration) -> None:
     run = migration
-    topics = ("payments", "java", "debit", "credit")
+    topics = ("payments", "java", "debit", "credit", "sink")
     for topic in topics:
         run.make_topic(topic, 2)
+    settings = {"transactional.id": "sink", "transaction.timeout.ms": 600_000}
+    sink = Producer({"bootstrap.servers": run.source.bootstrap, **settings}, logger=None)
+    sink.init_transactions(30)
+    sink.begin_transaction()
+    sink.produce("sink", b"begun past the routers", partition=0)
+    sink.flush(20)
     clients: list[ClientSpec] = [
         TransactionalSpec("till", "payments", rate=200.0),
         ProducerSpec("shop", "librdkafka", "payments", 100.0),
@@ -122,7 +128,10 @@ def test_transactional_producers_of_two_families_are_promoted_live(migration: Mi
         wait_until(lambda: len(list(read_topic(run.target.bootstrap, "java"))) > 300, 30, "committed records")
         refused = run.cli("promote", "debit", "--yes")
         assert (refused.code, refused.told["error"]) == (3, "coupled-topics"), refused
-        run.does("promote", *topics, "--yes")
+        with run.doing("promote", *topics, "--yes"):
+            time.sleep(3)
+            assert run.cli("topic", "show", "sink").told["phase"] == "promote-pending"
+            sink.commit_transaction(30)
         out, _ = java.communicate(timeout=60)
         pairs.until_committed(len(pairs.committed) + 5)
         pairs.finish()
@@ -137,6 +146,7 @@ def test_transactional_producers_of_two_families_are_promoted_live(migration: Mi
     for topic in ("debit", "credit"):
         assert sorted(int(value or b"-1") for value in stored(run.target, topic)) == pairs.committed, pairs.errors
     assert pairs.errors == []
+    assert stored(run.target, "sink") == [b"begun past the routers"]
     verdict = run.judge("payments")
     assert verdict.acked > 500
     assert verdict.clean, f"{verdict.named}\n{run.logs()}"

@@ -46,7 +46,10 @@ def table(
     named = {name: {one.link: one for one in ids if one.name == name} for name in {one.name for one in ids}}
     mirroring = tuple(sorted({one.link for one in routes if one.serve is not Serve.LOCAL}))
     siblings = dict.fromkeys(mirroring, mirroring)  # one source cluster
-    return RoutingTable(epoch, {one.topic: one for one in routes}, frozenset(held), named, mirroring, siblings)
+    sources = tuple(sorted({one.link for one in routes}))[:1]
+    return RoutingTable(
+        epoch, {one.topic: one for one in routes}, frozenset(held), named, mirroring, siblings, sources=sources
+    )
 
 
 @dataclass

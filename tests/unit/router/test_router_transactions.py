@@ -159,13 +159,15 @@ class Desk:
             for topic in answer.results_by_topic_v3_and_below
         }
 
-    def offsets(self, group: str) -> int | None:
-        answer = self.says(OFFSETS, transactional_id=NAME, producer_id=T[0], producer_epoch=T[1], group_id=group)
+    def offsets(self, group: str, holder: tuple[int, int] = T) -> int | None:
+        answer = self.says(
+            OFFSETS, transactional_id=NAME, producer_id=holder[0], producer_epoch=holder[1], group_id=group
+        )
         return None if answer is None else code_of(answer.error_code)
 
-    def end(self, committed: bool = True, epoch: int = T[1], version: int = 3) -> int:
+    def end(self, committed: bool = True, epoch: int = T[1], version: int = 3, producer_id: int = T[0]) -> int:
         answer = self.says(
-            END, version, transactional_id=NAME, producer_id=T[0], producer_epoch=epoch, committed=committed
+            END, version, transactional_id=NAME, producer_id=producer_id, producer_epoch=epoch, committed=committed
         )
         return code_of(answer.error_code)
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.client import ProducerState
+from kmigrate.cluster.transactions import OpenTransaction
 from kmigrate.errors import Refused
 from kmigrate.model.lifecycle import TopicPhase
-from kmigrate.model.records import TransactionRecord
+from kmigrate.model.records import TopicRecord, TransactionRecord
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow import transactions
-from kmigrate.workflow.transactions import wait_for_ends
+from kmigrate.workflow.transactions import begun_elsewhere, wait_for_ends
 from kmigrate.workflow.verbs.topics import _coupled
 from tests.fakes.state_log import MemoryLog
 from tests.unit.workflow.test_promote import LINK, PENDING, ROUTER, SHARED, Stage, promoted
@@ -79,3 +80,58 @@ def test_a_topic_is_not_fenced_before_its_whole_unit_is_to_be_promoted() -> None
     record = promoted(Stage(log=MemoryLog(LINK, ROUTER, *SHARED, PENDING, BOTH, other)))
     assert record.phase is TopicPhase.MIRRORING
     assert "u, which is written together with t, is not being promoted" in record.reason
+
+
+SINKS = ProducerState(7, 0, 0, 1, 60)
+"""A transaction that a sink has begun at the source itself, and left open long ago."""
+
+
+async def _named(_: Any, keys: Any) -> dict[tuple[str, int], OpenTransaction]:
+    return {key: OpenTransaction(60, 7, 1, "sink-0-5", 1) for key in keys if key[1] == 0}
+
+
+def foreign(monkeypatch: pytest.MonkeyPatch, *told: tuple[ProducerState, ...]) -> tuple[TopicRecord, Stage, list[str]]:
+    """Promote a topic of whose producers the source tells this, one answer after the other; the last one stays."""
+    monkeypatch.setattr(transactions, "open_transactions", _named)
+    stage, answers = Stage(), list(told)
+    waits: list[str] = []
+    promotion = stage.promotion
+
+    async def describe_producers(keys: Any) -> Any:
+        waits.extend(made.waits.values())
+        return dict.fromkeys(keys, (0, answers.pop(0) if len(answers) > 1 else answers[0]))
+
+    made = promotion()
+    stage.source.describe_producers = describe_producers  # type: ignore[method-assign]
+    stage.promotion = lambda: made  # type: ignore[method-assign]
+    return promoted(stage), stage, waits
+
+
+def test_a_topic_is_not_fenced_while_a_transaction_is_open_that_began_past_the_routers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No copy would come to the barrier, and only its sink can end it: writers would wait for nothing."""
+    record, stage, _ = foreign(monkeypatch, (SINKS,))
+    phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
+    assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]
+    assert record.reason.startswith("open-transaction: t-0 waits at offset 60 for the transaction of sink-0-5")
+    assert record.reason.endswith("t-1 waits for a transaction of producer 7")
+
+
+def test_a_promote_waits_until_the_sink_has_ended_its_transaction_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = replace(SINKS, last_timestamp=1 << 62, txn_start_offset=-1)
+    record, _, waits = foreign(monkeypatch, (SINKS,), (SINKS,), (SINKS,), (marker,), (marker,), ())
+    assert record.phase is TopicPhase.PROMOTED
+    assert any("transaction of sink-0-5" in told for told in waits)
+    assert any("producer id 7 wrote to t-0" in told for told in waits)
+
+
+def test_a_transaction_that_a_router_has_begun_is_for_its_router_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "open_transactions", _named)
+    routed = ProducerState(9, 8, 5, 1, 50)
+    source: Any = Coordinator([], [(routed, SINKS)])
+    told = asyncio.run(begun_elsewhere(MemoryLog(LINK, TILL).state, source, PENDING, 1))
+    assert len(told) == 2
+    assert "sink-0-5" in told[0]
+    source.producers = [(routed,)]
+    assert asyncio.run(begun_elsewhere(MemoryLog(LINK, TILL).state, source, PENDING, 1)) == []
