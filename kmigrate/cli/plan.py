@@ -18,6 +18,7 @@ from kmigrate.cli.times import start_position
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.views.tables import full_width, table
 from kmigrate.cli.words import SafeTable, Text
+from kmigrate.cluster.advertised import refuse_unreachable_brokers
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.layout import TopicInfo
 from kmigrate.errors import Refused, Unreachable
@@ -93,6 +94,7 @@ async def plan(
     async with call.estate() as estate:
         record = verbs.resolve_link(estate.log.state, call.link(link))
         source, source_admin = await estate.source(record)
+        await refuse_unreachable_brokers(source)
         known = (await source.refresh(topics or None)).topics
         names = topics or sorted(name for name in known if not is_internal(name))
         configs = await source_admin.topic_configs([name for name in names if name in known])

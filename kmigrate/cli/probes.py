@@ -6,6 +6,7 @@ import asyncio
 
 from kmigrate.cluster.acls import read_acls
 from kmigrate.cluster.admin import Admin
+from kmigrate.cluster.advertised import advertised_faults
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.memory import ONE_AT_A_TIME, short_memory
 from kmigrate.cluster.versions import newest_versions
@@ -56,6 +57,8 @@ async def _probe(client: ClusterClient) -> list[Finding]:
             f"{len(metadata.brokers)} broker(s), Kafka {version}, cluster id {metadata.cluster_id}",
         )
     ]
+    faults = await advertised_faults(client)
+    found += [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
     found.append(
         _either(
             _DESCRIBE_PRODUCERS in apis,

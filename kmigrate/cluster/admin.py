@@ -49,6 +49,7 @@ _BROKER_LEFT = -137
 _RESEND_SECONDS = 0.1
 _Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
+_CONNECT = frozenset({-193, -195})  # a name that is not resolved, a connection that is not made
 _ALERT = "SSL alert number"
 """In TLS 1.3 a broker refuses a certificate after the handshake: to librdkafka that is a transport's failure."""
 _TOKEN_SECONDS = 60.0
@@ -97,6 +98,7 @@ class Admin:
         self._asked = 0
         self._password = ""
         self._login_failures: list[str] = []
+        self._connect_failures: list[str] = []
 
     @property
     def client(self) -> AdminClient:
@@ -109,6 +111,7 @@ class Admin:
         assert self._client is not None
         self._client.poll(0)
         self._login_failures.clear()  # of earlier calls
+        self._connect_failures.clear()
         return self._client
 
     def _files_now(self) -> Stamps:
@@ -121,7 +124,7 @@ class Admin:
         config: dict[str, Any] = {
             "bootstrap.servers": self._settings.bootstrap_servers,
             **security.librdkafka(),
-            "error_cb": _hearing(self._login_failures),
+            "error_cb": _hearing(self._login_failures, self._connect_failures),
             "client.id": f"{self._settings.client_id}-admin",
             "log_level": 0,
             "socket.timeout.ms": 10_000,
@@ -257,11 +260,14 @@ class Admin:
                 still_true="nothing was changed by this request",
                 next_step=f"check the security settings of [clusters.{self._settings.name}] (docs/security.md)",
             )
+        last = f"; the newest failure: {self._connect_failures[-1]}" if self._connect_failures else ""
         return Unreachable(
             "cluster-unreachable",
-            f"cluster {self._settings.name} ({self._settings.bootstrap_servers}) did not answer to {what}: {why}",
+            f"cluster {self._settings.name} (bootstrap.servers {self._settings.bootstrap_servers}) did not answer to "
+            f"{what}: {why}{last}",
             still_true="nothing is known to have changed",
-            next_step=f"check the bootstrap address of [clusters.{self._settings.name}] and that its brokers run",
+            next_step=f"kmigrate doctor tells which address of {self._settings.name} is not reached: the bootstrap "
+            "address, or an address that a broker advertises",
         )
 
     # topics
@@ -425,10 +431,12 @@ class Admin:
 # the garbage collector comes by: maybe in one of its own callbacks, and a client that ends there hangs or aborts.
 
 
-def _hearing(login_failures: list[str]) -> Callable[[KafkaError], None]:
-    """What librdkafka tells its errors: failed logins are kept."""
+def _hearing(login_failures: list[str], connect_failures: list[str]) -> Callable[[KafkaError], None]:
+    """Return what librdkafka tells its errors to: failed logins and the newest failed connection are kept."""
 
     def hear(error: KafkaError) -> None:
+        if error.code() in _CONNECT:
+            connect_failures[:] = [error.str()]
         if error.code() in _LOGIN or _ALERT in error.str():
             login_failures.append(error.str())
 

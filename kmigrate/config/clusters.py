@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from kmigrate.config.given import Given, bad_value
+from kmigrate.config.java_names import java_hint
 from kmigrate.config.nearest import nearest
 from kmigrate.config.secret_text import HiddenMap, SecretText
-from kmigrate.config.security import SECURITY_KEYS, security_of
+from kmigrate.config.security import SECURITY_KEYS, protocol_of, security_of
 from kmigrate.errors import UsageError
 from kmigrate.model.digits import whole_number
 from kmigrate.model.settings import ClusterSettings
@@ -26,12 +27,15 @@ CLUSTER_KEYS: Mapping[str, str] = {
     "request.timeout.ms": "a number of milliseconds from 100 to 3600000",
     **SECURITY_KEYS,
 }
+_ALIASES: Mapping[str, str] = {"sasl.mechanisms": "sasl.mechanism"}
+"""Second names that librdkafka has for a key."""
 
 
 def cluster_settings(
     name: str, keys: Mapping[str, Given], admin: Mapping[str, Given], place: str, folder: Path
 ) -> ClusterSettings:
     """One cluster's settings; `keys` and `admin` hold what all sources gave, the last word of each."""
+    keys = _with_aliases(keys)
     for key, given in keys.items():
         if key not in CLUSTER_KEYS:
             raise _unknown(name, key, given)
@@ -46,7 +50,7 @@ def cluster_settings(
     timeout = keys.get("request.timeout.ms")
     return ClusterSettings(
         name=name,
-        bootstrap=parse_bootstrap(keys["bootstrap.servers"]),
+        bootstrap=parse_bootstrap(keys["bootstrap.servers"], protocol_of(keys)),
         client_id=_client_id(client_id) if client_id else "kmigrate",
         request_timeout_s=_milliseconds(timeout) / 1000 if timeout else 30.0,
         admin=HiddenMap({key: _admin_value(key, given) for key, given in admin.items()}),
@@ -55,23 +59,40 @@ def cluster_settings(
 
 
 def _unknown(name: str, key: str, given: Given) -> UsageError:
+    hint = java_hint(key) or nearest(key, CLUSTER_KEYS)
     return UsageError(
         "unknown-config-key",
-        f"{given.origin}: {given.key}: mirror and router do not know this key{nearest(key, CLUSTER_KEYS)}",
+        f"{given.origin}: {given.key}: mirror and router do not know this key{hint}",
         still_true="nothing was contacted or changed",
         next_step=f"expected: {', '.join(CLUSTER_KEYS)}; "
         f"other librdkafka settings go under [clusters.{name}.admin] and reach the admin client alone",
     )
 
 
-def parse_bootstrap(given: Given) -> tuple[tuple[str, int], ...]:
-    """`h:p,h:p` as pairs; IPv6 addresses stand in brackets."""
+def _with_aliases(keys: Mapping[str, Given]) -> dict[str, Given]:
+    """Return the keys with librdkafka's second name of a key replaced by the first name."""
+    out = dict(keys)
+    for alias, key in _ALIASES.items():
+        given = out.pop(alias, None)
+        if given is not None and key in out:
+            raise bad_value(given, f"{key} or {alias}, not both", f"{key} is given, too")
+        if given is not None:
+            out[key] = given
+    return out
+
+
+def parse_bootstrap(given: Given, protocol: str = "PLAINTEXT") -> tuple[tuple[str, int], ...]:
+    """Return `h:p,h:p` as pairs; IPv6 addresses stand in brackets, and `PROTOCOL://` before an address must fit."""
     expected = CLUSTER_KEYS["bootstrap.servers"]
     if not isinstance(given.value, str) or not given.value.strip():
         raise bad_value(given, expected)
     out: list[tuple[str, int]] = []
     for each in given.value.split(","):
-        host, colon, port = each.strip().rpartition(":")
+        named, scheme, address = each.strip().rpartition("://")
+        if scheme and named.upper() != protocol:
+            told = f'{expected}, and "security.protocol" = "{named.upper()}" as a key of its own'
+            raise bad_value(given, told, f"{each.strip()!r} names protocol {named}; security.protocol is {protocol}")
+        host, colon, port = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host:
             raise bad_value(given, expected, f"{each.strip()!r} is not host:port")
@@ -101,7 +122,7 @@ def _milliseconds(given: Given) -> int:
 def _admin_value(key: str, given: Given) -> str:
     if key == "bootstrap.servers":
         raise bad_value(given, "this key in the cluster's own section, so that all clients reach one cluster")
-    if key in SECURITY_KEYS or key == "sasl.mechanisms":
+    if key in SECURITY_KEYS or key in _ALIASES:
         raise bad_value(given, "this key in the cluster's own section, so that all clients log in alike")
     value = given.value
     if isinstance(value, SecretText):

@@ -16,7 +16,7 @@ from kmigrate.config.secret_text import FileText
 from kmigrate.errors import UsageError
 from kmigrate.model.security import PLAINTEXT, Bearer, Login, Security, Tls
 
-__all__ = ["SECURITY_KEYS", "no_kerberos", "security_of"]
+__all__ = ["SECURITY_KEYS", "no_kerberos", "protocol_of", "security_of"]
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -45,7 +45,7 @@ SECURITY_KEYS: Mapping[str, str] = {
 
 def security_of(name: str, keys: Mapping[str, Given], folder: Path) -> Security:
     """What the keys of one cluster say; `folder` is where relative paths start."""
-    protocol = _protocol(keys)
+    protocol = protocol_of(keys)
     tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
     for key, given in keys.items():
         if (key in _TLS_KEYS and not tls) or (key in _SASL_KEYS and not sasl):
@@ -63,7 +63,8 @@ def security_of(name: str, keys: Mapping[str, Given], folder: Path) -> Security:
     )
 
 
-def _protocol(keys: Mapping[str, Given]) -> str:
+def protocol_of(keys: Mapping[str, Given]) -> str:
+    """Return `security.protocol` in capitals, PLAINTEXT where the key is not given."""
     given = keys.get("security.protocol")
     if given is None:
         return "PLAINTEXT"

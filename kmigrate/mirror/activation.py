@@ -14,6 +14,7 @@ from kmigrate.cluster.memory import RAISED_EXPIRATION, lengthen_memory, producer
 from kmigrate.errors import Refused
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
 from kmigrate.model.state import State
+from kmigrate.state.identity import refuse_same_cluster
 from kmigrate.state.log import StateLog
 
 __all__ = ["activate", "remembers_long", "request_limit"]
@@ -28,13 +29,7 @@ async def activate(
         return ""
     source_ref = await _checked(source, link.source)
     target_ref = await _checked(target, link.target)
-    if source_ref.cluster_id == target_ref.cluster_id:
-        raise Refused(
-            "source-is-target",
-            f"link {link_name}: source and target are the same cluster ({source_ref.cluster_id})",
-            still_true="nothing was changed",
-            next_step="correct the bootstrap addresses in kmigrate.toml",
-        )
+    await refuse_same_cluster(source, target)
     identity = link.copy
     if identity is None:
         data, marker = await target.init_producer_id(), await target.init_producer_id()

@@ -238,7 +238,7 @@ class TopicRecord:
     reason: str = ""
     """Why the last promote was given up, or what the phase waits for."""
     way_on: str = ""
-    """What helps against `reason`, where the error of a promote said so."""
+    """Advice against `reason`, from the error of a promote."""
     terms: PromoteTerms | None = None
     fence_epoch: int = -1
     """The epoch of this topic's newest fence, which routers acknowledge; each fence has a higher one."""
@@ -300,7 +300,7 @@ class GroupRecord:
     since_ms: int
     reason: str = ""
     way_on: str = ""
-    """What helps against `reason`, where the error of a promote said so."""
+    """Advice against `reason`, from the error of a promote."""
     force: bool = False
     asked_ms: int = 0
     written: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.resolve import addresses_of
 from kmigrate.protocol.api import entity
+from kmigrate.state.identity import is_other_cluster
 from kmigrate.workflow.plan import Finding
 
 __all__ = ["Bootstrap", "Leads", "ask_bootstraps", "bootstrap_findings", "host_and_port", "takes_connections"]
@@ -53,12 +54,12 @@ class Bootstrap:
 def host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.strip().rpartition(":")
     number = whole_number(port)
-    if not host or number is None or not 0 < number < 1 << 16:
+    if not host or "://" in host or number is None or not 0 < number < 1 << 16:
         raise UsageError(
             "bad-address",
             f"{address!r} is no bootstrap address",
             still_true="nothing was changed",
-            next_step="expected: HOST:PORT",
+            next_step="expected: HOST:PORT, without a protocol in front",
         )
     return host.removeprefix("[").removesuffix("]"), number
 
@@ -97,13 +98,17 @@ async def _ask_one(target: ClusterClient, address: str, host: str, port: int) ->
         async with asyncio.timeout(_ANSWER_S), ClusterClient(settings) as client:
             versions = await client.call(entity(_API_VERSIONS, 0, "request")())
             cluster = (await client.refresh([])).cluster_id
+            is_broker = _WRITE_TXN_MARKERS in newest_versions(versions)
+            other = cluster != wanted or (is_broker and await is_other_cluster(client, target))
     except TimeoutError:
         return Bootstrap(address, Leads.NOWHERE, f"nothing answers at {host}:{port} within {_ANSWER_S:g} s")
     except KmigrateError as error:
         return Bootstrap(address, Leads.NOWHERE, error.what)
-    if cluster != wanted:
-        return Bootstrap(address, Leads.ELSEWHERE, f"{host}:{port} answers as cluster {cluster}, not {wanted}")
-    if _WRITE_TXN_MARKERS in newest_versions(versions):
+    if other:
+        what = f"{host}:{port} answers as cluster {cluster}, not {wanted}"
+        same = f"{host}:{port} is a broker of another cluster with the cluster id of the target ({wanted})"
+        return Bootstrap(address, Leads.ELSEWHERE, what if cluster != wanted else same)
+    if is_broker:
         return Bootstrap(address, Leads.TARGET, f"a broker of the target answers behind {host}:{port}")
     return Bootstrap(address, Leads.ROUTER, f"a router answers at {host}:{port}")
 

@@ -14,6 +14,7 @@ from kmigrate.model.presences import ControllerPresence
 from kmigrate.model.records import ClusterRef, GroupRecord, LinkRecord, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.state.create import ensure_state_log
+from kmigrate.state.identity import refuse_same_cluster
 from kmigrate.state.log import StateLog
 
 __all__ = ["Estate", "check_cluster_id", "reach"]
@@ -64,6 +65,8 @@ class Estate:
         self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
         """Says what is waited for, as long as it is."""
         self._sources: dict[str, tuple[ClusterClient, Admin]] = {}
+        self._told_apart: set[str] = set()
+        """Sources that surely are other clusters than the target."""
 
     @classmethod
     async def open(cls, settings_of: Callable[[str], ClusterSettings], target: str, *, create: bool = False) -> Estate:
@@ -91,14 +94,9 @@ class Estate:
             with self.asking(f"asking source {name}"):
                 await reach(client)
         check_cluster_id(link.source, client.metadata.cluster_id)
-        if client.metadata.cluster_id == self.target.metadata.cluster_id:
-            raise Refused(
-                "source-is-target",
-                f"the clusters {name} and {link.target.name} are one and the same "
-                f"(cluster id {client.metadata.cluster_id})",
-                still_true="nothing was changed",
-                next_step="correct the bootstrap addresses in kmigrate.toml",
-            )
+        if name not in self._told_apart:
+            await refuse_same_cluster(client, self.target)
+            self._told_apart.add(name)
         return client, admin
 
     def waits_for(self, record: TopicRecord | GroupRecord) -> str:

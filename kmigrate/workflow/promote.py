@@ -343,9 +343,9 @@ class TopicPromotion:
         try:
             await self.log.wait(drained, max(0.0, deadline - monotonic()), "every router to drain")
         except WaitTimedOut as late:
-            raise Refused(
-                "not-drained", f"{self._undrained(self.log.state, record) or late.what} within the fence timeout"
-            ) from late
+            why = self._undrained(self.log.state, record) or late.what
+            undrained = Refused("not-drained", f"{why} within the fence timeout")
+            raise await self._open_at_fence(record) or undrained from late
         if record.seal is None and not self.sealer.unheard(record):
             await wait_for_ends(self.log.state, self.source, record, deadline)
         unheard = self.sealer.unheard(record)
@@ -354,6 +354,22 @@ class TopicPromotion:
         ends, granted = await together(self._ends(record, deadline), with_promote_rules(record, self.target))
         barrier = {p: PartitionBarrier(end.offset, end.leader_epoch) for (_, p), end in ends.items()}
         await self._advance(record, TopicEvent.BARRIER, replace(record, barrier=barrier, granted_acls=granted))
+
+    async def _open_at_fence(self, record: TopicRecord) -> Refused | None:
+        """Return the refusal that names the transactions which outlast the fence; None where the source tells none."""
+        try:
+            names = sorted(await open_writers(self.source, record.topic, record.partitions))
+        except KmigrateError:
+            return None
+        if not names:
+            return None
+        return Refused(
+            "open-transaction",
+            f"{', '.join(names)} has a transaction open on {record.topic} at the source for longer than the fence may "
+            f"last ({self._terms(record).fence_timeout_s:g} s)",
+            next_step="end that transaction, or wait until the source ends it (transaction.timeout.ms); where "
+            "transactions are that long by design, raise fence_timeout_s of [promote]",
+        )
 
     def _deadline(self, record: TopicRecord) -> float:
         """When this fence is given up, on our monotonic clock: a new controller gives it a full span again."""

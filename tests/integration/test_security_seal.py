@@ -1,4 +1,4 @@
-"""After a kill, a promote with least privileges names the right that the seal takes and the command that spares it."""
+"""Tests that a promote after a kill, with least privileges, names the missing right and the command that helps."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import secrets
 from dataclasses import replace
 from functools import partial
 
-from kmigrate.cluster.client import PRODUCER_EXPIRATION
+from kmigrate.cluster.advertised import advertised_faults
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.memory import ONE_AT_A_TIME, restore_memory, short_memory
 from kmigrate.errors import AuthenticationFailed, Failed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
@@ -436,6 +437,7 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
                 "ok", "source-answers", f"source {link.source.name} answers: {len(source.metadata.brokers)} brokers"
             )
         )
+        found += await _advertised_findings(source) + await _advertised_findings(estate.target)
         found += await access_findings(estate, link)
         found += await state_findings(estate.target)
         found += await _memory_findings(estate)
@@ -449,6 +451,12 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
     if not estate.log.alive(RouterPresence):
         found.append(Finding("warn", "no-router", "no router process is heard of", START_ROUTER))
     return Plan.of("link check", [], found)
+
+
+async def _advertised_findings(cluster: ClusterClient) -> list[Finding]:
+    """Refuse brokers that cannot be reached at the addresses that they advertise."""
+    faults = await advertised_faults(cluster)
+    return [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
 
 
 async def _memory_findings(estate: Estate) -> list[Finding]:

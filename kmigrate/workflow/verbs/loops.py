@@ -15,7 +15,7 @@ from kmigrate.model.records import ClusterRef
 from kmigrate.state.look import read_state
 from kmigrate.workflow.plan import Finding
 
-__all__ = ["loop_findings"]
+__all__ = ["copied_back_by", "loop_findings"]
 
 
 async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Collection[str]) -> list[Finding]:
@@ -46,6 +46,19 @@ async def loop_findings(source: ClusterClient, target: ClusterClient, topics: Co
         for record in state.topics(forgotten=True)
         if record.link in back and record.topic in topics and record.phase is not TopicPhase.PROMOTED
     ]
+
+
+async def copied_back_by(source: ClusterClient, target: ClusterClient, topic: str) -> str:
+    """Return the link that copies, or has copied, a topic from the target to the source; '' where none is known."""
+    try:
+        state = await read_state(source)
+    except KmigrateError:
+        return ""
+    for record in state.topics(forgotten=True) if state is not None else ():
+        link = state.link(record.link) if state is not None and record.topic == topic else None
+        if link is not None and _is(link.source, target):
+            return link.name
+    return ""
 
 
 def _is(ref: ClusterRef, cluster: ClusterClient) -> bool:

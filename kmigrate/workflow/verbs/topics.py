@@ -32,7 +32,7 @@ from kmigrate.workflow.stragglers import direct_writers
 from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
-from kmigrate.workflow.verbs.loops import loop_findings
+from kmigrate.workflow.verbs.loops import copied_back_by, loop_findings
 from kmigrate.workflow.verbs.routers import unheard_routers
 from kmigrate.workflow.writes import write_each
 
@@ -67,7 +67,7 @@ async def mirror_topics(
     for topic in new:
         guards = _topic_guards(link, topic, estate.log.state.topic_owner(topic), seen.get(topic))
         if not guards and topic in standing:
-            guards = await _target_guards(estate.target, seen[topic], standing[topic], offsets)
+            guards = await _target_guards(source, estate.target, seen[topic], standing[topic], offsets)
         told = configs.get(topic, {})
         found += guards + _format_guards(topic, told.get("message.format.version"))
         if topic in seen:
@@ -157,8 +157,19 @@ def _format_guards(topic: str, version: ConfigValue | None) -> list[Finding]:
     ]
 
 
+async def _unless_needed(source: ClusterClient, target: ClusterClient, topic: str) -> str:
+    """Return what may be done with a topic that stands on the target: an original of another link is never deleted."""
+    link = await copied_back_by(source, target, topic)
+    if link:
+        return (
+            f"keep topic {topic} on {target.settings.name}: link {link} copies that topic from there to "
+            f"{source.settings.name}"
+        )
+    return f"{delete_unneeded(topic)}, then repeat"
+
+
 async def _target_guards(
-    target: ClusterClient, seen: TopicInfo, standing: TopicInfo, offsets: str
+    source: ClusterClient, target: ClusterClient, seen: TopicInfo, standing: TopicInfo, offsets: str
 ) -> list[Finding]:
     """A topic that stands on the target may be adopted where it has the same partitions; with data, mapped only."""
     if len(standing.partitions) != len(seen.partitions):
@@ -168,7 +179,7 @@ async def _target_guards(
                 "partition-count",
                 f"topic {seen.name} exists on the target with {len(standing.partitions)} partitions, "
                 f"the source has {len(seen.partitions)}",
-                f"{delete_unneeded(seen.name)}, then repeat",
+                await _unless_needed(source, target, seen.name),
             )
         ]
     keys = [(seen.name, p) for p in standing.partitions]
@@ -184,7 +195,7 @@ async def _target_guards(
                 "target-has-data",
                 f"topic {seen.name} exists on the target and has held data ({total} offsets)",
                 "put the records of the source behind that data: --offsets mapped; or "
-                f"{delete_unneeded(seen.name)}, then repeat",
+                + await _unless_needed(source, target, seen.name),
             )
         ]
     return [Finding("warn", "target-topic-adopted", f"topic {seen.name} exists on the target, empty: it is adopted")]

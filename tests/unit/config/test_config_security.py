@@ -132,3 +132,52 @@ def test_kerberos_is_refused_with_the_way_around_it(write: Write) -> None:
 def test_every_security_key_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert [key for key in SECURITY_KEYS if f"`{key}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        ("ssl.truststore.location", '"ssl.ca.location"'),
+        ("ssl.keystore.location", '"ssl.certificate.location" and "ssl.key.location"'),
+        ("ssl.keystore.password", '"ssl.key.password"'),
+        ("sasl.jaas.config", '"sasl.username" and "sasl.password"'),
+        ("sasl.oauthbearer.token.endpoint.url", '"sasl.oauthbearer.token.command"'),
+    ],
+)
+def test_a_setting_of_java_clients_is_refused_with_the_key_that_stands_for_it(
+    tmp_path: Path, key: str, ours: str
+) -> None:
+    file = tmp_path / "kmigrate.toml"
+    file.write_text(f'[clusters.c]\n"bootstrap.servers" = "h:1"\n"{key}" = "x"\n', encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        load(file, {})
+    assert refused.value.ref == "unknown-config-key"
+    assert f"kmigrate reads {ours} (" in refused.value.what
+    assert "did you mean" not in refused.value.what
+
+
+_SASL = '"security.protocol" = "SASL_PLAINTEXT"\n"sasl.username" = "u"\n"sasl.password" = "p"\n'
+
+
+def test_both_of_librdkafkas_names_of_the_mechanism_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "kmigrate.toml"
+    text = f'[clusters.c]\n"bootstrap.servers" = "h:1"\n{_SASL}"sasl.mechanisms" = "PLAIN"\n'
+    file.write_text(text, encoding="utf-8")
+    sasl = load(file, {}).cluster("c").security.sasl
+    assert sasl is not None
+    assert sasl.mechanism == "PLAIN"
+    file.write_text(f'{text}"sasl.mechanism" = "PLAIN"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match="is given, too"):
+        load(file, {})
+
+
+def test_a_protocol_before_an_address_is_read_where_it_fits_and_refused_by_name_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "kmigrate.toml"
+    address = '"bootstrap.servers" = "SASL_PLAINTEXT://one:1,two:2"\n'
+    file.write_text(f'[clusters.c]\n{address}{_SASL}"sasl.mechanism" = "PLAIN"\n', encoding="utf-8")
+    assert load(file, {}).cluster("c").bootstrap == (("one", 1), ("two", 2))
+    file.write_text(f"[clusters.c]\n{address}", encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        load(file, {})
+    assert "names protocol SASL_PLAINTEXT; security.protocol is PLAINTEXT" in refused.value.what
+    assert '"security.protocol" = "SASL_PLAINTEXT"' in refused.value.next_step

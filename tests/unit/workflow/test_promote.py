@@ -12,6 +12,7 @@ import pytest
 from kmigrate.cluster.admin import GroupState
 from kmigrate.cluster.client import LogOffset, ProducerState
 from kmigrate.cluster.layout import PartitionInfo
+from kmigrate.errors import Unreachable
 from kmigrate.model.acls import Acl
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.presences import FenceAck, MirrorPresence, PartitionProgress, RouterPresence, Upkept
@@ -30,7 +31,7 @@ from kmigrate.model.records import (
 )
 from kmigrate.model.routes import id_shift
 from kmigrate.protocol.codes import Code
-from kmigrate.workflow import settling
+from kmigrate.workflow import promote, settling
 from kmigrate.workflow.outcome import given_up
 from kmigrate.workflow.promote import TopicPromotion
 from kmigrate.workflow.sealing import Sealer
@@ -58,6 +59,9 @@ class FakeCluster:
     """What broker 2 answers, which leads nothing."""
     in_sync: tuple[int, ...] = (1, 2)
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="cluster"))
+
+    async def call(self, *_: Any) -> Any:
+        raise Unreachable("away", "no broker is asked which transactions are open")
 
     @property
     def metadata(self) -> Any:
@@ -556,3 +560,28 @@ def test_a_topic_is_not_fenced_while_a_replica_in_sync_on_the_source_is_silent()
     phases = [r.phase for r in stage.log.history if isinstance(r, TopicRecord)]
     assert phases == [TopicPhase.PROMOTE_PENDING, TopicPhase.MIRRORING]
     assert record.reason.startswith("leader-unproven: of the brokers of cluster that are in sync for t-0 (1, 2, 3)")
+
+
+def test_a_transaction_that_outlasts_the_fence_is_named_in_place_of_the_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_writers(*_: Any) -> dict[str, frozenset[int]]:
+        return {"till": frozenset({7})}
+
+    monkeypatch.setattr(promote, "open_writers", open_writers)
+    record = promoted(Stage(in_flight=1))
+    assert record.phase is TopicPhase.MIRRORING
+    assert record.reason.startswith("open-transaction: till has a transaction open on t at the source")
+    assert "transaction.timeout.ms" in record.way_on
+
+
+@pytest.mark.parametrize("told", [{}, Unreachable("away", "the source is away")])
+def test_a_router_that_does_not_drain_is_named_where_the_source_tells_of_no_transaction(
+    monkeypatch: pytest.MonkeyPatch, told: Any
+) -> None:
+    async def open_writers(*_: Any) -> dict[str, frozenset[int]]:
+        if isinstance(told, Unreachable):
+            raise told
+        return {}
+
+    monkeypatch.setattr(promote, "open_writers", open_writers)
+    record = promoted(Stage(in_flight=1))
+    assert record.reason.startswith("not-drained: router r still waits for 1 answer(s)")
