@@ -7,6 +7,7 @@ import sys
 import typer
 
 from kmigrate.cli import doctor, finish, group, offsets, plan, playbook, promote, run, sandbox, status, topic, verify
+from kmigrate.cli.absent import asked_for_absent
 from kmigrate.cli.call import Call, run_to_end
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Output
@@ -63,6 +64,15 @@ def _misused(given: list[str], kind: str, message: str, context: object) -> int:
         still_true="nothing was contacted or changed",
         next_step=f"{path} --help",
     )
+    asked = asked_for_absent(message, path)
+    if asked is not None:
+        words, absent = asked
+        usage = UsageError(
+            "not-in-this-version",
+            f"{words}: this version lacks this feature: {absent.feature}",
+            still_true=usage.still_true,
+            next_step=f"{absent.instead}; README.md lists what is not in this version",
+        )
 
     def complain() -> None:
         raise usage

@@ -1,0 +1,65 @@
+"""Names the known features that this version lacks, where a call asks for a verb or an option of such a feature."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["ABSENT", "Absent", "asked_for_absent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A feature that this version lacks, and what this version offers for the same purpose."""
+
+    feature: str
+    """The feature as README's list of missing features names it."""
+    instead: str
+
+
+_ROLLBACK = Absent("rollback", "until the flip a promote is taken back by: kmigrate promote --cancel TOPIC")
+_SCHEDULE = Absent(
+    "scheduled promotes",
+    "promote waits for the lag by itself ([promote] pending_timeout_s); start the call at the time",
+)
+_LOGS = Absent("log formats and levels", "events as JSON lines on stdout: --json")
+
+ABSENT: Mapping[str, Absent] = {
+    **dict.fromkeys(("rollback", "group rollback", "revert", "failback", "demote", "--target-lost"), _ROLLBACK),
+    "--no-way-back": Absent("reverse mirror", "no promote of this version has a way back after the flip"),
+    "rehearse": Absent("rehearsal", "each changing verb looks first and changes nothing with --plan"),
+    "stragglers": Absent("list of stragglers", "kmigrate status and kmigrate promote --plan name them"),
+    "report": Absent("reports of single promotes", "kmigrate status --json; pages of kmigrate verify (docs/parity.md)"),
+    "init": Absent("questions that write a configuration", "docs/configuration.md has an example to copy"),
+    "wait": Absent("waiting outside of playbooks", "a playbook step: wait = CONDITION (docs/playbooks.md)"),
+    "explain": Absent("pages of error references", "each page under docs/ ends with a table of its references"),
+    "link alter": Absent("settings of a link", "settings of the mirror stand in [mirror] of kmigrate.toml"),
+    "--auto": Absent(
+        "automatic group promote", "kmigrate group promote GROUP, once status shows no member at the source any more"
+    ),
+    **dict.fromkeys(("--when-ready", "--not-before", "--postpone"), _SCHEDULE),
+    "--http": Absent("web page of a running process", "metrics for Prometheus: --metrics HOST:PORT"),
+    **dict.fromkeys(("--log-format", "--log-level"), _LOGS),
+    "--print-acls": Absent("printed ACL commands", "docs/security.md lists all rights that kmigrate needs"),
+    "--rack": Absent("same-rack reading", "the mirror reads from leaders, whatever the rack (docs/mirror.md)"),
+    "--version": Absent("version flag", "pip show kmigrate"),
+}
+"""Features by verb (without `kmigrate`) and by option."""
+
+_NO_COMMAND = re.compile(r"No such command '([^']+)'")
+_NO_OPTION = re.compile(r"No such option: (--[a-z-]+)")
+
+
+def asked_for_absent(message: str, path: str) -> tuple[str, Absent] | None:
+    """Return the absent verb or option that a usage error is about; `path` is the command that was understood."""
+    option = _NO_OPTION.search(message)
+    if option is not None:
+        found = ABSENT.get(option[1])
+        return (f"{path} {option[1]}", found) if found is not None else None
+    command = _NO_COMMAND.search(message)
+    if command is None:
+        return None
+    words = f"{path} {command[1]}".removeprefix("kmigrate ")
+    found = ABSENT.get(words)
+    return (f"kmigrate {words}", found) if found is not None else None
