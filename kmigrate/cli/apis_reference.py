@@ -28,7 +28,7 @@ _TRANSACTIONS = "passed; tells the target's transactions, of which none is open 
 _TREATED = {
     0: "split by topic: forwarded to the source, held, let through the gate, or passed",
     1: "passed; node ids rewritten from version 11 on, addresses from version 16 on; who is beyond the copy of a "
-    "mirrored topic is told to come again, from 11 on",
+    "mirrored topic is told to come again",
     2: "passed; of a mirrored topic once its copy has what the source has",
     16: "passed; groups that follow are told as their source has them, by one broker",
     18: "cut down to this table",

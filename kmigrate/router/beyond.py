@@ -1,12 +1,13 @@
 """Readers whose position a mirrored topic's copy has not come to yet: they are told to come again.
 
-Committed positions are told when the copy has come to them (`follow`, B). But Flink, Spark and sinks bring positions of
-their own, and a broker says OFFSET_OUT_OF_RANGE (1) to one beyond its log's end: they would begin anew at an end of the
-log, as `auto.offset.reset` says. It says the same to one before its log's start, and not which of the two it is. So who
+Members of groups are told committed offsets that the copy has not reached (`follow`, B). Flink, Spark and sinks bring
+positions of their own. A broker says OFFSET_OUT_OF_RANGE (1) to one beyond its log's end: they would begin anew at an
+end of the log, as `auto.offset.reset` says. It says the same to one before its log's start, and not which. So who
 would be told it is told NOT_LEADER_OR_FOLLOWER (6) instead, at which every client asks again from where it is. Once the
 copy has all that the source had when it was first said, it is true of whom it is said to again.
 
 While something is found out the answer waits, for a moment at most: else its client would ask again without a pause.
+An answer with records of any partition does not wait: a lagging partition does not hold up the others.
 """
 
 from __future__ import annotations
@@ -70,12 +71,15 @@ class Beyond:
             self._new.setdefault(route.link, set()).add(key)
         return True
 
-    def when_settled(self, then: Callable[[], None]) -> None:
-        """Find out what there is to be, and go on."""
+    def when_settled(self, then: Callable[[], None], *, at_once: bool = False) -> None:
+        """Find out what there is to be, and go on; `at_once`: go on before that."""
         new, self._new = self._new, {}
         for keys in new.values():
             self._looking |= keys
-        self._waiting.append(then)
+        if at_once:
+            then()
+        else:
+            self._waiting.append(then)
         for link, keys in new.items():
             self._look(link, keys)
         self._go_on()

@@ -1,8 +1,8 @@
-"""Waiting until the target's copy reaches positions that a group has on the source.
+"""Wait until the target's copy reaches offsets that a group, or a log's end, has on the source.
 
-A member that is told a position beyond the copy's end would be told OFFSET_OUT_OF_RANGE when it fetches there, and
-would begin anew at the log's start or end (C5). So it is told its position when the copy has come to it. The mirror is
-milliseconds behind as a rule.
+A reader beyond the copy's end has to fetch there again and again (`beyond`). The mirror is milliseconds behind as a
+rule, so a short wait spares most readers that. Clients with OffsetFetch below version 7 are told no committed offset
+before the copy has reached it (`follow`, rule B).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from kmigrate.router.settings import RouterSettings
 from kmigrate.router.share_members import ShareMembers
 from kmigrate.router.stand_ins import StandIns
 from kmigrate.router.topic_ids import TopicIds
+from kmigrate.router.untold import Untold
 
 __all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
 
@@ -226,6 +227,7 @@ class Core:
     begun: Begun = field(init=False)
     at_target: AtTarget = field(default_factory=AtTarget)
     followers: Followers = field(default_factory=Followers)
+    untold: Untold = field(default_factory=Untold)
     held: HeldGroups = field(default_factory=HeldGroups)
     share_members: ShareMembers = field(default_factory=ShareMembers)
     behind: dict[str, float] = field(default_factory=dict)
@@ -267,6 +269,7 @@ class Core:
         self.ids = TopicIds(table.topics)
         self.gate.load(table)
         self.forwards.follow(table)
+        self.untold.keep(table.followed)
         self.at_target.opened(self.followers.follow(table, now), table.transactions.values(), now)
         for (link, name), entry in list(self.begun.entries.items()):
             known = table.transactions.get(name, {}).get(link)

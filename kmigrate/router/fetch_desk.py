@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kmigrate.protocol.frames import RequestHead, TakePiece, set_correlation_id, take_all
-from kmigrate.router.apis.fetch import PassingFetch, rewrite_fetch
+from kmigrate.router.apis.fetch import PassingFetch, ShownFetch, rewrite_fetch
 from kmigrate.router.apis.fetch_ends import read_ends, read_head, show_session
 from kmigrate.router.apis.fetch_requests import (
     FIRST_WITH_TOPIC_IDS,
@@ -167,14 +167,14 @@ class FetchDesk:
         shown = self._shown(answer, head)
 
         def settled() -> None:
-            self._fill(slot, shown)
+            self._fill(slot, shown.frame)
             then()
 
-        self._beyond.when_settled(settled)
+        self._beyond.when_settled(settled, at_once=shown.has_records)
 
-    def _shown(self, answer: bytearray, head: RequestHead) -> Buffer:
+    def _shown(self, answer: bytearray, head: RequestHead) -> ShownFetch:
         if self._told():
-            return answer
+            return ShownFetch(answer, has_records=False)
         return rewrite_fetch(answer, head.version, self._core.book, self._beyond.comes_again)
 
     def _is_last(self, slot: Slot) -> bool:

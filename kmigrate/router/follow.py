@@ -4,8 +4,10 @@ The target's coordinator is where a member finds its group, at the router's addr
 source's coordinator, so members that have moved and members that have not form one group. Lettered rules:
 
 A  No leader epoch passes in either direction (C1, V5).
-B  A committed position is told when the target's copy has come to it (`copied`): until then the request waits, and is
-   told to come again (14). So no fetch of a member is ever beyond the copy's end.
+B  Clients with OffsetFetch version 7 or later are told each committed offset, also where the target's copy has not
+   reached that offset: clients repeat a fetch beyond the copy's end (`beyond`). The request waits for the copy for a
+   tenth of a second at most, so that a lagging partition does not hold up the others.
+   Below version 7 the request waits longer, and its client is then told to ask again (14).
 C  Positions of a topic whose offsets differ between the clusters are neither told nor taken: the request waits.
 D  While the group is promoted (`rejoining`) its members are made to join anew: heartbeats say that it rebalances, a
    rebalance that is under way is begun again, and a join is held here. The source never hears of it, so its generation
@@ -17,7 +19,12 @@ F  What a source's coordinator could not be asked is answered NOT_COORDINATOR: c
    But a commit is tried again for a while, and commits behind it wait: librdkafka keeps commits back while its
    coordinator is away and tells nobody, but one that a coordinator is there to refuse it tells its application of.
    So is a question for positions, and its answer never says 15 or 16: after these librdkafka does not ask again, and
-   reads none of the partitions until they are assigned to it anew (its issue 5586). At 14 every client asks again.
+   reads none of the partitions until they are assigned to it anew (its issue 5586). A source's own 14 and 88
+   (UNSTABLE_OFFSET_COMMIT) are asked about again for as long. Then the client is told to ask again, in the form that
+   its version knows (`apis.groups`).
+G  A commit below the committed offset is refused where this router has answered the last request for that offset
+   without the offset (`untold`). The commit is compared with the source's committed offset at that moment. So these may
+   go back: an operator's reset, a consumer's seek after an answer, a consumer that never asks for committed offsets.
 
 Heartbeats of the new protocol (KIP-848) have rules of their own (`heartbeat_desk`); a group may have members of both.
 """
@@ -36,13 +43,15 @@ from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import frame_answer
 from kmigrate.router.apis.followed import (
     codes_in,
+    committed_in,
     leave_request,
     merged,
     named_groups,
     of_groups,
     positions_of,
+    question_for,
+    told_and_left_out,
     topics_of,
-    unsettled,
     without_epochs,
 )
 from kmigrate.router.apis.groups import (
@@ -56,6 +65,7 @@ from kmigrate.router.apis.groups import (
     OFFSET_DELETE,
     OFFSET_FETCH,
     SYNC_GROUP,
+    asking_again,
     group_error,
     groups_of,
 )
@@ -64,6 +74,7 @@ from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.group_talk import ELSEWHERE, GroupTalk, Told, Word
 from kmigrate.router.heartbeat_desk import HeartbeatDesk
+from kmigrate.router.untold import Partition
 
 __all__ = ["FollowDesk"]
 
@@ -73,6 +84,12 @@ _TRIED_S = 20.0
 """For so long a commit, or a question for positions, is tried: a cluster may take 18 s to find a broker dead, and
 clients wait 30 s for an answer."""
 _AGAIN_S = 0.25
+_COPY_S = 0.1
+"""For so long a question for positions waits for the copy where its client may be told a position beyond the copy."""
+_FIRST_TOLD_BEYOND = 7
+"""OffsetFetch version from which clients are told such a position: these clients come again after Fetch's error 6."""
+_ASKED_AGAIN = ELSEWHERE | {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.UNSTABLE_OFFSET_COMMIT}
+"""Errors of a source's answer after which the router asks for positions again."""
 _MOST_MEMBERS = 16
 """Of whom a connection remembers the generation: a member has connections of its own."""
 _HEARTBEAT = entity(HEARTBEAT, 0, "request")
@@ -206,6 +223,7 @@ class FollowDesk:
             self._commit(word)
         elif key == OFFSET_FETCH:
             word.until = self._edge.now() + _TRIED_S
+            word.told = self._noting(word)
             self._fetch(word)
         elif key == LEAVE_GROUP:
             self._talk.ask(word, lambda answer: self._left(word, answer))
@@ -262,7 +280,51 @@ class FollowDesk:
             return
         if not self._talk.knows(word):
             self._trying = word  # each looks for the coordinator by itself, and one may find it that came later
-        self._talk.ask(word, lambda answer: self._resolved(word, answer))
+        self._forward(word)
+
+    def _forward(self, word: Word) -> None:
+        """Send a commit to the source's coordinator, after a comparison where rule G wants one."""
+        wanted = {} if word.head.api_key in DELETES else committed_in(word.request)
+        member = word.head.api_key != OFFSET_COMMIT or bool(word.member_id)
+        marked = self._core.untold.marked(word.group, wanted, id(self), self._edge.now(), of_member=member)
+        if not marked:
+            self._talk.ask(word, lambda answer: self._resolved(word, answer))
+            return
+        self._trying = word  # so that no later commit passes it
+
+        def answered(answer: Any) -> None:
+            if codes_in(answer) - {Code.NONE}:
+                self._not_compared(word)
+                return
+            committed = positions_of(answer)
+            back = {key: committed[key] for key in sorted(marked) if wanted[key] < committed.get(key, -1)}
+            if back:
+                self._refuse(word, wanted, back)
+            else:
+                self._talk.ask(word, lambda answer: self._resolved(word, answer))
+
+        head, question = question_for(word.group, marked, word.head.client_id)
+        self._talk.ask(Word(head, question, word.group, word.link, answered), answered)
+
+    def _not_compared(self, word: Word) -> None:
+        """The committed offset cannot be had: try the commit again, or have its client commit again (14)."""
+        if self._edge.now() < word.until and not self._talk.gone:
+            self._put_off(word)
+        else:
+            self._resolved(word, group_error(word.head, word.request, Code.COORDINATOR_LOAD_IN_PROGRESS))
+
+    def _refuse(self, word: Word, wanted: dict[Partition, int], back: dict[Partition, int]) -> None:
+        """Refuse a commit that goes back, with the code after which the client joins anew and asks for positions."""
+        self._core.untold.refused += 1
+        named = ", ".join(f"{topic}-{part} to {wanted[topic, part]} from {at}" for (topic, part), at in back.items())
+        client = word.member_id or word.head.client_id or "a client"
+        self._core.outside.warn(
+            f"group {word.group}: a commit of {client} is refused, because it goes back without a reset: {named}; "
+            "the group keeps its committed offsets, and the client is made to ask for them"
+        )
+        modern = self._heartbeats.knows(word.group, word.member_id)
+        code = Code.UNKNOWN_MEMBER_ID if modern else Code.ILLEGAL_GENERATION
+        self._resolved(word, group_error(word.head, word.request, code))
 
     def _resolved(self, word: Word, answer: Any) -> None:
         followers, route = self._core.followers, self._route(word)
@@ -282,7 +344,7 @@ class FollowDesk:
                 self._give_up(word)
             else:
                 self._trying = word
-                self._talk.ask(word, lambda answer, word=word: self._resolved(word, answer))  # type: ignore[misc]
+                self._forward(word)
 
     def _unreached(self, word: Word, told: Told, code: int) -> None:
         """Rule F; of a question for positions `_fetched` decides, for the source's own answer may say the same."""
@@ -307,6 +369,18 @@ class FollowDesk:
     def _give_up(self, word: Word) -> None:
         self._resolved(word, group_error(word.head, word.request, Code.NOT_COORDINATOR))
 
+    def _noting(self, word: Word) -> Told:
+        """Return the word's callback for an answer, preceded by a note of the positions left out (rule G)."""
+        told, request = word.told, word.request
+
+        def noted(answer: Any) -> None:
+            given, left_out = told_and_left_out(request, answer)
+            self._core.untold.told(word.group, given)
+            self._core.untold.left_out(word.group, left_out, id(self), self._edge.now())
+            told(answer)
+
+        return noted
+
     def _fetch(self, word: Word) -> None:
         self._talk.ask(word, lambda answer: self._fetched(word, answer))
 
@@ -324,12 +398,13 @@ class FollowDesk:
 
     def _fetched(self, word: Word, answer: Any) -> None:
         """Rules A, B, C and F."""
-        if not codes_in(answer).isdisjoint(ELSEWHERE):
-            if self._edge.now() < word.until and not self._talk.gone:
-                self._fetches.append(word)
-                self._come_again()
-            else:
-                word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
+        again = codes_in(answer) & _ASKED_AGAIN
+        if again and self._edge.now() < word.until and not self._talk.gone:
+            self._fetches.append(word)
+            self._come_again()
+            return
+        if again - {Code.UNSTABLE_OFFSET_COMMIT}:
+            word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
             return
         whole = answer.groups[0] if getattr(answer, "groups", None) else answer
         if code := code_of(getattr(whole, "error_code", 0)):
@@ -344,19 +419,20 @@ class FollowDesk:
             for key, position in positions_of(answer).items()
             if key[0] in routes and routes[key[0]].serve is not Serve.LOCAL
         }
+        shown = asking_again(without_epochs(answer))
         if not copied:
-            word.told(without_epochs(answer))
+            word.told(shown)
             return
+        may_be_beyond = word.head.version >= _FIRST_TOLD_BEYOND
+        hold_s = self._core.settings.group_hold_s
 
         def there(yes: bool) -> None:
-            if yes:
-                word.told(without_epochs(answer))
-            elif getattr(word.request, "require_stable", False):
-                word.told(without_epochs(unsettled(answer, copied)))
+            if yes or may_be_beyond:
+                word.told(shown)
             else:
                 word.fail(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
-        self._core.outside.when_copied(word.link, copied, self._core.settings.group_hold_s, there)
+        self._core.outside.when_copied(word.link, copied, min(_COPY_S, hold_s) if may_be_beyond else hold_s, there)
 
     # rebalances (rules D and E)
 

@@ -96,6 +96,10 @@ class HeartbeatDesk:
             self._core.outside.refresh_source(link)
         return newest >= needs_regex(heartbeat)
 
+    def knows(self, group: str, member_id: str) -> bool:
+        """Return whether a member of the new protocol has sent a heartbeat on this connection."""
+        return (group, member_id) in self._members
+
     def take(self, word: Word) -> None:
         request = word.request
         if leaves_group(request):

@@ -72,6 +72,12 @@ _ROWS: tuple[_Row, ...] = (
         "group",
     ),
     _row(
+        "refused_commits_total",
+        Kind.COUNTER,
+        "Commits of groups that follow that were refused: they went back, and their client was not told the position.",
+        lambda core: [((), core.untold.refused)],
+    ),
+    _row(
         "waiting_connections",
         Kind.GAUGE,
         "Connections whose next request waits, at a fence or for an answer about its producer.",

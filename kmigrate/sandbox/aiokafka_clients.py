@@ -140,20 +140,21 @@ async def _commit(consumer: AIOKafkaConsumer, log: ReadLog) -> None:
 async def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """A group member that commits what it has read every half second, on revoke and at its end."""
     log = ReadLog(spec.group, history)
-    consumer = AIOKafkaConsumer(
+    settings: dict[str, Any] = {
         **launch.aiokafka,
-        client_id=spec.name,
-        group_id=spec.group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-        partition_assignment_strategy=(RangePartitionAssignor,),
-        session_timeout_ms=10_000,
-        heartbeat_interval_ms=1_000,
-        fetch_min_bytes=16_384,
-        fetch_max_wait_ms=50,
+        "client_id": spec.name,
+        "group_id": spec.group,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "isolation_level": "read_committed",
+        "partition_assignment_strategy": (RangePartitionAssignor,),
+        "session_timeout_ms": 10_000,
+        "heartbeat_interval_ms": 1_000,
+        "fetch_min_bytes": 16_384,
+        "fetch_max_wait_ms": 50,
         **spec.settings,
-    )
+    }
+    consumer = AIOKafkaConsumer(**settings)
     await consumer.start()
     history.record("ok", "open")
     history.flush()

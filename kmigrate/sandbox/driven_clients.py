@@ -339,7 +339,7 @@ class _Member:
 
 def consume(spec: ConsumerSpec, launch: Launch, history: HistoryWriter, stopping: Event) -> None:
     """A group member's life, from metadata to a clean leave."""
-    own = [f"{name}={value}" for name, value in spec.settings.items()]  # which kafka-python's driver does not take
+    own = [f"{name}={value}" for name, value in spec.settings.items()]
     with _Driver(spec, launch, spec.group, ",".join(spec.topics), *own) as driver:
         member = _Member(driver, spec, history)
         driver.expect("open", _START_SECONDS, member.heard)

@@ -2,8 +2,7 @@
 
 Node ids stand in three places (D5): the preferred read replica (version ≥ 11) and the current leader (tag 1 of a
 partition, ≥ 12), both of fixed size, and the endpoints of those leaders (tag 0 at the end, ≥ 16), which are
-written anew. A reader that is out of range may be told to come again (`beyond`). Below version 11 an answer passes
-untouched.
+written anew. A reader that is out of range may be told to come again (`beyond`), in every version that is offered.
 
 A whole answer is changed at once (`rewrite_fetch`). A large one passes while it arrives (`PassingFetch`), and its
 length has left before its end is known: there the end is filled up to the bytes it had, with fields that nobody knows.
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.protocol.codes import Code
@@ -20,10 +20,11 @@ from kmigrate.protocol.frames import SIZE, skip_tags
 from kmigrate.protocol.primitives import read_compact_string, read_uvarint, write_compact_string, write_uvarint
 from kmigrate.router.nodeids import AddressBook
 
-__all__ = ["FETCH", "PassingFetch", "rewrite_fetch"]
+__all__ = ["FETCH", "PassingFetch", "ShownFetch", "rewrite_fetch"]
 
 FETCH = 1
-_FIRST_WITH_NODE_IDS, _FLEXIBLE, _TOPIC_IDS = 11, 12, 13
+_LOG_STARTS, _SESSIONS, _PREFERS_REPLICAS, _FLEXIBLE, _TOPIC_IDS = 5, 7, 11, 12, 13
+"""The first version of an answer with each of these fields; none below 4 is offered (`offered`)."""
 _CURRENT_LEADER_TAG, _ENDPOINTS_TAG = 1, 0
 _FILLERS = (b"\x7e", b"\x7f")
 """Tags that no Fetch answer has a field for; readers skip what they do not know (KIP-482)."""
@@ -34,31 +35,35 @@ ComesAgain = Callable[[bytes, int], bool]
 _Writable = bytearray | memoryview
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
-_BEFORE_ABORTED = 4 + 2 + 8 + 8 + 8
-"""Index, error, high watermark, last stable offset, log start."""
 
 
 def _nobody_does(_: bytes, __: int) -> bool:
     return False
 
 
+class ShownFetch(NamedTuple):
+    """An answer as the client may see it."""
+
+    frame: Buffer
+    """The frame that came, patched; a new one only where endpoints change."""
+    has_records: bool
+
+
 def rewrite_fetch(
     frame: bytearray, version: int, book: AddressBook, comes_again: ComesAgain = _nobody_does
-) -> Buffer:
-    """The answer as the client may see it: the same frame, patched; a new one only where endpoints change."""
-    if version < _FIRST_WITH_NODE_IDS:
-        return frame
+) -> ShownFetch:
+    """Return a whole answer as the client may see it."""
     walk = _Walk(version, book, comes_again)
     at = walk.over(frame, 0)
     walk.check_end(at, len(frame))
     if version < _FLEXIBLE:
-        return frame
+        return ShownFetch(frame, walk.has_records)
     known = _endpoints(frame, at, book)
     if known is None:
-        return frame
+        return ShownFetch(frame, walk.has_records)
     out = frame[:at] + (b"\1" + _endpoints_field(known) if known else b"\0")
     SIZE.pack_into(out, 0, len(out) - SIZE.size)
-    return out
+    return ShownFetch(out, walk.has_records)
 
 
 class PassingFetch:
@@ -66,7 +71,7 @@ class PassingFetch:
 
     def __init__(self, version: int, book: AddressBook, comes_again: ComesAgain = _nobody_does) -> None:
         self._book = book
-        self._walk = _Walk(version, book, comes_again) if version >= _FIRST_WITH_NODE_IDS else None
+        self._walk = _Walk(version, book, comes_again)
         self._records = 0
         """How many of the bytes that come next are known to be no field."""
 
@@ -75,8 +80,6 @@ class PassingFetch:
 
         `left`: the bytes of the answer that have not passed, among them those that have come.
         """
-        if self._walk is None:
-            return len(come)
         at = self._walk.over(come, self._records)
         if at > left or len(come) == left:
             self._walk.check_end(at, left)
@@ -102,6 +105,11 @@ class _Walk:
     def __init__(self, version: int, book: AddressBook, comes_again: ComesAgain) -> None:
         self._flexible = version >= _FLEXIBLE
         self._topic_ids = version >= _TOPIC_IDS
+        self._prefers_replicas = version >= _PREFERS_REPLICAS
+        self._before_topics = 4 + (2 + 4) * (version >= _SESSIONS)
+        """Throttle time; error and session id."""
+        self._before_aborted = 4 + 2 + 8 + 8 + 8 * (version >= _LOG_STARTS)
+        """Index, error, high watermark, last stable offset, log start."""
         self._book = book
         self._comes_again = comes_again
         self._name = b""
@@ -110,6 +118,8 @@ class _Walk:
         """How many have not begun yet."""
         self._step: Callable[[_Writable, int], int] | None = self._head
         self._missed: Exception | None = None
+        self.has_records = False
+        """Whether records of any partition have come."""
 
     def over(self, frame: _Writable, at: int) -> int:
         """Go on from `at`, and return how far it went: beyond the bytes that there are, where those are records."""
@@ -130,7 +140,7 @@ class _Walk:
         at += SIZE.size + 4  # and the correlation id
         if self._flexible:
             at = skip_tags(frame, at)
-        at += 4 + 2 + 4  # throttle, error, session
+        at += self._before_topics
         self._topics, at = _count(frame, at, self._flexible)
         self._next()
         return at
@@ -162,14 +172,12 @@ class _Walk:
     def _partition(self, frame: _Writable, at: int) -> int:
         """All of a partition but its records and its tags."""
         start = at
-        aborted, at = _count(frame, at + _BEFORE_ABORTED, self._flexible)
-        if self._flexible:
-            for _ in range(aborted):
-                at = skip_tags(frame, at + 16)
-        else:
-            at += 16 * aborted
-        records, after = _count(frame, at + 4, self._flexible)
-        self._show(frame, at)
+        at = self._over_aborted(frame, at + self._before_aborted)
+        replica, at = at, at + 4 * self._prefers_replicas
+        records, after = _count(frame, at, self._flexible)
+        if self._prefers_replicas:
+            self._show(frame, replica)
+        self.has_records |= bool(records)
         if frame[start + 5] == Code.OFFSET_OUT_OF_RANGE and not frame[start + 4]:
             self._out_of_range(frame, start)
         self._parts -= 1
@@ -178,6 +186,15 @@ class _Walk:
         else:
             self._next()
         return after + records
+
+    def _over_aborted(self, frame: _Writable, at: int) -> int:
+        """Step over the list of aborted transactions."""
+        aborted, at = _count(frame, at, self._flexible)
+        if not self._flexible:
+            return at + 16 * aborted
+        for _ in range(aborted):
+            at = skip_tags(frame, at + 16)
+        return at
 
     def _partition_tags(self, frame: _Writable, at: int) -> int:
         leader = -1

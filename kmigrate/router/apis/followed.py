@@ -36,14 +36,16 @@ __all__ = [
     "Asked",
     "as_no_member",
     "codes_in",
+    "committed_in",
     "leave_request",
     "merged",
     "named_groups",
     "of_groups",
     "positions_of",
+    "question_for",
     "source_request",
+    "told_and_left_out",
     "topics_of",
-    "unsettled",
     "without_epochs",
 ]
 
@@ -53,9 +55,9 @@ FOLLOWED_APIS = frozenset(
         OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE,
     }
 )  # fmt: skip
-_UNSETTLED = Code.UNSTABLE_OFFSET_COMMIT
 _EPOCH = "committed_leader_epoch"
 _FIRST_BATCHED = 8
+_LAST_OF_ONE_GROUP = 7
 _FIRST_OF_MEMBERS = 9
 _LEAVE_VERSION = 4
 
@@ -118,23 +120,43 @@ def positions_of(answer: Any) -> dict[tuple[str, int], int]:
     }
 
 
-def unsettled(answer: Any, keys: Collection[tuple[str, int]]) -> Any:
-    """An OffsetFetch answer in which these positions are not told yet.
+def committed_in(request: Any) -> dict[tuple[str, int], int]:
+    """Return the offsets that an OffsetCommit or TxnOffsetCommit request commits."""
+    return {
+        (str(topic.name), int(part.partition_index)): int(part.committed_offset)
+        for topic in request.topics
+        for part in topic.partitions
+    }
 
-    Error 88 is the one that every client which knows it asks again after, for as long as it takes and in silence.
+
+def told_and_left_out(request: Any, answer: Any) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """Split the partitions of an OffsetFetch request about one group: told in the answer, and left out.
+
+    A partition without a committed offset counts as told.
     """
-    if hasattr(answer, "groups"):
-        return dataclasses.replace(answer, groups=tuple(unsettled(group, keys) for group in answer.groups))
-    topics = []
-    for topic in answer.topics:
-        parts = tuple(
-            blank(type(part), partition_index=part.partition_index, committed_offset=-1, error_code=_UNSETTLED)
-            if (str(topic.name), int(part.partition_index)) in keys
-            else part
-            for part in topic.partitions
-        )
-        topics.append(dataclasses.replace(topic, partitions=parts))
-    return dataclasses.replace(answer, topics=tuple(topics))
+    (asked,), (told,) = _positions(request), _positions(answer)
+    named = {(str(topic.name), int(index)) for topic in asked.topics or () for index in topic.partition_indexes}
+    found = {
+        (str(topic.name), int(part.partition_index))
+        for topic in told.topics
+        for part in topic.partitions
+        if not code_of(part.error_code)
+    }
+    if code_of(getattr(told, "error_code", 0)):
+        found.clear()
+    return found, named - found
+
+
+def question_for(group: str, partitions: Iterable[tuple[str, int]], client_id: str | None) -> tuple[RequestHead, Any]:
+    """Return an OffsetFetch request about partitions of a group, and its head."""
+    kind = entity(OFFSET_FETCH, _LAST_OF_ONE_GROUP, "request")
+    topic_type = element(kind, "topics")
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    topics = tuple(blank(topic_type, name=name, partition_indexes=tuple(parts)) for name, parts in by_topic.items())
+    head = RequestHead(OFFSET_FETCH, _LAST_OF_ONE_GROUP, 0, client_id, 0)
+    return head, blank(kind, group_id=group, topics=topics)
 
 
 def topics_of(message: Any) -> set[str]:

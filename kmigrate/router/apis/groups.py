@@ -12,11 +12,12 @@ has just carried over, and they would begin somewhere.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 
 from kmigrate.protocol.api import entity
-from kmigrate.protocol.codes import Code
+from kmigrate.protocol.codes import Code, code_of
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.apis.blank import blank, element, frame_answer
 
@@ -35,6 +36,7 @@ __all__ = [
     "OFFSET_DELETE",
     "OFFSET_FETCH",
     "SYNC_GROUP",
+    "asking_again",
     "group_error",
     "groups_of",
     "leaves_group",
@@ -58,6 +60,12 @@ DELETES = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 _WAIT = Code.COORDINATOR_LOAD_IN_PROGRESS
 _OF_MEMBERS = {SYNC_GROUP: Code.REBALANCE_IN_PROGRESS, HEARTBEAT: Code.NONE}
 _FETCH_BATCHED = 8
+_FETCH_FIRST_UNSTABLE = 7
+"""OffsetFetch knows UNSTABLE_OFFSET_COMMIT from this version on."""
+_FETCH_FIRST_OF_WHOLE = 4
+"""From this version on no known client looks for an error of the whole answer at its partitions."""
+_ASKS_AGAIN = -1000
+"""RD_KAFKA_OFFSET_STORED, librdkafka's word for "ask for the committed offset"; others look at the error only."""
 
 
 def groups_of(request: Any) -> list[str]:
@@ -113,28 +121,61 @@ def _commit(kind: type[Any], request: Any, _: int, code: int) -> Any:
 
 
 def _fetch(kind: type[Any], request: Any, version: int, code: int) -> Any:
-    """The code of each partition, too, where brokers say it of the whole: aiokafka looks there alone, would take an
-    answer without any for that of a group without positions, and begin where its `auto_offset_reset` says."""
-    if version >= _FETCH_BATCHED:
-        group_type = element(kind, "groups")
-        groups = tuple(
-            blank(group_type, group_id=g.group_id, error_code=code, topics=_unknown(group_type, g, code))
-            for g in request.groups
+    if version < _FETCH_BATCHED:
+        return _no_positions(kind, request, version, code)
+    group_type = element(kind, "groups")
+    groups = tuple(_no_positions(group_type, g, version, code, group_id=g.group_id) for g in request.groups)
+    return blank(kind, groups=groups)
+
+
+def _no_positions(kind: type[Any], asked: Any, version: int, code: int, **named: Any) -> Any:
+    """Return an OffsetFetch answer about one group that tells no committed offset.
+
+    aiokafka (up to version 3) looks for errors at partitions alone, and takes an answer without partitions for "no
+    committed offsets": then `auto_offset_reset` decides. So the partitions bear the error up to version 3.
+
+    From version 4 on the partitions are left out, as brokers leave them out. librdkafka forgets a partition that
+    bears an error, and nobody reads the partition until it is assigned anew.
+
+    COORDINATOR_LOAD_IN_PROGRESS becomes UNSTABLE_OFFSET_COMMIT of each partition where clients know that error. All of
+    them ask again in silence. If the assignment of a librdkafka consumer has changed since the request, librdkafka
+    tells its application of an error of the whole answer, and never asks again.
+    """
+    if code == _WAIT and version >= _FETCH_FIRST_UNSTABLE and asked.topics:
+        unstable = _partitions(kind, asked, Code.UNSTABLE_OFFSET_COMMIT, _ASKS_AGAIN)
+        return blank(kind, topics=unstable, **named)
+    topics = _partitions(kind, asked, code, -1) if version < _FETCH_FIRST_OF_WHOLE else ()
+    return blank(kind, error_code=code, topics=topics, **named)
+
+
+def asking_again(answer: Any) -> Any:
+    """Return an OffsetFetch answer after which each client asks again for partitions with UNSTABLE_OFFSET_COMMIT.
+
+    A broker tells offset -1 with this error. If the assignment has changed since the request, librdkafka takes -1 for
+    "there is no committed offset", and applies `auto.offset.reset`.
+    """
+    if hasattr(answer, "groups"):
+        return dataclasses.replace(answer, groups=tuple(map(asking_again, answer.groups)))
+    topics = []
+    for topic in answer.topics:
+        parts = tuple(
+            dataclasses.replace(part, committed_offset=type(part.committed_offset)(_ASKS_AGAIN))
+            if code_of(part.error_code) == Code.UNSTABLE_OFFSET_COMMIT
+            else part
+            for part in topic.partitions
         )
-        return blank(kind, groups=groups)
-    return blank(kind, error_code=code, topics=_unknown(kind, request, code))
+        topics.append(dataclasses.replace(topic, partitions=parts))
+    return dataclasses.replace(answer, topics=tuple(topics))
 
 
-def _unknown(kind: type[Any], asked: Any, code: int) -> tuple[Any, ...]:
-    """No position of any partition that was asked for."""
+def _partitions(kind: type[Any], asked: Any, code: int, offset: int) -> tuple[Any, ...]:
+    """Return all partitions that were asked for, each with this error and offset."""
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
+    told = {"committed_offset": offset, "committed_leader_epoch": -1, "error_code": code}
     topics = []
     for topic in asked.topics or ():
-        parts = tuple(
-            blank(part_type, partition_index=index, committed_offset=-1, committed_leader_epoch=-1, error_code=code)
-            for index in topic.partition_indexes
-        )
+        parts = tuple(blank(part_type, partition_index=index, **told) for index in topic.partition_indexes)
         topics.append(_named(topic_type, topic, partitions=parts))
     return tuple(topics)
 

@@ -219,10 +219,10 @@ public final class Driver {
         Reader(Properties settings, String group, List<String> topics) {
             settings.put("group.id", group);
             settings.put("enable.auto.commit", "false");
-            settings.put("auto.offset.reset", "earliest");
+            settings.putIfAbsent("auto.offset.reset", "earliest");
             settings.put("isolation.level", "read_committed");
             if (!"consumer".equals(settings.getProperty("group.protocol"))) { // else the coordinator decides these
-                settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
+                settings.putIfAbsent("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
                 settings.put("session.timeout.ms", "10000");
                 settings.put("heartbeat.interval.ms", "1000");
             }

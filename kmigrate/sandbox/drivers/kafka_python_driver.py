@@ -103,7 +103,8 @@ def produce(bootstrap: str, client: str, topic: str) -> None:
 class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
     """A group member; commands come from a thread and are obeyed between two polls."""
 
-    def __init__(self, bootstrap: str, client: str, group: str, topics: list[str]) -> None:
+    def __init__(self, bootstrap: str, client: str, group: str, topics: list[str], *own: str) -> None:
+        settings = dict(setting.split("=", 1) for setting in own)
         self._commands: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._topics = topics
         self._stopping = False
@@ -112,7 +113,7 @@ class Reader(ConsumerRebalanceListener):  # type: ignore[misc]
             client_id=client,
             group_id=group,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            auto_offset_reset=settings.get("auto.offset.reset", "earliest"),
             isolation_level="read_committed",
             partition_assignment_strategy=[RangePartitionAssignor],
             session_timeout_ms=10_000,
@@ -205,7 +206,7 @@ if __name__ == "__main__":
     mouth.start()
     try:
         if role == "consumer":
-            Reader(words[0], words[1], words[2], words[3].split(",")).run()
+            Reader(words[0], words[1], words[2], words[3].split(","), *words[4:]).run()
         else:
             produce(words[0], words[1], words[2])
     finally:

@@ -37,15 +37,21 @@ class _Reader:
         raw += encode_body(blank(kind, **told))
         self.stage.session.frame(bytearray(len(raw).to_bytes(4, "big") + raw))
 
-    def frame(self, **errors: int) -> bytearray:
-        """An answer about partitions 0, 1, ... of topics: `t0=1` is error 1 of t-0."""
+    def frame(self, records: bytes = b"", **errors: int) -> bytearray:
+        """An answer about partitions 0, 1, ... of topics: `t0=1` is error 1 of t-0; `records`: of those without one."""
         kind = entity(1, self._version, "response")
         topic_type = element(kind, "responses")
         part_type = element(topic_type, "partitions")
         topics = []
         for topic in dict.fromkeys(key[0] for key in errors):
             parts = tuple(
-                blank(part_type, partition_index=int(key[1:]), error_code=error, high_watermark=-1, records=b"")
+                blank(
+                    part_type,
+                    partition_index=int(key[1:]),
+                    error_code=error,
+                    high_watermark=-1,
+                    records=b"" if error else records,
+                )
                 for key, error in errors.items()
                 if key[0] == topic
             )
@@ -56,7 +62,7 @@ class _Reader:
     def meets(self, **errors: int) -> None:
         """Fetches, and the target answers so."""
         self.fetch()
-        self.stage.edge.sent.pop().answered_with(self.frame(**errors))
+        self.stage.edge.sent.pop().answered_with(self.frame(b"", **errors))
 
     def told(self) -> list[int]:
         """The codes of the newest answer, of all partitions in order."""
@@ -87,7 +93,7 @@ class _Reader:
         return positions
 
 
-@pytest.mark.parametrize("version", range(11, NEWEST + 1))
+@pytest.mark.parametrize("version", range(4, NEWEST + 1))
 @pytest.mark.parametrize("serve", [Serve.FORWARD, Serve.HOLD])
 def test_a_reader_beyond_the_copy_comes_again_once_it_is_there_and_is_believed_then(
     version: int, serve: Serve
@@ -103,6 +109,17 @@ def test_a_reader_beyond_the_copy_comes_again_once_it_is_there_and_is_believed_t
     assert reader.told() == [OUT_OF_RANGE], "the copy has all, so the position is none of the source's log either"
     reader.meets(t1=OUT_OF_RANGE)
     assert reader.waits(), "another position: it begins anew"
+
+
+def test_records_of_one_partition_do_not_wait_for_what_is_found_out_about_another() -> None:
+    reader = _Reader(_route("t"))
+    reader.fetch()
+    reader.stage.edge.sent.pop().answered_with(reader.frame(records=b"records", t0=0, t1=OUT_OF_RANGE))
+    assert reader.told() == [0, NOT_LEADER]
+    reader.ends("l", t1=20)
+    reader.copied(True)
+    reader.meets(t1=OUT_OF_RANGE)
+    assert reader.told() == [OUT_OF_RANGE], "it was found out all the same"
 
 
 def test_while_the_copy_is_behind_the_source_is_asked_for_its_end_once() -> None:

@@ -36,6 +36,10 @@ class Member:
         self.silent: set[int] = set()
         """APIs that the source does not answer."""
         self.state = "Stable"
+        self.position = 9
+        """The committed offset at the source."""
+        self.unstable = False
+        """Whether a transaction keeps it back."""
         self.member_id = "given"
         self._correlation = 0
         self.turns(**(groups or {"g": GroupRoute("l")}))
@@ -89,9 +93,10 @@ class Member:
         if head.api_key in (FETCH, DESCRIBE):
             names = [str(getattr(group, "group_id", group)) for group in getattr(request, "groups", ())]
             if not names:
-                return blank(kind, error_code=code, topics=_positions(kind, code))
+                return blank(kind, error_code=code, topics=self._told_positions(kind, code))
             group_type = element(kind, "groups")
-            told = {"topics": _positions(group_type)} if head.api_key == FETCH else {"group_state": self.state}
+            fetch = head.api_key == FETCH
+            told = {"topics": self._told_positions(group_type)} if fetch else {"group_state": self.state}
             return blank(kind, groups=tuple(blank(group_type, group_id=n, error_code=code, **told) for n in names))
         if head.api_key == DELETE:
             one = element(kind, "results")
@@ -100,6 +105,10 @@ class Member:
             listed = element(kind, "groups")
             return blank(kind, error_code=code, groups=tuple(blank(listed, group_id=n) for n in ("g", "of-target")))
         return blank(kind, error_code=code, node_id=2, host="h", port=1)
+
+    def _told_positions(self, kind: Any, code: int = 0) -> Any:
+        untold = code or self.unstable
+        return _positions(kind, 88 if self.unstable else code, -1 if untold else self.position)
 
     def asked(self, *keys: int) -> list[tuple[str, int]]:
         return [(where, key) for where, key, _ in self.heard if key in keys]
@@ -118,7 +127,7 @@ class Member:
         asked = tuple(blank(kind, group_id=group) for group in groups or ("g",))
         return self.says(FETCH, groups=asked, require_stable=require_stable)
 
-    def commit(self, topic: str = "t", position: int = 7) -> int | None:
+    def commit(self, topic: str = "t", position: int = 7, member_id: str = "m") -> int | None:
         kind = element(entity(COMMIT, 9, "request"), "topics")
         part_type = element(kind, "partitions")
         part = blank(part_type, partition_index=0, committed_offset=position, committed_leader_epoch=4)
@@ -126,7 +135,7 @@ class Member:
             COMMIT,
             group_id="g",
             generation_id_or_member_epoch=2,
-            member_id="m",
+            member_id=member_id,
             topics=(blank(kind, name=topic, partitions=(part,)),),
         )
         return None if answer is None else code_of(answer.topics[0].partitions[0].error_code)
@@ -136,10 +145,10 @@ class Member:
         return self.stage.core.group_words(self.stage.edge.clock)["g"]
 
 
-def _positions(kind: Any, code: int = 0) -> tuple[Any, ...]:
+def _positions(kind: Any, code: int, offset: int) -> tuple[Any, ...]:
     topic_type = element(kind, "topics")
     part_type = element(topic_type, "partitions")
-    position = {"committed_offset": -1 if code else 9, "committed_leader_epoch": 6}
+    position = {"committed_offset": offset, "committed_leader_epoch": 6}
     part = blank(part_type, partition_index=0, error_code=code, **position)
     return (blank(topic_type, name="t", partitions=(part,)),)
 
@@ -341,16 +350,40 @@ def test_no_leader_epoch_passes_in_either_direction() -> None:
     assert (part.committed_offset, part.committed_leader_epoch) == (9, -1)
 
 
-def test_a_position_is_told_when_the_copy_has_come_to_it() -> None:
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("require_stable", [True, False])
+def test_a_committed_offset_is_told_also_where_the_copy_has_not_reached_it(copied: bool, require_stable: bool) -> None:
+    """Its client fetches there until the copy has come; told anything else, librdkafka may apply auto.offset.reset."""
     member = Member()
-    assert member.fetch() is None
+    assert member.fetch(require_stable=require_stable) is None
     ((positions, then),) = member.stage.outside.awaited
     assert positions == {("t", 0): 9}
+    then(copied)
+    assert positions_told(member, 9) == [(0, 9)]
+
+
+@pytest.mark.parametrize(("version", "partitions"), [(1, [(14, -1)]), (3, [(14, -1)]), (4, []), (6, [])])
+def test_older_clients_wait_for_the_copy_and_are_then_told_to_ask_again(
+    version: int, partitions: list[tuple[int, int]]
+) -> None:
+    """The error stands at partitions only where aiokafka looks for it: librdkafka forgets a partition that has one."""
+    member = Member()
+    member.versions[FETCH] = version
+    assert asks(member, version) is None
+    ((_, then),) = member.stage.outside.awaited
     then(False)
-    assert code_of(member.read(FETCH).groups[0].error_code) == 14
+    assert positions_told(member, version) == partitions
+    assert version < 2 or code_of(member.read(FETCH).error_code) == 14
 
 
-def test_a_coordinator_that_refuses_the_whole_question_is_told_of_each_partition() -> None:
+def positions_told(member: Member, version: int) -> list[tuple[int, int]]:
+    """Error and committed offset of each partition of the newest answer."""
+    told = member.read(FETCH)
+    topics = (told.groups[0] if version > 7 else told).topics
+    return [(code_of(part.error_code), int(part.committed_offset)) for topic in topics for part in topic.partitions]
+
+
+def test_older_clients_are_told_at_each_partition_that_a_coordinator_refuses_the_whole_question() -> None:
     """Not every library looks for a code of the whole answer; one without positions would be taken for just that."""
     member = Member()
     member.versions[FETCH] = 3
@@ -418,14 +451,138 @@ def test_positions_are_not_asked_for_again_for_a_client_that_is_gone() -> None:
     assert member.stage.edge.sent == []
 
 
-def test_who_wants_stable_positions_is_told_that_one_is_not_so_yet() -> None:
+UNSTABLE = (88, -1000)
+"""After which every client asks again: librdkafka takes offset -1 for "no committed offset", -1000 for "ask"."""
+
+
+@pytest.mark.parametrize("version", [7, 8, 9])
+def test_who_cannot_be_told_a_position_asks_again_for_each_partition(version: int) -> None:
     member = Member()
-    assert member.fetch(require_stable=True) is None
+    member.versions[FETCH] = version
+    member.silent = {FIND}
+    assert names(member, version) is None
+    lose(member, FIND)
+    member.turns(g=FROZEN)
+    later(member, 1)
+    assert positions_told(member, version) == [UNSTABLE]
+    answer = member.read(FETCH)
+    assert code_of(getattr(answer.groups[0] if version > 7 else answer, "error_code", 0)) == 0
+
+
+def names(member: Member, version: int) -> Any:
+    """Ask for the position of one partition by its name."""
+    request = entity(FETCH, version, "request")
+    group_type = request if version < 8 else element(request, "groups")
+    topics = (blank(element(group_type, "topics"), name="t", partition_indexes=(0,)),)
+    if version < 8:
+        return member.says(FETCH, group_id="g", topics=topics)
+    return member.says(FETCH, groups=(blank(group_type, group_id="g", topics=topics),))
+
+
+@pytest.mark.parametrize("code", [14, 88])
+def test_a_source_that_cannot_tell_a_position_yet_is_asked_again(code: int) -> None:
+    member = Member()
+    member.versions[FETCH] = 7
+    member.codes["coordinator", FETCH] = code
+    assert names(member, 7) is None
+    member.codes.clear()
+    later(member, 0.3)
+    member.hears()
     ((_, then),) = member.stage.outside.awaited
-    then(False)
-    (group,) = member.read(FETCH).groups
-    (part,) = group.topics[0].partitions
-    assert (code_of(group.error_code), code_of(part.error_code), part.committed_offset) == (0, 88, -1)
+    then(True)
+    assert positions_told(member, 7) == [(0, 9)]
+
+
+def test_a_position_that_a_transaction_keeps_back_for_long_is_not_told_as_none() -> None:
+    member = Member()
+    member.versions[FETCH] = 7
+    member.unstable = True
+    assert names(member, 7) is None
+    for _ in range(3):
+        later(member, 10)
+        member.hears()
+    assert positions_told(member, 7) == [UNSTABLE]
+
+
+def untold() -> Member:
+    """A member that was not told its committed offset, 9, because the copy is behind."""
+    member = Member()
+    member.versions[FETCH] = 3
+    assert names(member, 3) is None
+    member.stage.outside.awaited.pop()[1](False)
+    return member
+
+
+def test_a_commit_that_goes_back_is_refused_to_who_was_not_told_the_position() -> None:
+    member = untold()
+    assert member.commit(position=8) == 22
+    assert (positions_at_the_source(member), member.word.in_flight) == ([], 0)
+    assert member.stage.core.untold.refused == 1
+    (said,) = member.stage.outside.said
+    assert "t-0 to 8 from 9" in said
+    assert member.commit(position=8) == 22, "and again"
+    assert member.commit(position=9) == 0
+    assert positions_at_the_source(member) == [9]
+
+
+def test_a_member_of_the_new_protocol_is_told_that_it_is_none_where_its_commit_goes_back() -> None:
+    member = untold()
+    member.says(NEW_BEAT, group_id="g", member_id="m", member_epoch=2)
+    assert member.commit(position=8) == 25
+
+
+def test_who_was_told_the_position_or_never_asked_may_commit_any_other() -> None:
+    """An application that reads again on purpose, or from a place that it keeps itself."""
+    member = untold()
+    assert names(member, 3) is None
+    member.stage.outside.awaited.pop()[1](True)
+    assert member.commit(position=2) == 0
+    never_asked = Member()
+    assert never_asked.commit(position=2) == 0
+    assert [positions_at_the_source(each) for each in (member, never_asked)] == [[2], [2]]
+
+
+def test_a_reset_by_an_operator_is_no_commit_that_goes_back() -> None:
+    member = untold()
+    member.position = 5
+    assert member.commit(position=6) == 0
+    tool = Member()
+    tool.stage.core.untold.left_out("g", {("t", 0)}, 0, 0.0)
+    assert tool.commit(position=2, member_id="") == 0
+    assert [positions_at_the_source(each) for each in (member, tool)] == [[6], [2]]
+
+
+def test_a_position_that_is_there_no_more_keeps_no_commit_back() -> None:
+    member = untold()
+    member.position = -1
+    assert member.commit(position=0) == 0
+
+
+def test_a_client_without_membership_answers_for_what_it_was_not_told_itself() -> None:
+    assert untold().commit(position=8, member_id="") == 22
+
+
+def test_no_commit_passes_one_that_is_still_compared() -> None:
+    member = untold()
+    member.silent = {FETCH}
+    assert member.commit(position=9) is None
+    assert member.commit(position=10) is None
+    assert positions_at_the_source(member) == []
+    member.silent.clear()
+    member.hears()
+    assert positions_at_the_source(member) == [9, 10]
+    assert member.word.in_flight == 0
+
+
+def test_a_commit_that_cannot_be_compared_waits_for_the_coordinator() -> None:
+    member = untold()
+    member.silent = {FETCH}
+    assert member.commit(position=9) is None
+    lose(member, FETCH)
+    member.silent.clear()
+    later(member, 0.3)
+    member.hears()
+    assert positions_at_the_source(member) == [9]
 
 
 def test_positions_of_a_topic_whose_offsets_differ_are_neither_told_nor_taken() -> None:

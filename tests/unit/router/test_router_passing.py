@@ -56,7 +56,7 @@ def big(size: int, correlation: int = 77) -> bytes:
 
 
 def shown(frame: bytes) -> bytes:
-    return bytes(rewrite_fetch(bytearray(frame), VERSION, BOOK))
+    return bytes(rewrite_fetch(bytearray(frame), VERSION, BOOK).frame)
 
 
 class Passing:

@@ -88,7 +88,7 @@ def cut(frame: bytes, *places: int) -> list[bytes]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_answer_that_is_cut_in_two_anywhere_leaves_as_the_whole_one_would(version: int) -> None:
     frame = answered(version)
-    whole = bytes(rewrite_fetch(bytearray(frame), version, BOOK))
+    whole = bytes(rewrite_fetch(bytearray(frame), version, BOOK).frame)
     seen = read(whole, version).responses[2].partitions
     assert version < 11 or [int(p.preferred_read_replica) for p in seen] == [1_000_002, -1, 1_000_007]
     assert version < 12 or [int(p.current_leader.leader_id) for p in seen] == [1_000_001, 1_000_002, 1_000_003]
@@ -100,7 +100,7 @@ def test_an_answer_that_is_cut_in_two_anywhere_leaves_as_the_whole_one_would(ver
 @pytest.mark.parametrize("version", VERSIONS)
 def test_however_often_it_is_cut_it_is_the_same(version: int) -> None:
     frame, dice = answered(version, sizes=(600, 17, 200, 1, 0)), random.Random(version)
-    whole = bytes(rewrite_fetch(bytearray(frame), version, BOOK))
+    whole = bytes(rewrite_fetch(bytearray(frame), version, BOOK).frame)
     assert b"".join(passed(frame, version, cut(frame, *range(1, len(frame))))) == whole, "byte by byte"
     for _ in range(100):
         places = dice.sample(range(1, len(frame)), dice.randrange(1, 30))
@@ -140,7 +140,7 @@ def test_endpoints_are_written_anew_in_the_room_there_is_or_left_to_metadata(
         assert len(shown) == len(frame)
         told = leaders(shown, version)
         assert told in (SHOWN, [])
-        assert leaders(bytes(rewrite_fetch(bytearray(frame), version, BOOK)), version) == SHOWN
+        assert leaders(bytes(rewrite_fetch(bytearray(frame), version, BOOK).frame), version) == SHOWN
         if spare == longer and len("router") + spare > 0:
             assert (told == SHOWN) == names
         assert b"hhhh" not in shown

@@ -217,6 +217,14 @@ func chosen(settings []string) []kgo.Opt {
 			}
 		case "group.instance.id":
 			options = append(options, kgo.InstanceID(value))
+		case "auto.offset.reset":
+			if value == "latest" {
+				options = append(options, kgo.ConsumeResetOffset(kgo.NewOffset().AtEnd()))
+			}
+		case "partition.assignment.strategy":
+			if value == "cooperative-sticky" {
+				options = append(options, kgo.Balancers(kgo.CooperativeStickyBalancer()))
+			}
 		default:
 			check(fmt.Errorf("franz-go's driver knows no setting %q", name))
 		}
@@ -230,7 +238,7 @@ func read(options []kgo.Opt, group string, topics []string) {
 	}
 	ctx := context.Background()
 	r := &reader{commands: make(chan string, 1000), released: make(chan struct{}, 1)}
-	cl, err := kgo.NewClient(append(options,
+	cl, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -249,7 +257,7 @@ func read(options []kgo.Opt, group string, topics []string) {
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, moved map[string][]int32) {
 			say("lost", named(moved))
 		}),
-	)...)
+	}, options...)...)
 	check(err)
 	r.cl = cl
 	check(cl.Ping(ctx))

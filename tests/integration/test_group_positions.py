@@ -1,0 +1,330 @@
+"""Members of a group that follows, whose committed offsets the target's copy has not reached, through a rebalance.
+
+Nothing copies here: a test writes what is missing to the target itself, when the members have waited long enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.sandbox.client_specs import ConsumerSpec, Family
+from kmigrate.sandbox.history import whole_lines
+from kmigrate.sandbox.kafka import TARGET_VERSION, ClusterSpec, KafkaCluster
+from kmigrate.sandbox.traffic import Traffic
+from tests.clusters import running_clusters
+from tests.integration.router_world import link_between, quietly, router, settings_of
+
+Names = Callable[[str], str]
+MakeTopic = Callable[..., None]
+
+START, COPIED, COMMITTED, END = 100, 500, 600, 800
+"""Offsets of each partition: the log start, the end of the copy, the group's position, the end of the source's log."""
+PARTITIONS = 2
+
+
+def _write(cluster: KafkaCluster, topic: str, numbers: range) -> None:
+    producer = Producer(cluster.client())
+    for partition in range(PARTITIONS):
+        for number in numbers:
+            producer.produce(topic, b"%d" % number, partition=partition)
+    assert producer.flush(20) == 0
+
+
+async def _topic_id(cluster: KafkaCluster, topic: str) -> str:
+    async with ClusterClient(settings_of("cluster", cluster.bootstrap)) as client:
+        await client.refresh([topic])
+        return str(client.metadata.topics[topic].topic_id)
+
+
+def _all(topic: str, offset: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition, offset) for partition in range(PARTITIONS)]
+
+
+def _lagging(
+    source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, topic: str, group: str, held_by: str = "lag"
+) -> Callable[[], None]:
+    """Make a topic whose copy ends before the group's positions, and return what ends the transaction that holds it."""
+    writer = Producer({**source.client(), "transactional.id": topic})
+    for cluster in (source, target):
+        make_topic(cluster, topic, partitions=PARTITIONS)
+        _write(cluster, topic, range(COPIED))
+    if held_by == "transaction":
+        writer.init_transactions(30)
+        writer.begin_transaction()
+        for partition in range(PARTITIONS):
+            writer.produce(topic, b"%d" % COPIED, partition=partition)
+        assert writer.flush(20) == 0
+        _write(source, topic, range(COPIED + 1, END))
+    else:
+        _write(source, topic, range(COPIED, END))
+    for cluster in (source, target):
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        for done in admin.delete_records(_all(topic, START)).values():
+            done.result(20)
+    _commit(source, group, _all(topic, COMMITTED))
+    return writer.commit_transaction if held_by == "transaction" else lambda: None
+
+
+def _commit(cluster: KafkaCluster, group: str, positions: list[TopicPartition]) -> None:
+    consumer = Consumer({**cluster.client(), "group.id": group})
+    consumer.commit(offsets=positions, asynchronous=False)
+    consumer.close()
+
+
+def _committed(cluster: KafkaCluster, group: str, topic: str) -> list[int]:
+    consumer = Consumer({**cluster.client(), "group.id": group})
+    try:
+        return [part.offset for part in consumer.committed(_all(topic, -1001), 20)]
+    finally:
+        consumer.close()
+
+
+@dataclass
+class Member:
+    """A librdkafka consumer in a thread of its own, that commits what it has read after each poll."""
+
+    bootstrap: str
+    group: str
+    topic: str
+    config: dict[str, Any]
+    read: list[list[int]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
+    """Offsets by partition, in the order in which they came."""
+    errors: list[str] = field(default_factory=list)
+    assigned: threading.Event = field(default_factory=threading.Event)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Member:
+        base = {"bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False}
+        self.consumer = Consumer({**base, **self.config})
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        self.begin()
+        while not self._stop.is_set():
+            self.poll()
+        with suppress(KafkaException):  # nothing is left to commit
+            self.consumer.commit(asynchronous=False)
+        self.consumer.close()
+
+    def begin(self) -> None:
+        self.consumer.subscribe([self.topic], on_assign=lambda _, __: self.assigned.set())
+
+    def poll(self) -> None:
+        for message in self.consumer.consume(1000, 0.1):
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if error is not None:
+                self.errors.append(str(error))
+            elif partition is not None and offset is not None:
+                self.read[partition].append(offset)
+                self.consumer.commit(message=message, asynchronous=True)
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+class Assigning(Member):
+    """The same with partitions of its own choice: the first, and soon all of them."""
+
+    def begin(self) -> None:
+        self.consumer.committed([TopicPartition(self.topic, 0)], 20)  # so that its coordinator is known
+        self.consumer.assign([TopicPartition(self.topic, 0)])
+        until = time.monotonic() + 0.6
+        while time.monotonic() < until:
+            self.poll()
+        self.consumer.assign([TopicPartition(self.topic, partition) for partition in range(PARTITIONS)])
+        self.assigned.set()
+
+
+def _until(true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+NEW = {"group.protocol": "consumer"}
+EAGER, COOPERATIVE = ({"partition.assignment.strategy": name} for name in ("range", "cooperative-sticky"))
+RESETS = ("earliest", "latest")
+
+
+def everything_once(*members: Member) -> None:
+    """All members together have read from the committed positions to the end, and were told no error."""
+    assert [error for member in members for error in member.errors] == []
+    for partition in range(PARTITIONS):
+        read = sorted(offset for member in members for offset in member.read[partition])
+        wanted = set(range(COMMITTED, END))
+        assert (read[:1], set(read)) == ([COMMITTED], wanted), f"{partition}: {read[:3]} {read[-3:]}"
+
+
+@dataclass
+class Stage:
+    source: KafkaCluster
+    target: KafkaCluster
+    topic: str
+    group: str
+
+    def catches_up(self, members: list[Member]) -> None:
+        """The copy does, a while after the last change of the assignment; members read to the end."""
+        time.sleep(1.5)
+        _write(self.target, self.topic, range(COPIED, END))
+        _until(
+            lambda: all(len({o for m in members for o in m.read[p]}) >= END - COMMITTED for p in range(PARTITIONS)), 20
+        )
+        time.sleep(0.5)  # what is read a second time would come now
+
+    async def run(self, link: str, act: Callable[[str], None]) -> None:
+        async with link_between(self.source, self.target, link) as world:
+            ids = {"source_topic_id": await _topic_id(self.source, self.topic)}
+            ids["target_topic_id"] = await _topic_id(self.target, self.topic)
+            starts = dict.fromkeys(range(PARTITIONS), 0)
+            await world.put(self.topic, TopicPhase.MIRRORING, partitions=PARTITIONS, starts=starts, **ids)
+            await world.put_group(self.group, GroupPhase.MIRRORED, GroupMode.FOLLOW)
+            with router("r1", self.target) as running:
+                await world.routers_apply()
+                await quietly(act, running.bootstrap)
+
+
+@pytest.fixture
+def stage(source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names) -> Stage:
+    made = Stage(source, target, unique_name("lagging"), unique_name("g"))
+    _lagging(source, target, make_topic, made.topic, made.group)
+    return made
+
+
+@pytest.mark.parametrize("reset", ["latest", pytest.param("earliest", marks=pytest.mark.soak)])
+def test_partitions_that_are_added_while_positions_are_asked_for_are_read_from_the_committed_ones(
+    stage: Stage, unique_name: Names, reset: str
+) -> None:
+    def act(bootstrap: str) -> None:
+        with Assigning(bootstrap, stage.group, stage.topic, {"auto.offset.reset": reset}) as member:
+            member.assigned.wait(20)
+            stage.catches_up([member])
+        everything_once(member)
+
+    asyncio.run(stage.run(unique_name("link"), act))
+    assert _committed(stage.source, stage.group, stage.topic) == [END] * PARTITIONS
+
+
+@pytest.mark.parametrize(("config", "reset"), [(EAGER, "latest"), (COOPERATIVE, "earliest")], ids=["eager", "sticky"])
+def test_a_member_that_joins_throws_nobody_back(
+    stage: Stage, unique_name: Names, config: dict[str, Any], reset: str
+) -> None:
+    def act(bootstrap: str) -> None:
+        settings = {"auto.offset.reset": reset, **config}
+        with Member(bootstrap, stage.group, stage.topic, settings) as first:
+            first.assigned.wait(20)
+            time.sleep(0.6)
+            with Member(bootstrap, stage.group, stage.topic, settings) as second:
+                second.assigned.wait(20)
+                stage.catches_up([first, second])
+        everything_once(first, second)
+
+    asyncio.run(stage.run(unique_name("link"), act))
+    assert _committed(stage.source, stage.group, stage.topic) == [END] * PARTITIONS
+
+
+# Whole clients of all families, in processes of their own
+
+RANGE, STICKY = (f"org.apache.kafka.clients.consumer.{name}Assignor" for name in ("Range", "CooperativeSticky"))
+STRATEGY, RESET = "partition.assignment.strategy", "auto.offset.reset"
+FAMILIES: list[tuple[Family, dict[str, Any]]] = [
+    ("librdkafka", EAGER),
+    ("librdkafka", COOPERATIVE),
+    ("librdkafka", NEW),
+    ("java", {STRATEGY: RANGE}),
+    ("java", {STRATEGY: STICKY}),
+    ("java", NEW),
+    ("franz-go", {}),
+    ("franz-go", COOPERATIVE),
+    ("franz-go", NEW),
+    ("kafka-python", {}),
+    ("aiokafka", {}),
+]
+
+
+def _named(given: tuple[Family, dict[str, Any]]) -> str:
+    return "-".join((given[0], *given[1].values())).replace("org.apache.kafka.clients.consumer.", "")
+
+
+@pytest.fixture(scope="module")
+def newer_source() -> Iterator[KafkaCluster]:
+    """A source that serves members of the new protocol."""
+    root = Path(tempfile.mkdtemp(prefix="kmigrate-test-"))
+    with running_clusters(root, ClusterSpec("source", TARGET_VERSION, 1, {})) as (cluster,):
+        yield cluster
+    shutil.rmtree(root)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("held_by", ["lag", "transaction"])
+@pytest.mark.parametrize("reset", RESETS)
+@pytest.mark.parametrize("given", FAMILIES, ids=_named)
+def test_members_of_every_family_are_thrown_back_by_nobody_and_skip_nothing(
+    newer_source: KafkaCluster,
+    target: KafkaCluster,
+    make_topic: MakeTopic,
+    unique_name: Names,
+    tmp_path: Path,
+    given: tuple[Family, dict[str, Any]],
+    reset: str,
+    held_by: str,
+) -> None:
+    """Members come one after the other; then the copy catches up, where a transaction was open once that has ended."""
+    stage = Stage(newer_source, target, unique_name("lagging"), unique_name("g"))
+    family, own = given
+    settings = {**own, ("auto_offset_reset" if family == "aiokafka" else RESET): reset}
+    specs = [ConsumerSpec(f"c-{number}", family, stage.group, (stage.topic,), settings) for number in range(3)]
+    ends = _lagging(newer_source, target, make_topic, stage.topic, stage.group, held_by=held_by)
+    traffic = Traffic.create(tmp_path / "traffic", specs, tied=True)
+
+    def act(bootstrap: str) -> None:
+        try:
+            for spec in specs:
+                traffic.start(bootstrap, spec.name)
+                _until(lambda spec=spec: bool(_events(traffic, spec.name, "assign")), 30)  # type: ignore[misc]
+                time.sleep(0.7)
+            time.sleep(2)
+            ends()
+            _write(target, stage.topic, range(COPIED, END))
+            _until(lambda: all(len(set(part)) >= END - COMMITTED for part in _read(traffic, stage.topic)), 30)
+            time.sleep(1)
+        finally:
+            traffic.kill("all")
+
+    asyncio.run(stage.run(unique_name("link"), act))
+    assert _events(traffic, "*", "error") == []
+    for read in _read(traffic, stage.topic):
+        assert (min(read, default=-1), set(read)) == (COMMITTED, set(range(COMMITTED, END)))
+
+
+def _events(traffic: Traffic, name: str, f: str) -> list[dict[str, Any]]:
+    lines = [line for path in traffic.folder.glob(f"{name}.*.jsonl") for line in whole_lines(path)]
+    return [event for event in map(json.loads, lines) if event["f"] == f]
+
+
+def _read(traffic: Traffic, topic: str) -> list[list[int]]:
+    """Offsets that all members have read, by partition."""
+    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    for event in _events(traffic, "*", "poll"):
+        if event["topic"] == topic:
+            found[event["partition"]] += range(event["offset"], event["offset"] + len(event["values"]))
+    return found
