@@ -53,7 +53,7 @@ class Arrivals:
             await asyncio.get_running_loop().connect_accepted_socket(
                 make,
                 raw,
-                ssl=self._tls.context,
+                ssl=self._tls.for_connection(),
                 ssl_handshake_timeout=self._handshake_s,
                 ssl_shutdown_timeout=_FAREWELL_S,
             )

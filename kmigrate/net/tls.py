@@ -89,8 +89,8 @@ class ServerTls:
     def __init__(self, tls: ListenerTls) -> None:
         self._tls = tls
         self._stamps: Stamps = ()
-        self.context = self._current = self._blank()
-        self.context.sni_callback = self._begun
+        self._current = self._blank()
+        """The context of the newest files; never loaded again, for it would keep the authorities that it has."""
         self.renew()
 
     def _blank(self) -> ssl.SSLContext:
@@ -98,16 +98,27 @@ class ServerTls:
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         if self._tls.client_ca:
             made.verify_mode = ssl.CERT_REQUIRED
-            # A session that is taken up again shows no certificate: one that has expired would be good for hours more.
-            made.num_tickets = 0  # for TLS 1.3; of 1.2 Python cannot say it
+            made.num_tickets = 0  # TLS 1.3
+            made.options |= ssl.OP_NO_TICKET  # TLS 1.2
         return made
 
-    def _begun(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """A handshake has begun, with a host name or without: it is of the newest files.
+    def for_connection(self) -> ssl.SSLContext:
+        """Return the context for the handshake of one connection, which is by the newest files.
 
-        The context that servers have is not loaded again: it would go on to believe the authorities it had before.
+        A client that resumes a session shows no certificate: for two hours, a certificate would count that has expired
+        since, or whose authority was removed. OpenSSL keeps tickets' keys and the sessions of TLS 1.2 in the
+        context of the handshake, and Python cannot switch off the latter. So a listener that asks for certificates has
+        a context for each connection, and no client finds a session there.
         """
-        connection.context = self._current
+        if not self._tls.client_ca:
+            return self._current
+        made, current = self._blank(), self._current
+
+        def begun(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = current
+
+        made.sni_callback = begun  # called for each handshake, with a host name or without
+        return made
 
     def renew(self) -> bool:
         """Read the files if they have changed, for the connections from now on; whether they had."""

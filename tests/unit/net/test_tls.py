@@ -7,8 +7,9 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
@@ -16,6 +17,7 @@ import uvloop
 from kmigrate.errors import AuthenticationFailed, KmigrateError, Unreachable, UsageError
 from kmigrate.model.door import ListenerTls
 from kmigrate.model.security import Login, Security, Tls
+from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.broker import BrokerConnection
 from kmigrate.net.dial import dial as connect
 from kmigrate.net.stream import FrameStream
@@ -138,7 +140,7 @@ def test_a_listener_shows_a_renewed_certificate_without_a_restart_and_keeps_the_
         stream.on_made = lambda: made.set_result(stream.subject)
         theirs = FrameStream(lambda _: None, lambda _: None)
         theirs.on_made = lambda: met.set_result(theirs.subject)
-        server = await asyncio.get_running_loop().create_server(lambda: theirs, "127.0.0.1", 0, ssl=listener.context)
+        server = await served(listener, lambda: theirs)
         tls = Tls(str(authority.ca_file), str(issued), str(issued_key))
         try:
             await connect(stream, "127.0.0.1", server.sockets[0].getsockname()[1], tls, "the listener")
@@ -181,7 +183,7 @@ def test_authorities_that_a_listener_does_not_trust_any_more_are_not_believed(
         certificate, own = issuer.issue("client")
         context = ssl.create_default_context(cafile=str(authority.ca_file))
         context.load_cert_chain(certificate, own)
-        server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=listener.context)
+        server = await served(listener, _echo)
         try:
             port = server.sockets[0].getsockname()[1]
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -206,31 +208,62 @@ def test_authorities_that_a_listener_does_not_trust_any_more_are_not_believed(
         assert runner.run(run()) == [(True, False), (True, True), (False, True)]
 
 
-def test_a_client_shows_its_certificate_at_each_connection(loop: Loop, authority: SandboxSecurity) -> None:
-    """A session that is taken up again has none in it to look at: Java's clients would do so for hours."""
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("tickets", [True, False], ids=["tickets", "session-ids"])
+def test_a_client_shows_its_certificate_at_each_connection(
+    loop: Loop, authority: SandboxSecurity, tmp_path: Path, version: ssl.TLSVersion, tickets: bool
+) -> None:
+    """A session that is resumed has none in it to look at: Java's clients resume them for hours."""
     shown, key = authority.issue("shown")
-    listener = ServerTls(ListenerTls(str(shown), str(key), client_ca=str(authority.ca_file)))
+    trusted = tmp_path / "clients-ca.pem"
+    trusted.write_bytes(authority.ca_file.read_bytes())
+    listener = ServerTls(ListenerTls(str(shown), str(key), client_ca=str(trusted)))
     context = ssl.create_default_context(cafile=str(authority.ca_file))
     context.load_cert_chain(*authority.issue("client"))
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.minimum_version = context.maximum_version = version
+    if not tickets:
+        context.options |= ssl.OP_NO_TICKET
 
     def connect(port: int, before: ssl.SSLSession | None) -> tuple[bool | None, ssl.SSLSession | None]:
         plain = socket.create_connection(("127.0.0.1", port), timeout=15)
         with context.wrap_socket(plain, server_hostname="127.0.0.1", session=before) as made:
             made.sendall(b"word")
-            assert made.recv(4) == b"word"
+            if made.recv(4) != b"word":
+                raise ssl.SSLError("it is closed")
             return made.session_reused, made.session
 
     async def run() -> bool | None:
-        server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=listener.context)
+        server = await served(listener, _echo)
         port = server.sockets[0].getsockname()[1]
         _, session = await asyncio.to_thread(connect, port, None)
-        reused, _ = await asyncio.to_thread(connect, port, session)
+        reused, session = await asyncio.to_thread(connect, port, session)
+        trusted.write_bytes(SandboxSecurity.create(tmp_path / "other").ca_file.read_bytes())
+        assert listener.renew()
+        with pytest.raises(OSError):
+            await asyncio.to_thread(connect, port, session)
         server.close()
         return reused
 
     with asyncio.Runner(loop_factory=loop) as runner:
         assert runner.run(run()) is False
+
+
+Serves = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def served(listener: ServerTls, by: Serves | Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
+    """A server whose connections come as a router's do."""
+
+    def make() -> asyncio.BaseProtocol:
+        if not asyncio.iscoroutinefunction(by):
+            return cast("Callable[[], asyncio.BaseProtocol]", by)()
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), by)
+
+    arrivals = Arrivals(listener, 20, lambda _: True, lambda _: None)
+    return await asyncio.get_running_loop().create_server(lambda: arrivals.protocol(make), "127.0.0.1", 0)
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
