@@ -24,6 +24,8 @@ from kmigrate.workflow.verbs import state_findings
 __all__ = ["probe_cluster"]
 
 _SECONDS = 12.0
+_STRAYS_S = 4.0
+"""Most time for the search for strays, which reads all of kmigrate's topics."""
 _NO_TOPIC = "__kmigrate_probe.no-such-topic"
 _DELETE_RECORDS, _WRITE_TXN_MARKERS, _DESCRIBE_ACLS, _DESCRIBE_PRODUCERS = 21, 27, 29, 61
 _DESCRIBE_TRANSACTIONS = 65
@@ -103,7 +105,11 @@ async def _probe(client: ClusterClient) -> list[Finding]:
 
 async def _strays(client: ClusterClient) -> list[Finding]:
     try:
-        told = await find_strays(client)
+        async with asyncio.timeout(_STRAYS_S):
+            told = await find_strays(client)
+    except TimeoutError:
+        what = f"kmigrate's topics could not be read within {_STRAYS_S:g} s: strays in them are not named"
+        return [Finding("warn", "stray-records", what)]
     except KmigrateError as error:
         return [Finding("warn", error.ref, error.what, error.next_step)]
     advice = "keep their writer out: kmigrate link check LINK names the ACL"

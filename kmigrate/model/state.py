@@ -75,6 +75,15 @@ class _Kind:
                 bucket[key] = record
         return _Kind(tuple(buckets))
 
+    def changed_since(self, before: _Kind) -> dict[str, Record | None]:
+        """Return the records that differ from an earlier value, None for a key that is gone."""
+        changed: dict[str, Record | None] = {}
+        for now, then in zip(self.buckets, before.buckets, strict=True):
+            if now is not then:
+                changed |= {key: record for key, record in now.items() if then.get(key) is not record}
+                changed |= dict.fromkeys(then.keys() - now.keys())
+        return changed
+
     @cached_property
     def in_order(self) -> tuple[Record, ...]:
         """In the order of their keys."""
@@ -120,6 +129,13 @@ class Records(Mapping[str, Record]):
     def of(self, word: str, kind: type[_R]) -> Iterator[_R]:
         """All of a kind, whose keys begin with a word, in the order of their keys."""
         return (record for record in self._kinds.get(word, _NONE).in_order if isinstance(record, kind))
+
+    def changed_since(self, before: Records, word: str) -> dict[str, Record | None]:
+        """Return the records of a kind that differ from an earlier value, None for a key that is gone.
+
+        Costs as much as has changed, however many records there are.
+        """
+        return self._kinds.get(word, _NONE).changed_since(before._kinds.get(word, _NONE))
 
     def couplings(self) -> tuple[TransactionRecord, ...]:
         return self._kinds.get("transaction", _NONE).couplings
@@ -234,6 +250,10 @@ class State:
     def assignment(self, link: str) -> AssignmentRecord | None:
         found = self.records.get(f"assignment/{link}")
         return found if isinstance(found, AssignmentRecord) else None
+
+    def all_barriers(self) -> Iterator[BarrierRecord]:
+        """Return the barriers of all topics."""
+        return self.records.of("barrier", BarrierRecord)
 
     def barriers(self, link: str, topic: str) -> Iterator[BarrierRecord]:
         return (r for r in self.records.of("barrier", BarrierRecord) if (r.link, r.topic) == (link, topic))

@@ -17,7 +17,7 @@ from kmigrate.errors import Failed, KmigrateError, Refused, WaitTimedOut
 from kmigrate.model.door import Door
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
-from kmigrate.model.routes import routing_table
+from kmigrate.model.routes import next_table, routing_table
 from kmigrate.net.arrivals import Arrivals
 from kmigrate.net.buffers import give_back
 from kmigrate.net.clock import boottime, monotonic, sleep
@@ -97,6 +97,8 @@ class Router:
         self._beat = boottime()
         """When this process was last seen to work, by its own clock."""
         self._core.stood_still = lambda: boottime() - self._beat > settings.stood_still_s
+        self._known = log.state
+        """The state that the routing table stands for."""
         self._unroutable = -1
         """The newest state that made no routing table."""
         self._owes = False
@@ -364,12 +366,13 @@ class Router:
     def _swap(self) -> None:
         state = self._state_log.state
         try:
-            table = routing_table(state)
+            table = next_table(state, self._known, self._core.table)
         except Exception as error:  # of a record that nobody foresaw: clients are served on as before
             if self._unroutable != state.epoch:
                 self._unroutable = state.epoch
                 _log.exception("state %d makes no routing table: %r; the last one goes on", state.epoch, error)
             return
+        self._known = state
         self._core.swap(table, monotonic())
         self._clusters.follow(state, self._core.table)
         self._announce_now()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
 from kmigrate.model.record_json import Record
@@ -12,12 +14,13 @@ from kmigrate.model.records import (
     BarrierRecord,
     ClusterRef,
     GroupRecord,
+    LeaseRecord,
     LinkRecord,
     ProducerMark,
     TopicRecord,
     TransactionRecord,
 )
-from kmigrate.model.routes import DIRECT_LIMIT, Serve, finished, id_shift, routing_table
+from kmigrate.model.routes import DIRECT_LIMIT, Serve, finished, id_shift, next_table, routing_table
 from kmigrate.model.state import State
 
 LINK = LinkRecord("l", "uuid", ClusterRef("s", "h:1"), ClusterRef("t", "h:2", "cluster"), 1)
@@ -148,3 +151,50 @@ def test_holders_of_transactional_ids_are_known_by_link_and_none_is_looked_at_fo
     assert table.transactions.get("nobody", {}) == {}
     assert sorted(table.transactions) == ["another", "till"]
     assert len(table.transactions) == 2
+
+
+_LINKS = [replace(LINK, name=name, uuid=name) for name in ("l", "m")]
+_CHANGES = st.one_of(
+    st.builds(
+        TopicRecord, st.sampled_from(["l", "m", "gone"]), st.sampled_from("abcd"), st.sampled_from(list(TopicPhase)),
+        st.just(1), fence_epoch=st.integers(1, 2),
+    ),
+    st.builds(
+        BarrierRecord, st.sampled_from(["l", "m"]), st.sampled_from("abcd"), st.integers(0, 1), st.integers(1, 2),
+        st.just({0: (ProducerMark(1, 0, 5),)}),
+    ),
+    st.builds(
+        GroupRecord, st.just("l"), st.sampled_from("gh"), st.sampled_from(list(GroupPhase)), st.just(1),
+        mode=st.sampled_from(list(GroupMode)),
+    ),
+    st.sampled_from([*_LINKS, replace(_LINKS[1], finished_ms=7)]),
+    st.builds(LeaseRecord, st.just("w"), st.just("h"), st.integers(1, 9)),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(_CHANGES, st.booleans(), st.booleans()), max_size=30))
+def test_a_table_that_follows_a_change_is_the_one_that_is_made_anew(changes: list[tuple[Record, bool, bool]]) -> None:
+    """Some changes come alone, some together; some put a record there, some drop its key."""
+    known = state(*_LINKS)
+    table, now = routing_table(known), known
+    for epoch, (record, drops, waits) in enumerate(changes, start=10):
+        now = now.with_record(record.key, None if drops else record, epoch)
+        if waits:
+            continue
+        table = next_table(now, known, table)
+        known = now
+        anew = routing_table(now)
+        assert table.topics == anew.topics
+        assert (table.held_groups, table.followed, table.mirroring) == (anew.held_groups, anew.followed, anew.mirroring)
+        assert (table.epoch, table.siblings, table.finished) == (anew.epoch, anew.siblings, anew.finished)
+
+
+def test_a_record_of_no_topic_leaves_the_routes_the_very_same_values() -> None:
+    known = state(TopicRecord("l", "t", TopicPhase.MIRRORING, 1), TopicRecord("l", "u", TopicPhase.MIRRORING, 1))
+    table = routing_table(known)
+    lease = LeaseRecord("w", "h", 1)
+    assert next_table(known.with_record(lease.key, lease, 9), known, table).topics is table.topics
+    promoted = TopicRecord("l", "t", TopicPhase.PROMOTED, 1)
+    after = next_table(known.with_record(promoted.key, promoted, 9), known, table).topics
+    assert after["t"].serve is Serve.LOCAL
+    assert after["u"] is table.topics["u"]

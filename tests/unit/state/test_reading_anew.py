@@ -274,3 +274,50 @@ def test_a_presence_log_that_was_cut_or_lost_is_read_from_where_it_is_now(answer
             await log.append(lambda s: None if s.lease("b") else LeaseRecord("b", "w", 1))
 
     run(scene())
+
+
+def test_who_bears_a_log_that_cannot_be_read_is_told_why_and_reads_on_once_that_is_over() -> None:
+    """A router goes on by what it knew: the log is read anew all the while, and is believed when that succeeds."""
+    good = [stored(0, "a", 1), stored(1, "b", 1, prev="0")]
+    forked = [*good, stored(2, "c", 1, prev="another")]
+
+    async def scenario() -> None:
+        cluster = Cluster(good, end=2)
+        log = StateLog(cluster)  # type: ignore[arg-type]
+        await log.open()
+        assert await log.changed_or_broken(0.01) is None
+        cluster.logs[1], cluster.end = forked, 3
+        async with asyncio.timeout(10):
+            while (told := await log.changed_or_broken(0.01)) is None:
+                pass
+            assert told.ref == "forked-state-log"
+            assert log.state.lease("a") == LeaseRecord("a", "w", 1), "what was known stays known"
+            with pytest.raises(StateLogBroken):
+                await log.changed(0.01)
+            cluster.logs[1] = [*good, stored(2, "c", 1, prev="1")]
+            while await log.changed_or_broken(0.01) is not None:
+                pass
+            while log.state.lease("c") is None:
+                await log.changed_or_broken(0.01)
+        await log.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_record_that_this_version_must_not_ignore_is_borne_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        cluster = Cluster([stored(0, "a", 1)], end=1)
+        log = StateLog(cluster)  # type: ignore[arg-type]
+        await log.open()
+        monkeypatch.setattr("kmigrate.state.codec.SCHEMA", 1)
+        cluster.logs[1], cluster.end = [stored(0, "a", 1), stored(1, "b", 1, prev="0")], 2
+
+        async def bear() -> None:
+            while True:
+                await log.changed_or_broken(0.01)
+
+        with pytest.raises(StateLogBroken, match="newer kmigrate"):
+            await asyncio.wait_for(bear(), 10)
+        await log.close()
+
+    asyncio.run(scenario())
