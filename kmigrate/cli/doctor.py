@@ -17,13 +17,14 @@ from rich.console import Group, RenderableType
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.output import Answer
-from kmigrate.cli.probes import probe_cluster
+from kmigrate.cli.probes import probe_cluster, probe_settings
 from kmigrate.cli.views.plans import findings_view
 from kmigrate.cli.words import Text
 from kmigrate.config.settings import Settings
 from kmigrate.errors import KmigrateError, Refused, UsageError
 from kmigrate.net.tasks import together
 from kmigrate.sandbox.java import find_java
+from kmigrate.workflow.broker_settings import BrokerSettings, compare_settings
 from kmigrate.workflow.plan import Finding
 
 __all__ = ["app", "doctor"]
@@ -111,4 +112,35 @@ async def _clusters(settings: Settings) -> dict[str, list[Finding]]:
             parts[f"cluster {name}"] = [Finding("refuse", error.ref, re.sub(r"\s+", " ", error.what), error.next_step)]
 
     await together(*map(ask, sorted(settings.clusters)))
-    return dict(sorted(parts.items()))
+    return dict(sorted(parts.items())) | await _compared(settings)
+
+
+async def _compared(settings: Settings) -> dict[str, list[Finding]]:
+    """Compare every other cluster's broker settings with those of the default target."""
+    target = settings.defaults.target
+    if target not in settings.clusters:
+        return {}
+    told: dict[str, BrokerSettings | KmigrateError] = {}
+
+    async def ask(name: str) -> None:
+        try:
+            told[name] = await probe_settings(settings.cluster(name))
+        except KmigrateError as error:
+            told[name] = error
+
+    await together(*map(ask, sorted(settings.clusters)))
+    return {
+        f"settings {name} → {target}": _differences(told[name], told[target])
+        for name in sorted(settings.clusters)
+        if name != target
+    }
+
+
+def _differences(source: BrokerSettings | KmigrateError, target: BrokerSettings | KmigrateError) -> list[Finding]:
+    for side in (source, target):
+        if isinstance(side, KmigrateError):
+            return [Finding("warn", "broker-settings-unknown", f"not compared: {side.what}", side.next_step)]
+    assert not isinstance(source, KmigrateError)
+    assert not isinstance(target, KmigrateError)
+    ok = Finding("ok", "broker-settings", "no broker setting of the target is in the way of the source's clients")
+    return compare_settings(source, target) or [ok]

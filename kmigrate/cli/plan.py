@@ -10,6 +10,7 @@ import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 
 from kmigrate.cli.call import Call, command
+from kmigrate.cli.creation import creation_configs
 from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.options import Link, Topics
 from kmigrate.cli.output import Answer
@@ -29,6 +30,7 @@ from kmigrate.model.records import TopicRecord
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic
 from kmigrate.workflow import verbs
+from kmigrate.workflow.broker_settings import OF_CLUSTERS, setting_findings
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.left import copied_up_to, padding_left
 
@@ -56,7 +58,7 @@ class TopicOutlook:
     padding: int
     """Filler offsets below the first record (they cost bytes once, and are deleted again)."""
     records: int
-    """Offsets from the start, or from where its copy stands, to the source's end; records at most."""
+    """Offsets from the start, or from where its copy stands, to the source's end; records at most; −1 where unknown."""
     holes: int
     """Offsets that no reader sees (markers, aborted data, compacted away); all of them where `holes_exact`."""
     holes_exact: bool
@@ -102,10 +104,12 @@ async def plan(
         access = await verbs.access_findings(estate, record, names)
         settings = mirror_settings(call.settings)
         defaults = await default_findings(estate, record, [name for name in names if name in known], settings)
+        limits = await setting_findings(estate, record)
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))
         round_trip_s = await _round_trip_s(estate.target)
+        configs_of = creation_configs(call, estate, record.name)
         for name in dict.fromkeys(names):
             told = {key: value.value for key, value in configs.get(name, {}).items()}
             notes = _notes(told)
@@ -113,15 +117,16 @@ async def plan(
                 groups = ", ".join(readers[name])
                 notes.append(f"groups that read it and are not mirrored would lose their place: {groups}")
             compacted = "compact" in told.get("cleanup.policy", "")
-            asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s)
+            asked = _Asked(start, offsets, rate, compacted, stretches, settings, round_trip_s, configs_of)
             rows.append(await _outlook(estate, record.name, source, known.get(name), name, asked, notes))
         json = {
             "link": record.name,
             "topics": [asdict(row) for row in rows],
             "acls": [found.what for found in access],
             "source_defaults": [found.what for found in defaults],
+            "broker_settings": [found.what for found in limits],
         }
-        return Answer(json, Group(_view(rows), findings_view([*access, *defaults])))
+        return Answer(json, Group(_view(rows), findings_view([*access, *defaults, *limits])))
 
 
 def _notes(configs: dict[str, str]) -> list[str]:
@@ -143,6 +148,8 @@ class _Asked:
     settings: MirrorSettings
     round_trip_s: float
     """To the target and back."""
+    configs_of: verbs.ConfigsOf
+    """Tells the configs with which the mirror would create a topic."""
 
 
 async def _round_trip_s(target: ClusterClient) -> float:
@@ -163,8 +170,10 @@ async def _outlook(
 
     against = ""
     try:
-        checked = await verbs.mirror_topics(estate, link, [name], asked.start, asked.offsets, plan=True)
-        notes += [f.what for f in checked.findings if f.level == "warn"]
+        checked = await verbs.mirror_topics(
+            estate, link, [name], asked.start, asked.offsets, plan=True, configs_of=asked.configs_of
+        )
+        notes += [f.what for f in checked.findings if f.level == "warn" and f.ref not in OF_CLUSTERS]
     except Refused as refused:
         against = refused.what
     owner = estate.log.state.topic_owner(name)
@@ -173,13 +182,21 @@ async def _outlook(
     if known is not None and known.phase is TopicPhase.PROMOTED:
         return _nothing_left(estate, known, info)
     if info is None:
-        return TopicOutlook(name, 0, 0, 0, 0, 0, 0, True, 0, 0.0, against, state, tuple(notes))
+        unknown = (-1,) * 6
+        return TopicOutlook(name, *unknown, False, -1, -1.0, against, state, tuple(notes))
     if known is not None:
         notes += _held_back(known)
         asked = replace(asked, start="earliest" if known.starts else known.start, offsets=known.offsets)
     keys = [(name, p) for p in sorted(info.partitions)]
     first = await source.list_offsets(dict.fromkeys(keys, _timestamp(asked.start)))
     ends = await source.list_offsets(dict.fromkeys(keys, LATEST))
+    if silent := sorted(p for _, p in keys if ends[name, p].error or ends[name, p].offset < 0):
+        parts = ", ".join(map(str, silent))
+        notes.append(f"the source does not tell where these partitions end, so nothing is counted: {parts}")
+        replicas = _replicas(info)
+        on_target = min(replicas, len(estate.target.metadata.brokers))
+        counted = (len(info.partitions), replicas, on_target, -1, -1, -1)
+        return TopicOutlook(name, *counted, False, -1, -1.0, against or "unknown", state, tuple(notes))
     if known is not None and known.starts:
         ahead = await _going_on(estate, known, {p: first[name, p].offset for _, p in keys})
     else:
@@ -214,7 +231,7 @@ async def _outlook(
 
 def _nothing_left(estate: Estate, record: TopicRecord, info: TopicInfo | None) -> TopicOutlook:
     """Of a topic that is promoted, whether its source is still there or not."""
-    replicas = _replicas(info) if info is not None else 0
+    replicas = _replicas(info) if info is not None else -1
     on_target = min(replicas, len(estate.target.metadata.brokers))
     offsets, state = "mapped" if record.mapped else "identical", record.phase.value
     return TopicOutlook(record.topic, record.partitions, replicas, on_target, 0, 0, 0, True, 0, 0.0, offsets, state, ())
@@ -308,18 +325,22 @@ class _Outlooks:
             told: dict[str, str | Text] = {
                 "topic": row.topic,
                 "state": row.state,
-                "partitions": str(row.partitions),
-                "replicas": f"{row.replicas_source} → {row.replicas_target}",
-                "padding": f"{row.padding:,}",
-                "to copy": f"{row.records:,}",
-                "holes": ("" if row.holes_exact else "≥ ") + f"{row.holes:,}",
-                "time": f"{row.seconds:,.0f} s",
+                "partitions": _figure(row.partitions),
+                "replicas": f"{_figure(row.replicas_source)} → {_figure(row.replicas_target)}",
+                "padding": _figure(row.padding),
+                "to copy": _figure(row.records),
+                "holes": ("" if row.holes_exact or row.holes < 0 else "≥ ") + _figure(row.holes),
+                "time": f"{_figure(round(row.seconds))} s",
                 "offsets": Text(
                     row.offsets if fine else f"refused: {row.offsets}", style=_STYLES.get(row.offsets, "red")
                 ),
             }
             made.add_row(*(told[column] for column in columns))
         return made
+
+
+def _figure(value: int) -> str:
+    return f"{value:,}" if value >= 0 else "?"
 
 
 _COLUMNS = ("topic", "state", "partitions", "replicas", "padding", "to copy", "holes", "time", "offsets")

@@ -18,10 +18,11 @@ from kmigrate.protocol.codes import row
 from kmigrate.state.create import check_state_log
 from kmigrate.state.log import STATE_TOPIC
 from kmigrate.state.look import find_strays
+from kmigrate.workflow.broker_settings import BrokerSettings, read_settings
 from kmigrate.workflow.plan import Finding
 from kmigrate.workflow.verbs import state_findings
 
-__all__ = ["probe_cluster"]
+__all__ = ["probe_cluster", "probe_settings"]
 
 _SECONDS = 12.0
 _STRAYS_S = 4.0
@@ -46,6 +47,16 @@ async def probe_cluster(settings: ClusterSettings) -> list[Finding]:
             f"cluster {settings.name} ({settings.bootstrap_servers}) did not answer within {_SECONDS:g} s",
             next_step=f"check the bootstrap address of [clusters.{settings.name}] and that its brokers run",
         ) from None
+
+
+async def probe_settings(settings: ClusterSettings) -> BrokerSettings:
+    """Read the broker settings of one cluster; raises where the cluster does not answer, or does not tell."""
+    try:
+        async with asyncio.timeout(_SECONDS), ClusterClient(settings) as client:
+            with Admin(client.settings) as admin:
+                return await read_settings(client, admin)
+    except TimeoutError:
+        raise Unreachable("cluster-unreachable", f"cluster {settings.name} did not answer") from None
 
 
 async def _probe(client: ClusterClient) -> list[Finding]:

@@ -12,6 +12,7 @@ from kmigrate.cli.amounts import byte_rate, offset_range
 from kmigrate.cli.bulk import BulkOptions, copy_by_spark, look_at_bulk
 from kmigrate.cli.call import Call, command
 from kmigrate.cli.checks import MASTER
+from kmigrate.cli.creation import creation_configs
 from kmigrate.cli.engine_settings import mirror_settings
 from kmigrate.cli.exits import Exit
 from kmigrate.cli.link import DeliveryTimeout, delivery_seconds, plan_answer
@@ -87,12 +88,13 @@ async def mirror(
     verbs.check_offsets_mode(offsets)
     async with call.estate() as estate:
         name = verbs.resolve_link(estate.log.state, call.link(link)).name
+        configs_of = creation_configs(call, estate, name)
         if regex:
             made, topics = await verbs.mirror_matching_topics(
-                estate, name, topics, left_out, start, offsets, plan=plan
+                estate, name, topics, left_out, start, offsets, plan=plan, configs_of=configs_of
             )
         else:
-            made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan)
+            made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan, configs_of=configs_of)
         if plan:
             record = verbs.resolve_link(estate.log.state, name)
             access = await verbs.access_findings(estate, record, topics)

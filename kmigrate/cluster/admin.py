@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -40,13 +41,15 @@ from kmigrate.net.login import current_password, current_token
 from kmigrate.net.stamps import Stamps, stamps_of
 from kmigrate.protocol.sasl import expiry_of
 
-__all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState"]
+__all__ = ["Admin", "ConfigValue", "GroupMember", "GroupState", "TopicShape"]
 
 _TRANSPORT = frozenset({-195, -187, -185, -180, -191, -137})  # all brokers down, transport, timed out, …
 _CLUSTER = "cluster kafka-cluster"
 _BROKER_LEFT = -137
 """librdkafka's word for a broker that left the metadata with our request under way; it does not ask another one."""
 _RESEND_SECONDS = 0.1
+_MOST_TOPICS = 500
+"""Topics of one CreateTopics request."""
 _Key = TypeVar("_Key")
 _LOGIN = frozenset({-169, -181})  # authentication, TLS
 _CONNECT = frozenset({-193, -195})  # a name that is not resolved, a connection that is not made
@@ -62,6 +65,16 @@ class ConfigValue:
 
     value: str
     own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShape:
+    """A topic to be created."""
+
+    name: str
+    partitions: int
+    replicas: int
+    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +303,21 @@ class Admin:
                 return False
             raise
         return True
+
+    async def try_topics(self, wanted: Sequence[TopicShape]) -> dict[str, Failed]:
+        """Ask whether topics could be created (validate_only); return the refusals by topic. Creates nothing."""
+        refused: dict[str, Failed] = {}
+        for at in range(0, len(wanted), _MOST_TOPICS):
+            new = [
+                NewTopic(each.name, each.partitions, each.replicas, config=dict(each.configs))
+                for each in wanted[at : at + _MOST_TOPICS]
+            ]
+            outcomes = await self._outcomes(
+                partial(self.client.create_topics, new, operation_timeout=self._timeout, validate_only=True),
+                lambda name: f"create topic {name}",
+            )
+            refused |= {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failed)}
+        return refused
 
     async def create_partitions(self, name: str, total: int) -> None:
         """Give a topic more partitions, `total` in all."""

@@ -28,10 +28,13 @@ __all__ = [
     "open_transactions",
     "open_writers",
     "tells_transactions",
+    "transaction_timeouts",
 ]
 
 _API_VERSIONS, _DESCRIBE_PRODUCERS, _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 18, 61, 65, 66
 _OF_TRANSACTIONS = 1
+_MOST_DESCRIBED = 1_000
+"""Transactional ids of one DescribeTransactions request."""
 _NOBODYS_GROUP = "__kmigrate_nobody"
 _GONE = "Dead"
 """State of an id that its coordinator is about to forget."""
@@ -159,6 +162,27 @@ async def listed_ids(client: ClusterClient) -> set[str]:
         listed = await client.call(listing(state_filters=(), producer_id_filters=()), node)
         told = listed.transaction_states
         found.update(str(each.transactional_id) for each in told if str(each.transaction_state) != _GONE)
+    return found
+
+
+async def transaction_timeouts(client: ClusterClient) -> dict[str, int]:
+    """Return the transaction.timeout.ms of each transactional id that the cluster names; none before Kafka 3.0."""
+    if not {_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS} <= await _apis(client):
+        return {}
+    if not client.metadata.brokers:
+        await client.refresh([])
+    listing, describing = (entity(key, 0, "request") for key in (_LIST_TRANSACTIONS, _DESCRIBE_TRANSACTIONS))
+    found: dict[str, int] = {}
+    for node in sorted(client.metadata.brokers):
+        listed = await client.call(listing(state_filters=(), producer_id_filters=()), node)
+        names = [str(each.transactional_id) for each in listed.transaction_states]
+        for at in range(0, len(names), _MOST_DESCRIBED):
+            told = await client.call(describing(transactional_ids=tuple(names[at : at + _MOST_DESCRIBED])), node)
+            found |= {
+                str(each.transactional_id): millis_of(each.transaction_timeout)
+                for each in told.transaction_states
+                if not code_of(each.error_code)
+            }
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kmigrate.cluster.admin import Admin, ConfigValue
@@ -120,6 +120,22 @@ class TopicMaker:
             compacted=compacted,
             target_starts=ends if mapped else None,
         )
+
+    async def creation_configs(self, topics: Sequence[str]) -> dict[str, Mapping[str, str]]:
+        """Return the configs with which each topic of the source would be created on the target."""
+        if not topics:
+            return {}
+        infos = (await self._source.refresh(topics)).topics
+        told = await self._source_admin.topic_configs([topic for topic in topics if topic in infos])
+        standing = await self._known_configs(STATE_TOPIC)
+        defaults = await broker_defaults(self._target, self._target_admin)
+        brokers = len(self._target.metadata.brokers) or 1
+        return {
+            topic: self.configs(
+                configs, defaults, min(len(infos[topic].partitions[0].replicas) or 1, brokers), standing, {}, None
+            ).now
+            for topic, configs in told.items()
+        }
 
     def configs(
         self,

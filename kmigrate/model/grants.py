@@ -28,6 +28,7 @@ GRANTS: tuple[Grant, ...] = (
     Grant("source", "TOPIC", "DESCRIBE_CONFIGS", "give the target topic the source's configs"),
     Grant("source", "GROUP", "DESCRIBE", "read committed offsets and members of mirrored groups"),
     Grant("source", "GROUP", "READ", "keep members out of promoted groups (else they are only named)"),
+    Grant("source", "CLUSTER", "DESCRIBE_CONFIGS", "compare the brokers' limits with the target's", "kafka-cluster"),
     Grant("source", "CLUSTER", "DESCRIBE", "read the access rules of mirrored topics and groups", "kafka-cluster"),
     Grant("target", "TOPIC", "CREATE", "make mirrored topics and the state log"),
     Grant("target", "TOPIC", "READ", "read the state log; DescribeProducers; compare"),

@@ -21,6 +21,7 @@ __all__ = [
     "FenceAck",
     "FencedProgress",
     "GroupWord",
+    "JoinTerms",
     "MirrorPresence",
     "PartitionProgress",
     "RouterLimits",
@@ -170,6 +171,14 @@ class GroupWord:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinTerms:
+    """The session timeout that members with one client id ask for (JoinGroup)."""
+
+    client_id: str
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectedClient:
     """Connections of one client to a router: by the name it gives itself, its host, its principal, its software."""
 
@@ -256,6 +265,9 @@ class RouterPresence:
     """Once the links are finished: clients that it has told what is so only through it, each as a number."""
     deaf: str = ""
     """Reason why this router cannot read the state log and keeps the last routing table; '' where all is well."""
+
+    joins: Mapping[str, tuple[JoinTerms, ...]] = field(default_factory=dict)
+    """Session timeouts of members of groups that hold or follow, by group."""
 
     @property
     def key(self) -> str:

@@ -22,6 +22,7 @@ from kmigrate.router.followers import Followers
 from kmigrate.router.forwards import Forwards
 from kmigrate.router.gate import Gate
 from kmigrate.router.held import HeldGroups
+from kmigrate.router.join_terms import JoinBook
 from kmigrate.router.late import Holder, Late
 from kmigrate.router.leaving import Farewell
 from kmigrate.router.limits import Limits
@@ -229,6 +230,7 @@ class Core:
     followers: Followers = field(default_factory=Followers)
     untold: Untold = field(default_factory=Untold)
     held: HeldGroups = field(default_factory=HeldGroups)
+    join_book: JoinBook = field(default_factory=JoinBook)
     share_members: ShareMembers = field(default_factory=ShareMembers)
     behind: dict[str, float] = field(default_factory=dict)
     """Until when nobody waits for the copies of these topics: somebody has in vain."""

@@ -441,6 +441,7 @@ class Router:
             stand_ins=core.stand_ins.addresses,
             limits=core.limits.told(),
             waiting=core.held.waiting(core.table.held_groups | core.table.followed.keys(), monotonic()),
+            joins=core.join_book.words(core.table.held_groups, core.table.followed.keys(), monotonic()),
             staying=tuple(core.farewell.staying) if core.table.finished else (),
             deaf=core.deaf,
         )

@@ -481,6 +481,9 @@ class Session:
         """
         request = decode_request(frame, self._decodable(head, frame))
         held, followed, groups = self._core.table.held_groups, self._core.table.followed, groups_of(request)
+        if head.api_key == JOIN_GROUP and (groups[0] in held or groups[0] in followed):
+            timeout_ms = round(request.session_timeout.total_seconds() * 1000)
+            self._core.join_book.asked(groups[0], head.client_id or "", timeout_ms, self._edge.now())
         if head.api_key not in FOLLOWED_APIS or not self._follow.understands(head, request):
             held |= followed.keys()
         if head.api_key not in HELD_APIS or held.isdisjoint(groups) or (

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 
 from kmigrate.cluster.admin import GroupMember
+from kmigrate.cluster.group_members import group_members
 from kmigrate.cluster.group_place import GroupPlace
 from kmigrate.errors import Failed, KmigrateError, Refused, Unreachable
 from kmigrate.model.lifecycle import NOT_COPIED_YET, PROMOTING, GroupEvent, GroupMode, GroupPhase, advance_group
@@ -24,6 +25,7 @@ from kmigrate.model.records import GroupRecord, LeaseRecord, TopicRecord
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms
 from kmigrate.net.tasks import TaskOwner
+from kmigrate.workflow.admission import refuse_unadmitted
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.following import FollowHandover
 from kmigrate.workflow.group_watch import GroupFigures, GroupWatch, WatchSettings
@@ -220,11 +222,15 @@ class Controller:
                     return await still_direct(self._log, source_admin, record.group)
                 return await members_left(source_admin, record.group)
 
-            at_target = partial(members_at_target, self._estate.target, record.group)
+            async def admits() -> None:
+                at_target = await members_at_target(self._estate.target, record.group)
+                refuse_target_members(record.link, record.group, at_target)
+                source, _ = await opened()
+                members = [member.client_id for member in await group_members(source, record.group)]
+                await refuse_unadmitted(self._estate, record, members)
 
             async def carry() -> HandedOver:
                 source, _ = await opened()
-                refuse_target_members(record.link, record.group, await at_target())
                 topics = self._log.state.topics(record.link)  # as they are now: members may have taken a minute to join
                 return await hand_over(
                     record.link,
@@ -243,10 +249,11 @@ class Controller:
                 gather_s, drain_s = self._settings.gather_timeout_s, self._settings.handover_timeout_s
                 await FollowHandover(
                     record.link, record.group, self._log, opened, carry,
-                    GroupPlace(self._estate.target, record.group), at_target, gather_s, drain_s,
+                    GroupPlace(self._estate.target, record.group), admits, gather_s, drain_s,
                     self._rendezvous.pending, self._waits,
                 ).run()  # fmt: skip
                 return
+            await admits()
             changed = replace((await carry()).on(record), promoted_ms=self._log.now_ms(), reason="")
             await self._finish(record, GroupEvent.OPEN, changed)
         except KmigrateError as error:

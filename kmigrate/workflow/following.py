@@ -36,7 +36,7 @@ from kmigrate.model.records import GroupRecord, group_key
 from kmigrate.model.state import State
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.state.log import StateLog
-from kmigrate.workflow.handover import HandedOver, named_members, refuse_members, refuse_target_members
+from kmigrate.workflow.handover import HandedOver, named_members, refuse_members
 from kmigrate.workflow.membership import NEW_PROTOCOL, still_direct, undrained_router, words_on
 from kmigrate.workflow.unit import group_decided
 
@@ -64,8 +64,8 @@ class FollowHandover:
     """Reads the positions on the source and writes them on the target."""
     place: GroupPlace
     """In the group at the target."""
-    at_target: Callable[[], Awaitable[Sequence[GroupMember]]]
-    """Asks the target for the group's members, without the place."""
+    admits: Callable[[], Awaitable[None]]
+    """Raises Refused where the target would not take the positions, or not let the members in."""
     gather_s: float
     drain_s: float
     ready: Collection[tuple[str, str]] = ()
@@ -80,11 +80,12 @@ class FollowHandover:
             record = self._record()
             mixed = not record.staged and await self._is_mixed()
             if not record.frozen:
-                refuse_target_members(self.link, self.group, await self.at_target())
+                await self.admits()
                 if self._transactional():
                     await self._topics_ready()
                 else:
                     await self._gather()
+                await self.admits()  # members may have come meanwhile, with other settings
                 await self._write(replace(record, frozen=True))
             if not record.staged:
                 await self._drained()

@@ -71,7 +71,8 @@ def _place(record: TopicRecord, partition: int, target_end: int, words: Iterable
 def _behind(record: TopicRecord, source_end: int, target_end: int) -> int:
     if record.phase is TopicPhase.PROMOTED:
         return 0
-    return -1 if source_end < 0 or target_end < 0 else max(0, source_end - target_end)
+    unknown = source_end < 0 or target_end < 0 or target_end > source_end  # the copy holds what the source does not
+    return -1 if unknown else source_end - target_end
 
 
 def _last_word(record: TopicRecord, partition: int, target_end: int, words: Iterable[MirrorPresence]) -> Pace:

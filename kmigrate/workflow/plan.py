@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from kmigrate.errors import Refused
 
-__all__ = ["Finding", "Plan"]
+__all__ = ["Finding", "Level", "Plan"]
 
 Level = Literal["ok", "warn", "refuse"]
 

@@ -41,6 +41,7 @@ from kmigrate.model.verified import standing
 from kmigrate.net.clock import now_ms
 from kmigrate.state.log import StateLog
 from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.group_lag import UNKNOWN, GroupLag, group_lag
 from kmigrate.workflow.lags import Offsets, lags_of, lost_beginning
 from kmigrate.workflow.membership import words_on
 from kmigrate.workflow.misplaced import late_commits, members_at_target, not_former, seen_members
@@ -109,7 +110,8 @@ class TopicStatus:
 
     @property
     def lag(self) -> int:
-        return -1 if any(p.lag < 0 for p in self.partitions) else sum(p.lag for p in self.partitions)
+        unknown = not self.partitions or any(p.lag < 0 for p in self.partitions)
+        return -1 if unknown else sum(p.lag for p in self.partitions)
 
     @property
     def unverified(self) -> int:
@@ -119,13 +121,14 @@ class TopicStatus:
 
     @property
     def lag_bytes(self) -> int:
-        return -1 if any(p.lag_bytes < 0 for p in self.partitions) else sum(p.lag_bytes for p in self.partitions)
+        unknown = not self.partitions or any(p.lag_bytes < 0 for p in self.partitions)
+        return -1 if unknown else sum(p.lag_bytes for p in self.partitions)
 
     @property
     def lag_seconds(self) -> float:
         """That of the partition that is furthest behind."""
         each = [p.lag_seconds for p in self.partitions]
-        return -1.0 if any(seconds < 0 for seconds in each) else max(each, default=0.0)
+        return -1.0 if any(seconds < 0 for seconds in each) else max(each, default=-1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +137,11 @@ class GroupStatus:
     group: str
     phase: GroupPhase
     reason: str
-    source_members: tuple[GroupMember, ...]
+    source_members: tuple[GroupMember, ...] | None
+    """None where the source did not answer."""
     target_members: int
     lag: int
-    """Records between committed positions and the ends of the logs that it reads; −1 where unknown."""
+    """Records between committed positions and the ends of the logs; −1 where no partition's lag is known."""
     mode: GroupMode = GroupMode.HOLD
     direct_members: int = -1
     """Of a group that follows: members on the source that no router carries; −1 where unknown."""
@@ -157,6 +161,10 @@ class GroupStatus:
     """Members that were seen there during this link, and have gone."""
     late_commits: Mapping[str, Mapping[int, int]] = dataclasses.field(default_factory=dict)
     """Positions that were committed on the source after the promote, by topic and partition."""
+    lag_unplaced: tuple[tuple[str, int], ...] = ()
+    """Partitions that hold records and have no committed position: their lag is unknown, and not in `lag`."""
+    lag_beyond: tuple[tuple[str, int], ...] = ()
+    """Partitions whose committed position is beyond the log's end: their lag is unknown, and not in `lag`."""
     held: bool | None = None
     """True where a placeholder keeps others out of the promoted group on the source; None where unknown."""
 
@@ -227,7 +235,7 @@ class Snapshot:
         return {
             "on_brokers": word.on_brokers if word else -1,
             "clients": [dataclasses.asdict(client) for client in word.clients] if word else [],
-            "more_clients": word.more_clients if word else 0,
+            "more_clients": word.more_clients if word else -1,
             "connections": word.connections if word else -1,
             "limits": dataclasses.asdict(word.limits) if word and word.limits else None,
         }
@@ -458,9 +466,9 @@ def _offsets(record: TopicRecord, rows: list[PartitionStatus]) -> str:
 class _GroupFigures:
     """A group as the two clusters describe the group; an unknown figure keeps its default."""
 
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[GroupMember, ...] | None = None
     at_target: tuple[GroupMember, ...] | None = None
-    lag: int = -1
+    lag: GroupLag = UNKNOWN
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     misplaced: tuple[GroupMember, ...] | None = None
     held: bool | None = None
@@ -473,26 +481,41 @@ async def _ask_group(
     """Ask the clusters in the order of importance, and fill in the answers. Raises where a cluster does not answer."""
     if not trouble:
         source, source_admin = await estate.source(link)
+        assigned: frozenset[str] = frozenset()
         if group.phase is GroupPhase.PROMOTED:
             told = await group_members(source, group.group)
             found.members = without_hold(told)
             found.held = len(found.members) < len(told)
             found.misplaced = not_former(found.members, group)
             found.commits = await late_commits(source, group)
+            assigned = (await estate.target_admin.describe_groups([group.group]))[group.group].assigned
         else:
             described = (await source_admin.describe_groups([group.group]))[group.group]
             found.members = described.members
+            assigned = described.assigned
             if unnamed(words):
                 found.names = await names_of(source, described.assigned)
         serving = estate.target if group.phase is GroupPhase.PROMOTED else source
-        offsets = await read_positions(serving, group.group, stable=False)
-        wanted = dict.fromkeys(offsets, LATEST)
-        ends = await read_logs(estate.log.state, link.name, wanted, serving, estate.target)
-        if not any(end.error for end in ends.values()):
-            found.lag = sum(max(0, ends[key].offset - offset.offset) for key, offset in offsets.items())
+        found.lag = await _lag_of_group(estate, link, group.group, serving, assigned)
     found.at_target = await members_at_target(estate.target, group.group)
     if group.phase is GroupPhase.MIRRORED:
         found.misplaced = found.at_target
+
+
+async def _lag_of_group(
+    estate: Estate, link: LinkRecord, group: str, serving: ClusterClient, assigned: frozenset[str]
+) -> GroupLag:
+    """Return the lag over all partitions of the topics that the group has positions in, or is assigned."""
+    positions = await read_positions(serving, group, stable=False)
+    topics = {topic for topic, _ in positions} | assigned
+    known = (await serving.refresh(topics)).topics if topics else {}
+    partitions = {(topic, part) for topic in topics if topic in known for part in known[topic].partitions}
+    partitions |= positions.keys()
+    state = estate.log.state
+    ends = await read_logs(state, link.name, dict.fromkeys(partitions, LATEST), serving, estate.target)
+    unplaced = dict.fromkeys(partitions - positions.keys(), EARLIEST)
+    starts = await read_logs(state, link.name, unplaced, serving, estate.target)
+    return group_lag(positions, partitions, starts, ends)
 
 
 async def _group_status(
@@ -504,7 +527,9 @@ async def _group_status(
         with suppress(KmigrateError):  # what is known by then is told
             await _ask_group(estate, link, group, words, found, trouble)
     known = {mark for word in words for mark in word.members}
-    direct = sum(member_mark(member.member_id) not in known for member in found.members) if words else -1
+    direct = -1
+    if words and found.members is not None:
+        direct = sum(member_mark(member.member_id) not in known for member in found.members)
     unread, again = (sum(sum(of.values()) for of in each.values()) for each in (group.unread, group.read_again))
     recorded = estate.log.state.misplaced(link.name, group.group)
     seen = seen_members(recorded, group, found.misplaced, estate.log.now_ms())
@@ -516,7 +541,7 @@ async def _group_status(
         group.hindrance,
         found.members,
         len(found.at_target) if found.at_target is not None else -1,
-        found.lag,
+        found.lag.records,
         group.mode,
         direct,
         estate.waits_for(group),
@@ -526,5 +551,7 @@ async def _group_status(
         misplaced=seen.there,
         misplaced_before=seen.gone,
         late_commits=late if group.phase is GroupPhase.PROMOTED else {},
+        lag_unplaced=found.lag.unplaced,
+        lag_beyond=found.lag.beyond,
         held=found.held,
     )

@@ -197,9 +197,9 @@ def group_rows(groups: tuple[GroupStatus, ...], now_ms: int) -> RenderableType:
             group.group,
             group.mode,
             phase_text(group.phase),
-            f"{len(group.source_members)} members",
+            f"{_figure(-1 if group.source_members is None else len(group.source_members))} members",
             f"{_figure(group.target_members)} members",
-            _figure(group.lag),
+            _group_lag(group),
             _group_note(group),
         )
     lines = [line for group in groups for line in (*_withheld(group), *_misplaced(group, now_ms))]
@@ -239,7 +239,23 @@ def _group_note(group: GroupStatus) -> str:
     waits = f"its promote waits: {group.promote_waits_for}" if group.promote_waits_for else ""
     unread = f"{group.unread:,} records before the copy were left unread" if group.unread else ""
     again = f"{group.read_again:,} records that it had read on the target were read again" if group.read_again else ""
-    return "; ".join(said for said in (group.reason or waits, unread, again) if said)
+    unplaced = _partitions("no committed position, so no lag, in", group.lag_unplaced)
+    beyond = _partitions("a position beyond the log's end, so no lag, in", group.lag_beyond)
+    return "; ".join(said for said in (group.reason or waits, unplaced, beyond, unread, again) if said)
+
+
+def _partitions(what: str, keys: tuple[tuple[str, int], ...]) -> str:
+    """Name the first three of some partitions."""
+    if not keys:
+        return ""
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return f"{what} {', '.join(f'{topic}-{partition}' for topic, partition in keys[:3])}{more}"
+
+
+def _group_lag(group: GroupStatus) -> str:
+    """Return the lag; the known part as a lower bound where some partitions' lag is unknown."""
+    partly = group.lag >= 0 and (group.lag_unplaced or group.lag_beyond)
+    return f"≥ {_figure(group.lag)}" if partly else _figure(group.lag)
 
 
 def _figure(value: int) -> str:
@@ -247,4 +263,4 @@ def _figure(value: int) -> str:
 
 
 def _total(values: list[int]) -> str:
-    return "?" if any(v < 0 for v in values) else f"{sum(values):,}"
+    return "?" if not values or any(v < 0 for v in values) else f"{sum(values):,}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.cancel import cancel_promote
+from kmigrate.workflow.verbs.creatable import ConfigsOf
 from kmigrate.workflow.verbs.engines import set_engine
 from kmigrate.workflow.verbs.finish import Left, SayLeft, finish_link, left_behind, undo_finish, wait_left
 from kmigrate.workflow.verbs.forget import forget_groups, forget_topics
@@ -28,6 +29,7 @@ from kmigrate.workflow.verbs.verified import remember_verified
 from kmigrate.workflow.verbs.waits import wait_groups, wait_topics
 
 __all__ = [
+    "ConfigsOf",
     "Left",
     "SayLeft",
     "access_findings",

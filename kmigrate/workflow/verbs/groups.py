@@ -10,8 +10,9 @@ from functools import partial
 from kmigrate.cluster.admin import Admin
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
 from kmigrate.cluster.group_kinds import CONSUMERS, protocol_type
+from kmigrate.cluster.group_members import group_members
 from kmigrate.cluster.positions import read_positions
-from kmigrate.errors import Refused
+from kmigrate.errors import KmigrateError, Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import NOT_COPIED_YET, GroupEvent, GroupMode, GroupPhase, TopicPhase, advance_group
 from kmigrate.model.patterns import NamePattern, chosen_groups
@@ -21,11 +22,20 @@ from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.net.tasks import together
+from kmigrate.workflow.admission import admission_findings, join_terms_of
+from kmigrate.workflow.broker_settings import (
+    BrokerSettings,
+    Scope,
+    compare_settings,
+    limit,
+    read_both,
+    settings_unknown,
+)
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.handover import members_left
 from kmigrate.workflow.membership import still_direct, words_on
 from kmigrate.workflow.misplaced import members_at_target, misplaced_findings, seen_members
-from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.plan import Finding, Level, Plan
 from kmigrate.workflow.readers import GroupReads, group_reads, read_logs
 from kmigrate.workflow.running import until_mirroring
 from kmigrate.workflow.verbs.carried import moved_positions_guards
@@ -85,6 +95,8 @@ async def mirror_groups(
             f"register group {group} ({given})" if owner is None else f"group {group}: {owner.mode} becomes {given}"
         )
         new.append((group, reads))
+    if new:
+        found += await _mirror_setting_guards(estate, link, source, [group for group, _ in new])
     made = Plan.of("group mirror", changes, found)
     made.refuse()
     if plan:
@@ -209,9 +221,61 @@ async def promote_guards(estate: Estate, link: LinkRecord, record: GroupRecord) 
     at_target = await members_at_target(estate.target, record.group)
     seen = seen_members(estate.log.state.misplaced(link.name, record.group), record, at_target, now)
     found += misplaced_findings(record, seen, now)
+    found += await _setting_guards(estate, link, source, record)
     found += await _offset_guards(estate, link, source, record.group)
     found += await _withheld_guards(estate, source, source_admin, record)
     return found + await moved_positions_guards(estate, link, source, record.group)
+
+
+async def _mirror_setting_guards(
+    estate: Estate, link: LinkRecord, source: ClusterClient, groups: Sequence[str]
+) -> list[Finding]:
+    """Compare the clusters' settings on groups, and these groups' metadata with the target's limit."""
+    try:
+        here, there = await read_both(estate, link)
+        found = [each for group in groups for each in await _metadata_guards(source, group, there, "warn")]
+    except KmigrateError as error:
+        return [settings_unknown(error)]
+    return [*found, *compare_settings(here, there, {Scope.GROUPS})]
+
+
+async def _setting_guards(
+    estate: Estate, link: LinkRecord, source: ClusterClient, record: GroupRecord
+) -> list[Finding]:
+    """Compare the clusters' settings on groups, and hold the known members against the target's limits."""
+    try:
+        here, there = await read_both(estate, link)
+        members = [member.client_id for member in await group_members(source, record.group)]
+    except KmigrateError as error:
+        return [settings_unknown(error)]
+    terms = join_terms_of(estate.log, record.group)
+    return [
+        *admission_findings(record, terms, members, there),
+        *await _metadata_guards(source, record.group, there, "refuse"),
+        *compare_settings(here, there, {Scope.GROUPS}),
+    ]
+
+
+async def _metadata_guards(
+    source: ClusterClient, group: str, target: BrokerSettings, level: Level
+) -> list[Finding]:
+    """Name positions whose metadata is longer than the target takes: the promote could not write these."""
+    most = limit(target, "offset.metadata.max.bytes")
+    if most is None:
+        return []
+    positions = await read_positions(source, group, stable=False)
+    return [
+        Finding(
+            level,
+            "commit-metadata-too-large",
+            f"group {group} has committed {topic}-{partition} with {length:,} characters of metadata; the target takes "
+            f"{most:,} (offset.metadata.max.bytes)",
+            f"set offset.metadata.max.bytes={length} or more in the target brokers' server.properties, and restart "
+            "these one by one",
+        )
+        for (topic, partition), committed in sorted(positions.items())
+        if (length := len(committed.metadata.encode("utf-16-le")) // 2) > most
+    ]
 
 
 async def _withheld_guards(

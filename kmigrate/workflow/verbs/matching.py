@@ -15,6 +15,7 @@ from kmigrate.model.records import LinkRecord
 from kmigrate.model.state import State
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.verbs.creatable import ConfigsOf, no_configs
 from kmigrate.workflow.verbs.groups import mirror_groups
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
 from kmigrate.workflow.verbs.topics import mirror_topics
@@ -41,6 +42,7 @@ async def mirror_matching_topics(
     offsets: str,
     *,
     plan: bool = False,
+    configs_of: ConfigsOf = no_configs,
 ) -> tuple[Plan, list[str]]:
     """Mirror every topic that matches, and keep the expressions with the link; also the names that match now.
 
@@ -51,11 +53,11 @@ async def mirror_matching_topics(
     source, _ = await estate.source(link)
     _refuse_for_later(link, "topic", patterns)
     names = chosen_topics(patterns, (await source.refresh()).topics)
-    looked = await mirror_topics(estate, link.name, names, start, offsets, plan=True)
+    looked = await mirror_topics(estate, link.name, names, start, offsets, plan=True, configs_of=configs_of)
     made = _joined(looked, link.topic_patterns, patterns, names, "topic")
     if plan:
         return made, names
-    await mirror_topics(estate, link.name, names, start, offsets)
+    await mirror_topics(estate, link.name, names, start, offsets, configs_of=configs_of)
     with telling(looked.changes):
         await _keep(estate, link.name, "topic", patterns)
     return made.done(), names

@@ -21,6 +21,7 @@ from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import monotonic, now_ms, sleep
 from kmigrate.net.tasks import together
 from kmigrate.state.log import StateLog
+from kmigrate.workflow.broker_settings import ALL, Scope, compare_settings, read_both, settings_unknown
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import lost_beginning
 from kmigrate.workflow.misplaced import promoted_group_findings
@@ -29,6 +30,7 @@ from kmigrate.workflow.readers import reading_groups
 from kmigrate.workflow.running import until_mirroring
 from kmigrate.workflow.sealing import Sealer, strays
 from kmigrate.workflow.stragglers import direct_writers
+from kmigrate.workflow.verbs.creatable import ConfigsOf, creation_findings, no_configs, timeout_findings
 from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
@@ -48,7 +50,14 @@ _MODES = {
 
 
 async def mirror_topics(
-    estate: Estate, link_name: str | None, topics: Sequence[str], start: str, offsets: str, *, plan: bool = False
+    estate: Estate,
+    link_name: str | None,
+    topics: Sequence[str],
+    start: str,
+    offsets: str,
+    *,
+    plan: bool = False,
+    configs_of: ConfigsOf = no_configs,
 ) -> Plan:
     """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18)."""
     link = resolve_link(estate.log.state, link_name)
@@ -74,6 +83,10 @@ async def mirror_topics(
             brokers, in_sync = len(estate.target.metadata.brokers), told.get("min.insync.replicas")
             found += durability_findings(seen[topic], standing.get(topic), brokers, in_sync)
     found += await loop_findings(source, estate.target, new)
+    refused = {f.what for f in found if f.level == "refuse"}
+    missing = [] if refused else [seen[topic] for topic in new if topic in seen and topic not in standing]
+    found += await creation_findings(estate, missing, configs_of)
+    found += await _setting_guards(estate, link, source)
     changes = [f"mirror {topic} from {start}, {_MODES[offsets]}" for topic in new]
     made = Plan.of("topic mirror", changes, found)
     made.refuse()
@@ -85,6 +98,15 @@ async def mirror_topics(
     ]
     await write_each(estate.log, zip(changes, (partial(_claim, record) for record in records), strict=True))
     return made.done()
+
+
+async def _setting_guards(estate: Estate, link: LinkRecord, source: ClusterClient) -> list[Finding]:
+    """Compare the clusters' settings but for those on groups, and the transaction timeouts with the target's limit."""
+    try:
+        here, there = await read_both(estate, link)
+    except KmigrateError as error:
+        return [settings_unknown(error)]
+    return [*compare_settings(here, there, ALL - {Scope.GROUPS}), *await timeout_findings(source, here, there)]
 
 
 def check_offsets_mode(offsets: str) -> None:
@@ -271,6 +293,7 @@ async def _promote_topics(
     found += await _cut_copies(estate, source, new)
     found += unheard_routers(estate.log)
     found += await _seal_findings(estate, source, source_admin, new)
+    found += await _setting_guards(estate, link, source)
     of_topics = [f"promote {topic}" for topic in names]
     of_groups = [f"promote group {g.group}, whose positions their transactions commit" for g in with_them]
     made = Plan.of("promote", [*of_topics, *of_groups], found)

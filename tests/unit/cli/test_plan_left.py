@@ -24,6 +24,7 @@ from kmigrate.model.records import ClusterRef, LeaseRecord, LinkRecord, TopicRec
 from kmigrate.model.stops import PartitionStop
 from kmigrate.workflow import verbs
 from kmigrate.workflow.plan import Plan
+from kmigrate.workflow.verbs.creatable import no_configs
 from tests.fakes.state_log import MemoryLog
 
 LINK = LinkRecord("l", "u", ClusterRef("s", "h:1"), ClusterRef("t", "h:2"), 1)
@@ -106,7 +107,16 @@ def planned(
     estate = SimpleNamespace(log=log, target=Cluster(target))
     parts = dict.fromkeys(source, PartitionInfo(1, 0, (1, 2, 3)))
     info = TopicInfo("t", None, parts) if source else None
-    asked = _Asked(start, offsets, 50.0, compacted=False, stretches=10, settings=MirrorSettings(), round_trip_s=0.001)
+    asked = _Asked(
+        start,
+        offsets,
+        50.0,
+        compacted=False,
+        stretches=10,
+        settings=MirrorSettings(),
+        round_trip_s=0.001,
+        configs_of=no_configs,
+    )
     return asyncio.run(_outlook(cast("Any", estate), "l", cast("Any", Cluster(source)), info, "t", asked, []))
 
 

@@ -7,7 +7,26 @@ from typing import Any
 import pytest
 
 from kmigrate.cluster.admin import GroupMember
-from kmigrate.workflow import misplaced, status
+from kmigrate.workflow import admission, broker_settings, controller, misplaced, status
+from kmigrate.workflow.broker_settings import BrokerSettings
+from kmigrate.workflow.verbs import groups
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> list[BrokerSettings]:
+    """The broker settings of source and target; a test fills them in."""
+    both: list[BrokerSettings] = [{}, {}]
+
+    async def told(*_: Any) -> tuple[BrokerSettings, BrokerSettings]:
+        return both[0], both[1]
+
+    async def told_by_target(*_: Any) -> BrokerSettings:
+        return both[1]
+
+    for module in (broker_settings, groups):
+        monkeypatch.setattr(module, "read_both", told)
+    monkeypatch.setattr(admission, "read_settings", told_by_target)
+    return both
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +37,6 @@ def described(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[GroupMember, .
     async def told(_: Any, group: str) -> tuple[GroupMember, ...]:
         return members.get(group, ())
 
-    for module in (misplaced, status):
+    for module in (misplaced, status, groups, controller):
         monkeypatch.setattr(module, "group_members", told)
     return members

@@ -74,8 +74,8 @@ class Stage:
     waits: dict[str, str] = field(default_factory=dict)
     place: list[tuple[str, bool]] = field(default_factory=list)
     """What was done with it, and whether the group was frozen then."""
-    at_target: tuple[GroupMember, ...] = ()
-    """Members at the target, past every router."""
+    unadmitted: list[KmigrateError | None] = field(default_factory=list)
+    """The answers of the looks to come: why the target would not let the members in, or None."""
 
     def says(self, *, applied: int = 1 << 30, **word: object) -> None:
         self.log.say(RouterPresence("i", "r", applied, 500, groups={"g": GroupWord(**word)}))  # type: ignore[arg-type]
@@ -100,15 +100,16 @@ class Stage:
             raise self.fails
         return HandedOver({"t": {0: 5}})
 
-    async def asked_target(self) -> tuple[GroupMember, ...]:
-        return self.at_target
+    async def admits(self) -> None:
+        if self.unadmitted and (why := self.unadmitted.pop(0)) is not None:
+            raise why
 
     async def opened(self) -> tuple[Any, Any]:
         return self.source, self.source
 
     async def run(self, gather_s: float = 5.0, drain_s: float = 5.0) -> None:
         await FollowHandover(
-            "l", "g", self.log, self.opened, self.carry, self, self.asked_target,  # type: ignore[arg-type]
+            "l", "g", self.log, self.opened, self.carry, self, self.admits,  # type: ignore[arg-type]
             gather_s, drain_s, self.ready, self.waits,
         ).run()  # fmt: skip
 
@@ -414,3 +415,13 @@ def test_a_group_follows_where_its_positions_mean_the_same_on_both_clusters(
 
     assert asyncio.run(asked("auto")) == (GroupMode.HOLD if against else GroupMode.FOLLOW, "ok")
     assert asyncio.run(asked("follow"))[1] == ("refuse" if against else "ok")
+
+
+@pytest.mark.parametrize("looks", [1, 2], ids=["before", "after its members have joined anew"])
+def test_a_group_whose_members_the_target_would_refuse_is_given_up_before_it_is_frozen(looks: int) -> None:
+    made = stage()
+    made.says(members=(member_mark(MEMBER.member_id),), joined=(member_mark(MEMBER.member_id),))
+    refusal: KmigrateError = Refused("session-timeout-refused", "the target would refuse the member")
+    made.unadmitted = [None, refusal][-looks:]
+    refused(made, "session-timeout-refused")
+    assert made.carried == []

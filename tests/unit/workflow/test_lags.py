@@ -56,6 +56,11 @@ def test_where_nobody_has_spoken_and_the_source_cannot_be_asked_the_records_alon
     assert lag(source_end=10) == Lag(0, 0, 0.0)
 
 
+def test_a_copy_beyond_its_sources_end_has_no_lag_that_is_known() -> None:
+    assert lag(source_end=9, target_end=10).records == -1
+    assert lag(source_end=10, target_end=10).records == 0
+
+
 def test_a_promoted_topic_has_no_lag_wherever_its_source_ends() -> None:
     assert lag(source_end=900, phase="promoted") == Lag(0, 0, 0.0)
 

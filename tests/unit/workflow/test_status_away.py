@@ -31,8 +31,8 @@ class Cluster:
     def __init__(self, away: str = "", *, leaderless: bool = False) -> None:
         self.away, self.leaderless = away, leaderless
 
-    async def refresh(self, _: Any) -> None:
-        return None
+    async def refresh(self, _: Any) -> Any:
+        return SimpleNamespace(topics={})
 
     async def list_offsets(self, wanted: Mapping[Any, int], **_: Any) -> dict[Any, LogOffset]:
         if self.away:
@@ -43,7 +43,7 @@ class Cluster:
         return told
 
     async def describe_groups(self, names: list[str]) -> dict[str, Any]:
-        return {name: SimpleNamespace(members=()) for name in names}
+        return {name: SimpleNamespace(members=(), assigned=frozenset()) for name in names}
 
 
 def shot(monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster) -> status.Snapshot:
@@ -76,6 +76,8 @@ def test_one_broker_that_does_not_answer_leaves_its_clusters_figures_unknown_and
     assert told.links[0].trouble == trouble
     first = told.topics[0].partitions[0]
     assert ((first.source_end, first.target_end), told.topics[0].lag) == (ends, -1)
+    members = told.groups[0].source_members
+    assert members == (None if ends[0] < 0 else ()), "nobody is there, or nobody was asked"
 
 
 def test_a_source_that_says_nothing_is_waited_for_no_longer_than_somebody_looks(

@@ -1,0 +1,97 @@
+"""Asks before `topic mirror` writes anything whether the target will take the topics and their producers.
+
+Names that collide, create-topic policies, limits: the target's controller decides. So the controller is asked by
+CreateTopics with `validate_only`, which creates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from kmigrate.cluster.admin import TopicShape
+from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.layout import TopicInfo
+from kmigrate.cluster.transactions import transaction_timeouts
+from kmigrate.errors import BrokerRefused, Failed, KmigrateError
+from kmigrate.protocol.codes import Code
+from kmigrate.workflow.broker_settings import BrokerSettings, limit
+from kmigrate.workflow.estate import Estate
+from kmigrate.workflow.plan import Finding
+
+__all__ = ["ConfigsOf", "creation_findings", "no_configs", "timeout_findings"]
+
+ConfigsOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Mapping[str, str]]]]
+"""Returns the configs with which the mirror would create each of some topics on the target."""
+_TIMEOUT = "transaction.max.timeout.ms"
+_MOST_NAMED = 20
+
+
+async def no_configs(_: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+    """Return no configs: the target is then asked about names, partitions and replicas only."""
+    return {}
+
+
+async def creation_findings(
+    estate: Estate, missing: Collection[TopicInfo], configs_of: ConfigsOf
+) -> list[Finding]:
+    """Return a refusal for each topic that the target would not create."""
+    if not missing:
+        return []
+    names = [info.name for info in missing]
+    configs = await configs_of(names)
+    brokers = len(estate.target.metadata.brokers)
+    shapes = [
+        TopicShape(info.name, len(info.partitions), _replicas(info, brokers), configs.get(info.name, {}))
+        for info in missing
+    ]
+    try:
+        refused = await estate.target_admin.try_topics(shapes)
+    except KmigrateError as error:
+        what = f"whether the target would create the topics could not be asked: {error.what}"
+        return [Finding("warn", "creation-unknown", what, error.next_step)]
+    return [_refusal(name, why) for name, why in refused.items() if not _exists(why)]
+
+
+def _exists(why: Failed) -> bool:
+    return isinstance(why, BrokerRefused) and why.code == Code.TOPIC_ALREADY_EXISTS
+
+
+def _refusal(name: str, why: Failed) -> Finding:
+    return Finding(
+        "refuse" if isinstance(why, BrokerRefused) else "warn",
+        "target-refuses-topic",
+        f"the target would not create topic {name}: {why.what}",
+        f"change what the target objects to, or make topic {name} there by hand, empty and with as many partitions",
+    )
+
+
+async def timeout_findings(source: ClusterClient, here: BrokerSettings, there: BrokerSettings) -> list[Finding]:
+    """Return a warning for each transactional id whose transaction timeout the target does not take."""
+    most, on_source = limit(there, _TIMEOUT), limit(here, _TIMEOUT)
+    if most is None or (on_source is not None and on_source <= most):
+        return []  # no producer of the source can have a longer timeout
+    try:
+        timeouts = await transaction_timeouts(source)
+    except KmigrateError as error:
+        what = f"the timeouts of transactional ids could not be asked: {error.what}"
+        return [Finding("warn", "transaction-timeouts-unknown", what, error.next_step)]
+    longer = sorted((name, timeout) for name, timeout in timeouts.items() if timeout > most)
+    found = [
+        Finding(
+            "warn",
+            "transaction-timeout",
+            f"transactional id {name} has transaction.timeout.ms {timeout:,}; the target takes {most:,} at most, and "
+            "refuses its producer (INVALID_TRANSACTION_TIMEOUT) from the start at a router on",
+            f"set {_TIMEOUT}={timeout} in the target brokers' server.properties and restart these one by one, or give "
+            "the producer a shorter transaction.timeout.ms",
+        )
+        for name, timeout in longer[:_MOST_NAMED]
+    ]
+    if len(longer) > _MOST_NAMED:
+        more = f"{len(longer) - _MOST_NAMED} more transactional ids have such a timeout"
+        found.append(Finding("warn", "transaction-timeout", more))
+    return found
+
+
+def _replicas(info: TopicInfo, brokers: int) -> int:
+    return min(len(info.partitions[0].replicas) or 1, brokers or 1)
