@@ -315,6 +315,7 @@ class Admin:
             outcomes = await self._outcomes(
                 partial(self.client.create_topics, new, operation_timeout=self._timeout, validate_only=True),
                 lambda name: f"create topic {name}",
+                lambda name: ("CREATE", f"topic {name}"),
             )
             refused |= {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failed)}
         return refused
