@@ -9,7 +9,8 @@ import pytest
 from kmigrate.cluster.admin import GroupMember
 from kmigrate.workflow import admission, broker_settings, controller, misplaced, status
 from kmigrate.workflow.broker_settings import BrokerSettings
-from kmigrate.workflow.verbs import groups
+from kmigrate.workflow.plan import Finding
+from kmigrate.workflow.verbs import groups, topics
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[BrokerSettings]:
     async def told_by_target(*_: Any) -> BrokerSettings:
         return both[1]
 
-    for module in (broker_settings, groups):
+    async def none_refused(*_: Any) -> list[Finding]:
+        return []
+
+    monkeypatch.setattr(topics, "creation_findings", none_refused)
+    for module in (broker_settings, groups, topics):
         monkeypatch.setattr(module, "read_both", told)
     monkeypatch.setattr(admission, "read_settings", told_by_target)
     return both
