@@ -33,9 +33,9 @@ __all__ = ["Report", "Run", "migrate"]
 
 _TOPICS = ("orders", "payments")
 _SETTINGS = "[promote]\nfence_timeout_s = 10.0\nstraggler_window_s = 2.0\n"
-_HELD_BACK = "15kB"
+_HELD_BACK = "8kB"
 """About half of what the writers write in a second."""
-_CATCH_UP_S = 240.0
+_CATCH_UP_S = 300.0
 _GROUPS: dict[str, tuple[Family, ...]] = {"billing": ("librdkafka", "aiokafka"), "audit": ("librdkafka", "librdkafka")}
 """The members that move to the router at the start, by group."""
 _SETTINGS_OF_FAMILY: dict[Family, dict[str, Any]] = {"aiokafka": {"metadata_max_age_ms": 3000}}
@@ -102,9 +102,9 @@ def clients() -> list[ClientSpec]:
         for number, family in enumerate((*families, "librdkafka"), start=1)
     ]
     return [
-        ProducerSpec("p-rd", "librdkafka", "orders", 60.0),
-        ProducerSpec("p-aio", "aiokafka", "orders", 40.0),
-        TransactionalSpec("till", "payments", 50.0, records=5),
+        ProducerSpec("p-rd", "librdkafka", "orders", 40.0),
+        ProducerSpec("p-aio", "aiokafka", "orders", 20.0),
+        TransactionalSpec("till", "payments", 20.0, records=5),
         *members,
     ]
 
