@@ -12,7 +12,6 @@ An answer with records of any partition does not wait: a lagging partition does 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,7 +24,6 @@ _LOOK_S = 0.5
 """As long as consumers let a broker wait for records."""
 _FORGOTTEN_S = 15.0
 """Clients come again within seconds: who has not by then reads elsewhere."""
-_UUID_BYTES = 16
 _COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
 _Key = tuple[str, int]
 
@@ -86,11 +84,8 @@ class Beyond:
 
     def _route(self, topic: bytes) -> TopicRoute | None:
         """Of a topic that is copied under the same offsets."""
-        routes, name = self.core.table.topics, topic.decode("utf-8", "replace")
-        if name not in routes and len(topic) == _UUID_BYTES:
-            target_id = str(uuid.UUID(bytes=topic))
-            name = next((each for each, route in routes.items() if route.target_id == target_id), "")
-        route = routes.get(name)
+        routes = self.core.table.topics
+        route = routes.get(topic.decode("utf-8", "replace")) or routes.get(self.core.ids.name_at_target(topic))
         return None if route is None or route.mapped or route.serve not in _COPIED else route
 
     def _look(self, link: str, keys: set[_Key]) -> None:

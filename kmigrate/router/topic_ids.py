@@ -24,6 +24,7 @@ class TopicIds:
     _at_target: dict[UUID, UUID] | None = None
     _at_source: dict[UUID, UUID] = field(default_factory=dict)
     _names: dict[UUID, str] = field(default_factory=dict)
+    _target_names: dict[bytes, str] | None = None
 
     def at_target(self, source_id: UUID | None) -> UUID | None:
         """The id at the target of a topic that is this one at its source; None where members must not read it."""
@@ -43,6 +44,13 @@ class TopicIds:
         """The name of a topic that is mirrored, whether or not it may be read; '' of one that no link knows."""
         self._made()
         return self._names.get(source_id, "")
+
+    def name_at_target(self, target_id: bytes) -> str:
+        """Return the name of a link's topic that has this id at the target; '' for any other id."""
+        if self._target_names is None:
+            known = ((name, route.target_id) for name, route in self.routes.items())
+            self._target_names = {UUID(told).bytes: name for name, told in known if told}
+        return self._target_names.get(target_id, "")
 
     def tells_any(self, source_ids: Iterable[UUID]) -> bool:
         """Whether one of these may be read."""
