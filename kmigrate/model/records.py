@@ -278,10 +278,20 @@ class TopicRecord:
     forgotten_ms: int = 0
     """When it was taken out of its link; 0: it was not. The record tells what is to be put back on the target, and
     goes when that is done."""
+    aligning: tuple[int, ...] = ()
+    """Added partitions that the mirror fills up to their starts; routers let nobody read these partitions."""
+    recreate: bool = False
+    """An empty topic of this name at the target is deleted and created anew instead of being adopted."""
 
     @property
     def key(self) -> str:
         return topic_key(self.link, self.topic)
+
+    @property
+    def fills(self) -> bool:
+        """True while the mirror may be writing filler records."""
+        begins_late = not self.mapped and any(self.starts.values())
+        return bool(self.aligning) or (self.phase is TopicPhase.ALIGNING and begins_late)
 
     @property
     def hindrance(self) -> str:

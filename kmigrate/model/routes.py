@@ -102,6 +102,10 @@ class TopicRoute:
     """Offsets differ between the clusters."""
     own_configs: Mapping[str, str] = field(default_factory=dict)
     """Of a topic that is not promoted: its own values in place of which others stand at the target meanwhile."""
+    aligning: frozenset[int] = frozenset()
+    """Partitions that came later and are not aligned yet: nobody reads them."""
+    fills: bool = False
+    """The mirror may be writing filler records to the topic."""
 
     @property
     def fenced(self) -> bool:
@@ -181,6 +185,8 @@ def _route(link: LinkRecord, record: TopicRecord, barriers: Iterable[BarrierReco
         sealed=record.seal is not None,
         mapped=record.mapped,
         own_configs={} if serve is Serve.LOCAL else record.restore_configs,
+        aligning=frozenset() if serve is Serve.LOCAL else frozenset(record.aligning),
+        fills=serve is not Serve.LOCAL and record.fills,
     )
 
 

@@ -33,7 +33,13 @@ from kmigrate.router.apis.listed import (
     without_followed,
 )
 from kmigrate.router.apis.quorum import QUORUM_APIS, show_nodes
-from kmigrate.router.apis.share import SHARE_GROUP_HEARTBEAT, ask_for_subscription, refuse_share, subscription_told
+from kmigrate.router.apis.share import (
+    SHARE_GROUP_HEARTBEAT,
+    ask_for_subscription,
+    refuse_share,
+    share_accepted,
+    subscription_told,
+)
 from kmigrate.router.apis.transactions import read_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import create_topics
@@ -135,8 +141,14 @@ class AdminDesk:
     ) -> None:
         """`topics` None: nothing is known against the member."""
         members, mirrored = self._core.share_members, self._core.mirrored()
+        group, member, version = str(request.group_id), str(request.member_id), members.version(mirrored)
+
+        def accepted(answer: bytearray) -> None:
+            if share_accepted(answer):  # else another client may have named the member
+                members.clear(group, member, version)
+            reply(answer)
+
         if topics is not None:
-            group, member = str(request.group_id), str(request.member_id)
             refusal = refuse_share(head, request, map(str, topics), mirrored)
             if refusal is not None:
                 members.forget(group, member)
@@ -145,7 +157,8 @@ class AdminDesk:
                 reply(answer)
                 return
             if mirrored:
-                members.clear(group, member, mirrored)
+                self._edge.to_target([frame], head.correlation_id, accepted)
+                return
         self._edge.to_target([frame], head.correlation_id, reply)
 
     def _say(self, head: RequestHead, text: str) -> None:

@@ -32,6 +32,7 @@ from kmigrate.router.settings import RouterSettings
 from kmigrate.router.share_members import ShareMembers
 from kmigrate.router.stand_ins import StandIns
 from kmigrate.router.topic_ids import TopicIds
+from kmigrate.router.unready import Unready
 from kmigrate.router.untold import Untold
 
 __all__ = ["TARGET", "BeginsAnswer", "Buffer", "Core", "Edge", "Memory", "Outcome", "Outside", "Waiting"]
@@ -232,9 +233,8 @@ class Core:
     held: HeldGroups = field(default_factory=HeldGroups)
     join_book: JoinBook = field(default_factory=JoinBook)
     share_members: ShareMembers = field(default_factory=ShareMembers)
-    behind: dict[str, float] = field(default_factory=dict)
-    """Until when nobody waits for the copies of these topics: somebody has in vain."""
     late: Late = field(default_factory=Late)
+    unready: Unready = field(default_factory=Unready)
     waiting: dict[Waiting, None] = field(default_factory=dict)
     """Sessions with a held head, in the order in which they were held."""
     farewell: Farewell = field(default_factory=Farewell)
@@ -252,12 +252,15 @@ class Core:
     """Whether this router is being stopped: every connection is ended as soon as nothing of it is under way."""
     stood_still: Callable[[], bool] = lambda: False
     """Whether this process has just stood still for so long that others may have taken it for dead."""
+    _hidden: frozenset[str] | None = None
+    _mirrored: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         self.door = self.settings.door
         self.fenced = _fenced(self.table)
         self.ids = TopicIds(self.table.topics)
         self.begun = Begun(self.forwards)
+        self.unready.follow(self.table, 0.0)
         bounds = self.settings
         self.room_ahead = Room(min(bounds.read_ahead, bounds.max_buffered // 8))
         self.limits = Limits(
@@ -269,6 +272,8 @@ class Core:
         self.table = table
         self.fenced = _fenced(table)
         self.ids = TopicIds(table.topics)
+        self.unready.follow(table, now)
+        self._hidden = self._mirrored = None
         self.gate.load(table)
         self.forwards.follow(table)
         self.untold.keep(table.followed)
@@ -287,11 +292,16 @@ class Core:
             session.advance()
 
     def hidden(self) -> frozenset[str]:
-        return frozenset(t for t, route in self.table.topics.items() if route.serve is Serve.HIDDEN)
+        """Return the topics that clients do not see yet; looked for once in each table."""
+        if self._hidden is None:
+            self._hidden = frozenset(t for t, r in self.table.topics.items() if r.serve is Serve.HIDDEN)
+        return self._hidden
 
     def mirrored(self) -> Mapping[str, str]:
-        """Topics that are mirrored and not promoted, with their ids at the target."""
-        return {t: route.target_id for t, route in self.table.topics.items() if route.serve is not Serve.LOCAL}
+        """Return the topics that are not promoted, with their ids at the target; looked for once in each table."""
+        if self._mirrored is None:
+            self._mirrored = {t: r.target_id for t, r in self.table.topics.items() if r.serve is not Serve.LOCAL}
+        return self._mirrored
 
     def ended(self, link: str, name: str, entry: Entry | None = None) -> None:
         """A transaction at a source is over; `entry`: this one, where an answer may be about one before."""

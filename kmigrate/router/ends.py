@@ -4,75 +4,92 @@ A write to a mirrored topic is acknowledged by its source, and its copy is at th
 where the log ends takes that for all that there is: Kafka Streams restores a store up to there and goes on with it for
 good, Connect takes the newest of its own positions up to there, Spark calls an end that has gone back data loss. So the
 target is asked once its copy has what the source had when the client asked. Where the copy does not come to it in a
-moment, the client is told how far it is, and nobody waits again at once: monitors ask of one partition after another.
+moment, the client is told how far it is, and does not wait again at once: monitors ask of one partition after another.
+Other clients wait all the same: no client's question changes what another one is told.
 
 By a time, too, is asked what depends on the end: of a record that is not copied yet there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kmigrate.model.routes import Serve
 from kmigrate.protocol.frames import RequestHead
 from kmigrate.router.core import Core, Edge
 
-__all__ = ["LIST_OFFSETS", "ask_ends"]
+__all__ = ["LIST_OFFSETS", "EndsDesk"]
 
 LIST_OFFSETS = 2
 _OF_THE_END = frozenset({-1, -3})
 """The end itself, and the record with the largest time; what else has a number below 0 is near the start."""
 _COPIED = frozenset({Serve.FORWARD, Serve.HOLD})
 _REST_S = 10.0
-"""After somebody has waited in vain for a topic's copy."""
+"""Time for which a client does not wait for a copy again, after a wait in vain."""
+_Key = tuple[str, int]
 
 
-def ask_ends(
-    core: Core, edge: Edge, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]
-) -> None:
-    """Ask the target for offsets on behalf of a client, when its copies are there; `then` gets the answer."""
-    asked = _asked(core, request, edge.now())
-    waiting = len(asked)
+@dataclass(slots=True)
+class EndsDesk:
+    """Asks for offsets on behalf of one client connection."""
 
-    def ask(link: str, keys: frozenset[tuple[str, int]]) -> None:
-        def told(ends: Mapping[tuple[str, int], int]) -> None:
-            if ends:
-                core.outside.when_copied(link, ends, seconds, lambda yes: there(copied=yes))
-            else:
-                there(copied=False)
+    core: Core
+    edge: Edge
+    behind: dict[str, float] = field(default_factory=dict)
+    """Until when this client waits no more for the copies of a topic, after a wait in vain."""
 
-        def there(*, copied: bool) -> None:
-            nonlocal waiting
-            if not copied:
-                _note_behind(core, {topic for topic, _ in keys}, edge.now())
-            waiting -= 1
+    def ask(self, head: RequestHead, frame: bytearray, request: Any, then: Callable[[bytearray], None]) -> None:
+        """Ask the target once the copies are there; `then` gets the answer."""
+        asked = self._asked(request)
+        waiting = set(asked)
+
+        def there(link: str) -> None:
+            waiting.discard(link)
             if not waiting:
-                edge.to_target([frame], head.correlation_id, then)
+                self.edge.to_target([frame], head.correlation_id, then)
 
-        seconds = core.settings.group_hold_s
-        core.outside.ends(link, keys, seconds, told)
+        for link, keys in asked.items():
+            self._wait(link, frozenset(keys), there)
+        if not asked:
+            self.edge.to_target([frame], head.correlation_id, then)
 
-    for link, keys in asked.items():
-        ask(link, frozenset(keys))
-    if not asked:
-        edge.to_target([frame], head.correlation_id, then)
+    def _wait(self, link: str, keys: frozenset[_Key], there: Callable[[str], None]) -> None:
+        """Wait until one link's copies have what the source has now, for a moment at most."""
+        seconds, began = self.core.settings.group_hold_s, self.edge.now()
 
+        def told(ends: Mapping[_Key, int]) -> None:
+            if self.edge.now() - began >= seconds / 2:  # a source that answers at once does not have the others
+                self._rest(keys - ends.keys())
+            if ends:
+                self.core.outside.when_copied(link, ends, seconds, lambda yes: waited(ends, copied=yes))
+            else:
+                there(link)
 
-def _note_behind(core: Core, topics: set[str], now: float) -> None:
-    core.behind = {topic: until for topic, until in core.behind.items() if until > now}
-    core.behind |= dict.fromkeys(topics, now + _REST_S)
+        def waited(ends: Mapping[_Key, int], *, copied: bool) -> None:
+            if not copied:
+                self._rest(ends)
+            there(link)
 
+        self.core.outside.ends(link, keys, seconds, told)
 
-def _asked(core: Core, request: Any, now: float) -> dict[str, set[tuple[str, int]]]:
-    """By link the partitions whose copies matter to the answer; offsets of a mapped topic are no source's."""
-    out: dict[str, set[tuple[str, int]]] = {}
-    for topic in request.topics:
-        name = str(topic.name)
-        route = core.table.topics.get(name)
-        if route is None or route.serve not in _COPIED or route.mapped or core.behind.get(name, now) > now:
-            continue
-        for part in topic.partitions:
-            if part.timestamp >= 0 or part.timestamp in _OF_THE_END:
-                out.setdefault(route.link, set()).add((name, int(part.partition_index)))
-    return out
+    def _rest(self, keys: Iterable[_Key]) -> None:
+        now = self.edge.now()
+        self.behind = {topic: until for topic, until in self.behind.items() if until > now}
+        self.behind |= {topic: now + _REST_S for topic, _ in keys}
+
+    def _asked(self, request: Any) -> dict[str, set[_Key]]:
+        """By link the partitions whose copies matter to the answer; offsets of a mapped topic are no source's."""
+        out: dict[str, set[_Key]] = {}
+        now = self.edge.now()
+        for topic in request.topics:
+            name = str(topic.name)
+            route = self.core.table.topics.get(name)
+            if route is None or route.serve not in _COPIED or route.mapped or self.behind.get(name, now) > now:
+                continue
+            for part in topic.partitions:
+                key = name, int(part.partition_index)
+                if key[1] >= 0 and (part.timestamp >= 0 or part.timestamp in _OF_THE_END):
+                    out.setdefault(route.link, set()).add(key)
+        return out

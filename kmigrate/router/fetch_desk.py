@@ -3,6 +3,9 @@
 A large answer whose turn it is passes while it arrives, every other one when it is whole. Requests of a fetch session
 are passed one at a time, each when the one before is answered: so does a broker. And what follows on the connection
 never overtakes one that may have to be sent yet.
+
+While the mirror fills a topic up, answers are awaited whole, so that what is not ready can be cut out of them, and
+requests ask for less, so that they take little memory.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from kmigrate.router.apis.fetch_ends import read_ends, read_head, show_session
 from kmigrate.router.apis.fetch_requests import (
     FIRST_WITH_TOPIC_IDS,
     FetchRequest,
+    cap_bytes,
     encode,
     put_session,
     read_request,
 )
+from kmigrate.router.apis.not_ready import cut_fetch
 from kmigrate.router.beyond import Beyond
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.read_ahead import LARGE, MOST_BYTES, Ahead, Pass, ReadAhead
@@ -27,6 +32,8 @@ from kmigrate.router.sequencer import Sequencer, Slot
 __all__ = ["FetchDesk"]
 
 _A_MOMENT_S = 0.01
+_MOST_WHILE_FILLED = 1 << 20
+"""Bytes that a request asks for while the mirror fills a topic up: every answer is held whole then."""
 _NO_CLIENTS = -1
 """Correlation id of what was asked ahead; answers come in order, whatever their ids."""
 
@@ -117,14 +124,20 @@ class FetchDesk:
     ) -> None:
         """To the target, `sent` in place of the client's `frame`; `followed`: as a word of its session."""
 
+        since = self._core.table.epoch
+        if self._core.unready.fills:
+            cap_bytes(sent, head.version, head.body, _MOST_WHILE_FILLED)
+
         def answered(answer: bytearray) -> None:
             if followed:
-                self._answered(slot, head, frame, answer, whole=whole)
+                self._answered(slot, head, frame, answer, since, whole=whole)
             else:
-                self._tell(slot, head, answer, lambda: None)
+                self._tell(slot, head, self._ready(answer, head, since), lambda: None)
 
         def begins() -> TakePiece | None:
-            return None if whole or not self._order.is_next(slot) else self._passing(slot, head, followed=followed)
+            if whole or not self._order.is_next(slot) or self._core.unready.concerns(since):
+                return None
+            return self._passing(slot, head, followed=followed)
 
         self._edge.to_target([sent], head.correlation_id, answered, begins)
 
@@ -149,8 +162,11 @@ class FetchDesk:
 
         return passes
 
-    def _answered(self, slot: Slot, head: RequestHead, frame: bytearray, answer: bytearray, *, whole: bool) -> None:
+    def _answered(
+        self, slot: Slot, head: RequestHead, frame: bytearray, answer: bytearray, since: int, *, whole: bool
+    ) -> None:
         """An answer to a word of the session is there; what comes next may be asked behind a `whole` one."""
+        answer = self._ready(answer, head, since)
         told = read_head(answer)
         shown = self._session.answered(told)
         if whole and len(answer) >= LARGE and self._is_last(slot) and self._may_ask() and not self._parting:
@@ -171,6 +187,11 @@ class FetchDesk:
             then()
 
         self._beyond.when_settled(settled, at_once=shown.has_records)
+
+    def _ready(self, answer: bytearray, head: RequestHead, since: int) -> bytearray:
+        """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
+        unready = self._core.unready
+        return cut_fetch(answer, head.version, unready.judge(since)) if unready.concerns(since) else answer
 
     def _shown(self, answer: bytearray, head: RequestHead) -> ShownFetch:
         if self._told():
@@ -203,6 +224,9 @@ class FetchDesk:
             return take_all if ahead.dropped else None
 
         sent = encode(frame, head.version, head.body, ahead.request, _NO_CLIENTS)
+        ahead.since = self._core.table.epoch
+        if self._core.unready.fills:
+            cap_bytes(sent, head.version, head.body, _MOST_WHILE_FILLED)
         self._edge.to_target([sent], _NO_CLIENTS, answered, begins)
         self._edge.wake_at(ahead.until + _A_MOMENT_S)
 
@@ -213,7 +237,7 @@ class FetchDesk:
             if usable:
                 self._session.used()
                 set_correlation_id(answer, head.correlation_id)
-                self._answered(slot, head, frame, answer, whole=True)
+                self._answered(slot, head, frame, answer, ahead.since, whole=True)
             else:
                 full = encode(frame, head.version, head.body, self._session.instead(), head.correlation_id)
                 self._send(slot, head, frame, full, followed=True)

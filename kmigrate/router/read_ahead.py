@@ -90,6 +90,8 @@ class Ahead:
     until: float
     """When it is too old."""
     answer: bytearray | None = None
+    since: int = 0
+    """The epoch of the routing table under which the request was sent."""
     begun: bool = False
     """Whether memory is kept for it already."""
     dropped: bool = False

@@ -32,6 +32,7 @@ from kmigrate.router.apis.groups import (
     wait_answer,
 )
 from kmigrate.router.apis.heartbeats import from_target
+from kmigrate.router.apis.not_ready import OFFSET_FOR_LEADER_EPOCH, cut_offsets
 from kmigrate.router.apis.offered import (
     API_VERSIONS,
     OFFERED,
@@ -46,7 +47,7 @@ from kmigrate.router.apis.share import SHARE_READS, show_leaders
 from kmigrate.router.apis.transactions import END_TXN, TRANSACTION_APIS, error_answer
 from kmigrate.router.core import Buffer, Core, Edge
 from kmigrate.router.creation import ask_layout
-from kmigrate.router.ends import LIST_OFFSETS, ask_ends
+from kmigrate.router.ends import LIST_OFFSETS, EndsDesk
 from kmigrate.router.fetch_desk import FetchDesk
 from kmigrate.router.follow import FollowDesk
 from kmigrate.router.login import SASL_APIS, ClientLogin
@@ -84,6 +85,7 @@ class Session:
         self._admin = AdminDesk(core, edge, self._follow, lambda: self._told)
         self._transactions = TransactionDesk(core, edge, self._follow)
         self._login = ClientLogin(core, edge)
+        self._end_offsets = EndsDesk(core, edge)
         self._writes = ProduceDesk(core, edge, self._transactions, self._order, self._fill, self.advance)
         self._reads = FetchDesk(
             core, edge, self._order, self._fill, lambda: self._told, lambda: self._login.lasts, self.advance
@@ -285,8 +287,11 @@ class Session:
         if key in REWRITTEN:
             return self._rewritten(head, frame)
         if key in SHARE_READS:
+            unready = self._core.unready.judge(self._core.table.epoch)
             self._pass(
-                head, frame, lambda answer: answer if self._told else show_leaders(answer, head, self._core.book)
+                head,
+                frame,
+                lambda answer: answer if self._told else show_leaders(answer, head, self._core.book, unready),
             )
         elif key == API_VERSIONS:
             self._api_versions(head, frame)
@@ -335,6 +340,9 @@ class Session:
             self._pass(head, frame, lambda answer: from_target(self._decodable(head, frame), frame, answer, opened))
         elif head.api_key == OFFSET_FETCH and (lately := self._core.followers.opened(self._edge.now())):
             self._ask_positions(self._decodable(head, frame), frame, frozenset(lately))
+        elif head.api_key == OFFSET_FOR_LEADER_EPOCH:
+            since = self._core.table.epoch
+            self._pass(head, frame, lambda answer: self._ready(head, answer, since))
         else:
             self._pass(head, frame)
 
@@ -457,7 +465,17 @@ class Session:
 
     def _ends(self, head: RequestHead, frame: bytearray) -> None:
         slot, request = self._order.take(len(frame)), decode_request(frame, self._decodable(head, frame))
-        ask_ends(self._core, self._edge, head, frame, request, lambda answer: self._fill(slot, answer))
+        since = self._core.table.epoch
+
+        def answered(answer: bytearray) -> None:
+            self._fill(slot, self._ready(head, answer, since))
+
+        self._end_offsets.ask(head, frame, request, answered)
+
+    def _ready(self, head: RequestHead, answer: bytearray, since: int) -> Buffer:
+        """Return an answer without unready partitions; `since`: the routing table's epoch at the request."""
+        unready = self._core.unready
+        return cut_offsets(answer, head, unready.judge(since)) if unready.concerns(since) else answer
 
     def _administrative(self, head: RequestHead, frame: bytearray) -> bool:
         if head.api_key == LIST_GROUPS and self._core.table.followed and not self._alone():

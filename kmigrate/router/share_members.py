@@ -31,11 +31,15 @@ class ShareMembers:
     def is_cleared(self, group: str, member: str, mirrored: Mapping[str, object]) -> bool:
         return self._cleared.get(_mark(group, member)) == self._now(mirrored)
 
-    def clear(self, group: str, member: str, mirrored: Mapping[str, object]) -> None:
-        """None of its topics is mirrored."""
+    def version(self, mirrored: Mapping[str, object]) -> int:
+        """Return what a member that is looked at now is cleared for."""
+        return self._now(mirrored)
+
+    def clear(self, group: str, member: str, version: int) -> None:
+        """Remember a member none of whose topics was mirrored at a version, and whom the target took."""
         mark = _mark(group, member)
         self._cleared.pop(mark, None)  # so that the newest stand last
-        self._cleared[mark] = self._now(mirrored)
+        self._cleared[mark] = version
         if len(self._cleared) > _MOST_MEMBERS:
             del self._cleared[next(iter(self._cleared))]
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from kmigrate.cluster.client import LATEST, ClusterClient
 from kmigrate.model.lifecycle import TopicPhase
+from kmigrate.protocol.codes import Code
 from kmigrate.sandbox.kafka import KafkaCluster
-from tests.integration.router_world import link_between, quietly, router
+from tests.integration.router_world import link_between, quietly, router, settings_of
 
 Names = Callable[[str], str]
 MakeTopic = Callable[..., None]
@@ -36,7 +38,10 @@ def _id_of(bootstrap: str, topic: str) -> str:
 def test_who_has_written_finds_the_end_of_the_log_behind_it_though_the_copy_comes_later(
     source: KafkaCluster, target: KafkaCluster, make_topic: MakeTopic, unique_name: Names
 ) -> None:
-    """Kafka Streams restores its stores up to the end that it is told, and goes on from there for good."""
+    """Kafka Streams restores its stores up to the end that it is told, and goes on from there for good.
+
+    Another client asks for a partition that does not exist, which changes nothing for anybody else.
+    """
     topic = unique_name("copied")
     for cluster in (source, target):
         make_topic(cluster, topic)
@@ -46,6 +51,10 @@ def test_who_has_written_finds_the_end_of_the_log_behind_it_though_the_copy_come
             await world.put(topic, TopicPhase.MIRRORING, partitions=1)
             with router("r1", target) as running:
                 await asyncio.to_thread(_write, running.bootstrap, topic, 20)
+                async with ClusterClient(settings_of("router", running.bootstrap)) as odd:
+                    node = next(iter((await odd.refresh([])).brokers))
+                    told = await odd.offsets_told_by(node, {(topic, 99): LATEST})
+                    assert told[topic, 99].error == Code.UNKNOWN_TOPIC_OR_PARTITION
                 reader = Consumer({"bootstrap.servers": running.bootstrap, "group.id": unique_name("g")})
                 asked = asyncio.create_task(
                     asyncio.to_thread(reader.get_watermark_offsets, TopicPartition(topic, 0), 10.0)

@@ -25,6 +25,7 @@ __all__ = [
     "FetchRequest",
     "Partition",
     "Place",
+    "cap_bytes",
     "encode",
     "put_session",
     "read_request",
@@ -157,6 +158,14 @@ def put_session(frame: bytearray, version: int, at: int, *, session_id: int, epo
     at = skip_tags(frame, at) + (len(_NO_REPLICA) if version < _FIRST_WITHOUT_REPLICA else 0)
     max_wait, least, _, isolation, _, _ = _FIXED.unpack_from(frame, at)
     _FIXED.pack_into(frame, at, max_wait, least, max_bytes, isolation, session_id, epoch)
+
+
+def cap_bytes(frame: bytearray, version: int, at: int, most: int) -> None:
+    """Lower the bytes that a request of any version from 4 on asks for, in place, to at most `most`."""
+    at = skip_tags(frame, at) if version >= FIRST_READ else at
+    at += (len(_NO_REPLICA) if version < _FIRST_WITHOUT_REPLICA else 0) + 2 * _I32.size
+    if len(frame) >= at + _I32.size:
+        _I32.pack_into(frame, at, min(most, *_I32.unpack_from(frame, at)))
 
 
 def encode(frame: bytearray, version: int, at: int, request: FetchRequest, correlation: int) -> bytearray:

@@ -12,10 +12,13 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from kmigrate.protocol.api import decode_answer, entity
 from kmigrate.protocol.codes import Code, code_of
-from kmigrate.protocol.frames import RequestHead
+from kmigrate.protocol.frames import RequestHead, response_body_offset
 from kmigrate.router.apis.blank import blank, frame_answer
+from kmigrate.router.apis.not_ready import IsUnready
 from kmigrate.router.apis.transactions import frame_request, read_answer
 from kmigrate.router.nodeids import AddressBook
 
@@ -25,6 +28,7 @@ __all__ = [
     "SHARE_READS",
     "ask_for_subscription",
     "refuse_share",
+    "share_accepted",
     "show_leaders",
     "subscription_told",
 ]
@@ -65,14 +69,25 @@ def refuse_share(
     return frame_answer(answer, head.correlation_id), text
 
 
-def show_leaders(answer: bytearray, head: RequestHead, book: AddressBook) -> bytes:
-    """The answer with leaders and endpoints as the router shows them; brokers without a listener yet are left out."""
+def share_accepted(answer: bytearray) -> bool:
+    """Return whether the target took a member's heartbeat."""
+    at = response_body_offset(answer, flexible=True) + 4  # throttle
+    return answer[at : at + 2] == b"\0\0"
+
+
+def show_leaders(answer: bytearray, head: RequestHead, book: AddressBook, is_unready: IsUnready) -> bytes:
+    """The answer with leaders and endpoints as the router shows them; brokers without a listener yet are left out.
+
+    Records of partitions that are not ready are left out, too.
+    """
     kind = entity(head.api_key, head.version, "response")
     message = decode_answer(kind, answer)
     topics = []
     for topic in message.responses:
         parts = []
         for part in topic.partitions:
+            if is_unready(topic.topic_id.bytes if topic.topic_id is not None else b"", int(part.partition_index)):
+                part = _without_records(part)
             leader = dataclasses.replace(part.current_leader, leader_id=book.shown(int(part.current_leader.leader_id)))
             parts.append(dataclasses.replace(part, current_leader=leader))
         topics.append(dataclasses.replace(topic, partitions=tuple(parts)))
@@ -84,3 +99,11 @@ def show_leaders(answer: bytearray, head: RequestHead, book: AddressBook) -> byt
             endpoints.append(dataclasses.replace(each, **named))
     shown = dataclasses.replace(message, responses=tuple(topics), node_endpoints=tuple(endpoints))
     return frame_answer(shown, head.correlation_id)
+
+
+def _without_records(part: Any) -> Any:
+    """Return a partition of an answer with an error in place of records, if the answer may have records."""
+    if not hasattr(part, "records"):
+        return part
+    error = ErrorCode(Code.NOT_LEADER_OR_FOLLOWER)
+    return dataclasses.replace(part, error_code=error, records=b"", acquired_records=())

@@ -210,3 +210,26 @@ def test_a_large_answer_passes_and_says_to_come_again_while_it_is_found_out() ->
     reader.copied(True)
     reader.meets(t1=OUT_OF_RANGE)
     assert reader.told() == [OUT_OF_RANGE]
+
+
+class _Counted(dict[str, TopicRoute]):
+    """Routes that count how often somebody goes through all of them."""
+
+    walks = 0
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+def test_topics_are_looked_up_by_their_ids_and_never_searched_for_each_partition() -> None:
+    reader = _Reader(_route("t"))
+    core, counted = reader.stage.core, _Counted(reader.stage.core.table.topics)
+    core.swap(replace(core.table, topics=counted), 0.0)
+    counted.walks = 0
+    for _ in range(3):
+        reader.meets(**{f"t{n}": OUT_OF_RANGE for n in range(50)})
+        reader.ends("l")
+        assert set(reader.told()) == {NOT_LEADER}
+        core.hidden(), core.mirrored()
+    assert counted.walks <= 3, "once for ids, hidden and mirrored topics each"

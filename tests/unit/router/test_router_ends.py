@@ -12,6 +12,7 @@ from kmigrate.protocol.api import decode_body, encode_body, entity, is_flexible
 from kmigrate.protocol.frames import encode_request_head, peek_request, response_body_offset
 from kmigrate.router.apis.addresses import decode_request
 from kmigrate.router.apis.blank import blank, element, frame_answer
+from kmigrate.router.session import Session
 from tests.unit.router.router_fakes import Sent, Stage, route
 
 LATEST, EARLIEST, LARGEST, EARLIEST_LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
@@ -118,14 +119,40 @@ def test_a_copy_that_is_far_behind_is_told_as_it_is_and_not_waited_for_again_at_
 def test_a_source_that_does_not_tell_its_end_keeps_nobody() -> None:
     stage = Stage(route("t", Serve.FORWARD))
     _ask(stage, ("t", 0, LATEST))
+    stage.edge.clock = stage.core.settings.group_hold_s
     stage.outside.asked_ends.pop()[2]({})
     assert len(stage.edge.sent) == 1 and not stage.outside.awaited
+    _ask(stage, ("t", 1, LATEST))
+    assert len(stage.edge.sent) == 2, "it is not waited for again at once"
 
 
-def test_what_was_waited_for_is_remembered_of_nobody_for_long() -> None:
+def test_a_partition_that_does_not_exist_changes_nothing_for_those_that_do() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    _ask(stage, ("t", 99, LATEST))
+    stage.outside.asked_ends.pop()[2]({})
+    assert len(stage.edge.sent) == 1
+    _ask(stage, ("t", -5, LATEST))
+    assert len(stage.edge.sent) == 2 and not stage.outside.asked_ends, "no source has one with such a number"
+    _ask(stage, ("t", 0, LATEST))
+    assert len(stage.outside.asked_ends) == 1 and len(stage.edge.sent) == 2, "it waits for its copy as ever"
+
+
+def test_who_has_waited_in_vain_changes_nothing_for_another_client() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    _ask(stage, ("t", 0, LATEST))
+    stage.outside.asked_ends.pop()[2]({("t", 0): 20})
+    stage.outside.awaited.pop()[1](False)
+    assert len(stage.edge.sent) == 1
+    stage.session = Session(stage.core, stage.edge)
+    _ask(stage, ("t", 0, LATEST))
+    assert len(stage.outside.asked_ends) == 1 and len(stage.edge.sent) == 1
+
+
+def test_what_was_waited_for_is_remembered_for_no_longer_than_it_matters() -> None:
     stage = Stage(*(route(f"t{n}", Serve.FORWARD) for n in range(9)))
     for n in range(9):
         stage.edge.clock = 20.0 * n
         _ask(stage, (f"t{n}", 0, LATEST))
-        stage.outside.asked_ends.pop()[2]({})
-    assert list(stage.core.behind) == ["t8"]
+        stage.outside.asked_ends.pop()[2]({(f"t{n}", 0): 9})
+        stage.outside.awaited.pop()[1](False)
+    assert list(stage.session._end_offsets.behind) == ["t8"]

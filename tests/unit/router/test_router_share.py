@@ -90,6 +90,15 @@ def _asked(stage: Stage) -> list[int]:
     return keys
 
 
+def _heard(stage: Stage, error: int = 0) -> list[int]:
+    """As `_asked`; the target answers the last of what it was sent, a member's heartbeat."""
+    done = stage.edge.sent[-1].done
+    keys = _asked(stage)
+    assert keys[-1] == 76 and done is not None
+    done(Outcome(bytearray(frame_answer(blank(entity(76, 1, "response"), error_code=error), 7))))
+    return keys
+
+
 def _describe(stage: Stage, *topics: str, member: str = "m", error: int = 0) -> None:
     """The coordinator's answer to the question that is under way."""
     done = stage.edge.sent[-1].done
@@ -127,17 +136,28 @@ def test_a_member_is_asked_about_once_for_each_time_that_more_is_mirrored() -> N
         _subscribe(stage)
         if 77 in expected:
             _describe(stage, "other")
-        assert _asked(stage) == expected[-1:]
+        assert _heard(stage) == expected[-1:]
     stage.swap(route("t", Serve.LOCAL))
     _subscribe(stage)
-    assert _asked(stage) == [76]
+    assert _heard(stage) == [76]
     stage.swap(route("t", Serve.LOCAL), route("u", Serve.HIDDEN))
     _subscribe(stage)
     _describe(stage, "other")
-    assert _asked(stage) == [76]
+    assert _heard(stage) == [76]
     _subscribe(stage, "other", "more")
+    assert _heard(stage) == [76]
     _subscribe(stage)
-    assert _asked(stage) == [76, 76], "what it says itself need not be asked for"
+    assert _heard(stage) == [76], "what it says itself need not be asked for"
+
+
+def test_who_names_another_clients_member_and_is_refused_clears_nobody() -> None:
+    stage = Stage(route("t", Serve.FORWARD))
+    _subscribe(stage, "other")
+    assert _heard(stage, error=30) == [76], "not authorized"
+    stage.edge.replies.clear()
+    _subscribe(stage)
+    _describe(stage, "t")
+    assert "mirrored topic t" in _told(stage, entity(76, 1, "response")).error_message
 
 
 @pytest.mark.parametrize(("member", "error"), [("another", 0), ("m", 16)])
@@ -171,6 +191,6 @@ def test_so_many_members_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(share_members, "_MOST_MEMBERS", 2)
     known, mirrored = ShareMembers(), {"t": ""}
     for member in "abac":
-        known.clear("g", member, mirrored)
+        known.clear("g", member, known.version(mirrored))
     assert [known.is_cleared("g", member, mirrored) for member in "abc"] == [True, False, True]
     assert not known.is_cleared("h", "a", mirrored)

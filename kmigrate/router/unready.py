@@ -1,0 +1,89 @@
+"""Partitions that no client may read yet, because the mirror still aligns them with filler records.
+
+The mirror writes fillers only after every registered router has taken a routing table that names these partitions. An
+answer that was asked for under an older table may still hold fillers when a newer table has released the partition. So
+a request keeps the epoch of the routing table, and the answer is judged by all tables since then.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kmigrate.model.routes import RoutingTable, Serve, TopicRoute
+
+__all__ = ["Unready"]
+
+_KEPT_S = 3600.0
+"""Time for which a released partition is remembered; no client waits so long for an answer."""
+
+
+@dataclass(slots=True)
+class _Span:
+    """The tables in which some partitions of a topic were unready."""
+
+    partitions: frozenset[int] | None
+    """None: all of the topic's partitions."""
+    until: float = math.inf
+    """Epoch of the first table that released the partitions."""
+    released_at: float = math.inf
+
+
+@dataclass(slots=True)
+class Unready:
+    """The unready partitions of a router's tables, by topic."""
+
+    _spans: dict[str, tuple[_Span, ...]] = field(default_factory=dict)
+    _names: dict[bytes, str] = field(default_factory=dict)
+    """Topic names by the topic's id at the target."""
+    _until: float = -math.inf
+    """The epoch of the first table in which every partition was ready."""
+    fills: bool = False
+    """The mirror may write fillers under the newest table."""
+
+    def follow(self, table: RoutingTable, now: float) -> None:
+        """Take a newer table."""
+        unready = {name: parts for name, route in table.topics.items() if (parts := _unready(route)) != frozenset()}
+        self.fills = any(table.topics[name].fills for name in unready)
+        if not unready and not self._spans:
+            return
+        for name in self._spans.keys() | unready.keys():
+            spans = [span for span in self._spans.get(name, ()) if now - span.released_at <= _KEPT_S]
+            open_ = [span for span in spans if span.until == math.inf]
+            if name not in unready or any(span.partitions != unready[name] for span in open_):
+                for span in open_:
+                    span.until, span.released_at = table.epoch, now
+                open_ = []
+            if name in unready and not open_:
+                spans.append(_Span(unready[name]))
+            self._spans[name] = tuple(spans)
+        self._spans = {name: spans for name, spans in self._spans.items() if spans}
+        self._names = {known: name for known, name in self._names.items() if name in self._spans}
+        self._names |= {uuid.UUID(told).bytes: name for name in unready if (told := table.topics[name].target_id)}
+        self._until = max((span.until for spans in self._spans.values() for span in spans), default=-math.inf)
+
+    def concerns(self, since: int) -> bool:
+        """Return whether any partition was unready at some time since the table of an epoch."""
+        return since < self._until
+
+    def judge(self, since: int) -> Callable[[bytes, int], bool]:
+        """Return a test of whether a topic's partition was unready at some time since the table of an epoch.
+
+        The test takes the topic's name or target id.
+        """
+
+        def is_unready(topic: bytes, partition: int) -> bool:
+            name = self._names.get(topic) or topic.decode("utf-8", "replace")
+            return any(
+                since < span.until and (span.partitions is None or partition in span.partitions)
+                for span in self._spans.get(name, ())
+            )
+
+        return is_unready
+
+
+def _unready(route: TopicRoute) -> frozenset[int] | None:
+    """Return the unready partitions of a route; None: all of them."""
+    return None if route.serve is Serve.HIDDEN else route.aligning
