@@ -51,6 +51,9 @@ async def mirror(
     offsets: Annotated[
         str, typer.Option("--offsets", metavar="auto|identical|mapped", help="Offsets on the target.")
     ] = "auto",
+    recreate: Annotated[
+        bool, typer.Option("--recreate", help="Delete an empty topic that groups read on the target; create a new one.")
+    ] = False,
     regex: Regex = False,
     exclude: Exclude = None,
     link: Link = None,
@@ -91,10 +94,20 @@ async def mirror(
         configs_of = creation_configs(call, estate, name)
         if regex:
             made, topics = await verbs.mirror_matching_topics(
-                estate, name, topics, left_out, start, offsets, plan=plan, configs_of=configs_of
+                estate,
+                name,
+                topics,
+                left_out,
+                start,
+                offsets,
+                plan=plan,
+                configs_of=configs_of,
+                recreate=recreate,
             )
         else:
-            made = await verbs.mirror_topics(estate, name, topics, start, offsets, plan=plan, configs_of=configs_of)
+            made = await verbs.mirror_topics(
+                estate, name, topics, start, offsets, plan=plan, configs_of=configs_of, recreate=recreate
+            )
         if plan:
             record = verbs.resolve_link(estate.log.state, name)
             access = await verbs.access_findings(estate, record, topics)

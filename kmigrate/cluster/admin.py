@@ -320,6 +320,16 @@ class Admin:
             refused |= {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Failed)}
         return refused
 
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic; a topic that does not exist is no error."""
+        try:
+            await self._one(
+                lambda: self.client.delete_topics([name], operation_timeout=self._timeout), f"delete topic {name}"
+            )
+        except BrokerRefused as refused:
+            if refused.code != 3:
+                raise
+
     async def create_partitions(self, name: str, total: int) -> None:
         """Give a topic more partitions, `total` in all."""
         wanted = [NewPartitions(name, total)]

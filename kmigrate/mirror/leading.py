@@ -18,6 +18,7 @@ from kmigrate.errors import Failed, KmigrateError, Refused, StateLogBroken, Unre
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.assignment import Releases, next_assignment
 from kmigrate.mirror.configs import Configs
+from kmigrate.mirror.hiding import wait_hidden
 from kmigrate.mirror.lease import Lease
 from kmigrate.mirror.membership import Membership
 from kmigrate.mirror.settings import MirrorSettings
@@ -295,6 +296,8 @@ class Leader:
         await self._log.append(decide)
 
     async def _align(self, record: TopicRecord) -> None:
+        if record.fills:
+            await wait_hidden(self._log, record.topic, self._log.state.epoch)
         if not record.mapped:
             await self._aligner.align(record)
         now = now_ms()
@@ -358,4 +361,6 @@ def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
         drop_configs=prepared.configs.drop,
         compacted=prepared.compacted,
         cleaned_to={},
+        aligning=(),
+        recreate=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
@@ -106,6 +106,9 @@ class TopicMaker:
             await ensure_map_topic(self._target, self._target_admin)
         if not await note(configs):
             return None
+        if existing is not None and record.recreate and not any(ends.values()):
+            await self._delete(topic)
+            existing, configs = None, replace(configs, now={**kept, **configs.now})
         if existing is not None:
             await self._target_admin.alter_topic_configs(topic, configs.now)
         else:
@@ -175,6 +178,15 @@ class TopicMaker:
         if record.offsets != "auto":
             return record.offsets == "mapped"
         return bool(await why_mapped(self._source, self._settings, record.topic, starts, compacted=compacted))
+
+    async def _delete(self, topic: str) -> None:
+        """Delete a topic of the target, and wait until no broker that is asked shows it."""
+        await self._target_admin.delete_topic(topic)
+        deadline = monotonic() + 30
+        while await self._target.topic(topic) is not None:
+            if monotonic() > deadline:
+                raise Unreachable("not-deleted", f"topic {topic} on the target was deleted and is still shown")
+            await sleep(0.05)
 
     async def _leaders(self, topic: str, partitions: int) -> TopicInfo:
         deadline = monotonic() + 30

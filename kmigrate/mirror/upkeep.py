@@ -12,7 +12,7 @@ D  What fails with one topic or group, or with new names, is told of that one, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
@@ -22,6 +22,7 @@ from kmigrate.errors import KmigrateError, Refused, StateLogBroken, Unreachable
 from kmigrate.mirror.access import Access, Kept
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.configs import broker_defaults
+from kmigrate.mirror.hiding import wait_hidden
 from kmigrate.mirror.pickup import Pickup
 from kmigrate.mirror.settings import MirrorSettings
 from kmigrate.mirror.topics import TopicMaker, is_compacted
@@ -320,16 +321,14 @@ class Upkeep:
         if ours <= record.partitions:
             return record
         record = await self._write(record, record)  # one that is promoted grows no more with the source
+        starts = await self._first_offsets(record.topic, range(record.partitions, ours))
+        filled = () if record.mapped else tuple(partition for partition, start in starts.items() if start)
+        record = await self._write(record, replace(record, aligning=filled))
+        if filled:  # before they are made: clients see them from then on
+            await wait_hidden(self._log, record.topic, self._log.state.epoch)
         if theirs < ours:
             await self._target_admin.create_partitions(record.topic, ours)
         await self._leaders(record.topic, ours)
-        new = [(record.topic, partition) for partition in range(record.partitions, ours)]
-        told = await self._source.list_offsets(dict.fromkeys(new, EARLIEST))
-        late = [(key, answer.error) for key, answer in told.items() if answer.error]
-        if late:
-            (topic, partition), code = late[0]
-            raise Unreachable("no-offsets", f"{topic}-{partition}: {row(code).name}")
-        starts = {partition: told[(topic, partition)].offset for topic, partition in new}
         on_target = dict.fromkeys(starts, 0) if record.mapped else {}
         if not record.mapped:
             await self._aligner.align(replace(record, starts=starts))
@@ -338,8 +337,17 @@ class Upkeep:
             partitions=ours,
             starts={**record.starts, **starts},
             target_starts={**record.target_starts, **on_target},
+            aligning=(),
         )
         return await self._write(record, wider)
+
+    async def _first_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the source's log start of each partition."""
+        told = await self._source.list_offsets({(topic, partition): EARLIEST for partition in partitions})
+        for (_, partition), answer in told.items():
+            if answer.error:
+                raise Unreachable("no-offsets", f"{topic}-{partition}: {row(answer.error).name}")
+        return {partition: answer.offset for (_, partition), answer in told.items()}
 
     async def _leaders(self, topic: str, partitions: int) -> None:
         deadline = monotonic() + _LEADERS_S

@@ -83,6 +83,7 @@ VERBS: Mapping[str, Mapping[str, Field]] = {
         "topics": _NAMES,
         "from": Field("earliest, latest, ISO-8601 or ms since the epoch as a text", _is_text),
         "offsets": _one_of("auto", "identical", "mapped"),
+        "recreate": _SWITCH,
         "regex": _SWITCH,
         "exclude": Field("a list of regular expressions", _is_names),
         "engine": _one_of("daemon", "spark", "auto"),

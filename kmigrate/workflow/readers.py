@@ -6,6 +6,7 @@ moment ago has committed nothing there yet, and goes on reading.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,19 +16,23 @@ from kmigrate.cluster.positions import read_positions
 from kmigrate.errors import Refused
 from kmigrate.model.coupling import unit_of
 from kmigrate.model.lifecycle import GroupMode, GroupPhase, TopicPhase
+from kmigrate.model.patterns import NamePattern, chosen_groups
 from kmigrate.model.records import GroupRecord
 from kmigrate.model.state import State
 from kmigrate.model.words import advised
 from kmigrate.net.clock import monotonic, sleep
+from kmigrate.net.tasks import together
 from kmigrate.workflow.plan import Finding
 
-__all__ = ["GroupReads", "group_reads", "read_logs", "reading_groups", "refuse_readers"]
+__all__ = ["GroupReads", "group_reads", "read_logs", "readers_at", "reading_groups", "refuse_readers"]
 
 _REBALANCING = frozenset({"preparing_rebalancing", "completing_rebalancing"})
 """States in which a coordinator does not say who is assigned what."""
 _REBALANCE_S = 5.0
 """How long a rebalance is waited for; one may take as long as a dead member's session."""
 _PAUSE_S = 0.1
+_AT_ONCE = 16
+"""Groups whose positions are asked for at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,23 @@ async def reading_groups(
     described = await _assigned(admin, list(groups))
     read = {name: (await _reads(source, described[name])).topics for name in groups}
     return _waits_for(state, groups, read, topics)
+
+
+async def readers_at(cluster: ClusterClient, admin: Admin, topics: Collection[str]) -> dict[str, list[str]]:
+    """Return the groups of a cluster that have a position in a topic, or members that are assigned it, by topic."""
+    names = chosen_groups([NamePattern(".*")], await admin.groups())
+    described = await _assigned(admin, names)
+    turn = asyncio.Semaphore(_AT_ONCE)
+    found: dict[str, list[str]] = {topic: [] for topic in topics}
+
+    async def ask(group: str) -> None:
+        async with turn:
+            read = (await _reads(cluster, described[group])).topics
+        for topic in read & found.keys():
+            found[topic].append(group)
+
+    await together(*map(ask, names))
+    return {topic: sorted(groups) for topic, groups in found.items() if groups}
 
 
 async def refuse_readers(state: State, link: str, topic: str, admin: Admin) -> None:

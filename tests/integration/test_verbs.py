@@ -275,6 +275,33 @@ def test_a_target_topic_with_data_is_adopted_only_where_mapped_offsets_are_asked
     assert refusal(pair, misspelt).ref == "bad-offsets-mode"
 
 
+def test_an_empty_target_topic_that_a_group_reads_is_refused_or_made_anew_by_name(pair: Any) -> None:
+    for topic in ("read-there", "unread-there"):
+        make(pair[0], topic, records=3)
+        make(pair[1], topic)
+    positions = [TopicPartition("read-there", 0, 0)]
+    reader = Consumer({"bootstrap.servers": pair[1].bootstrap, "group.id": "early"})
+    reader.commit(offsets=positions, asynchronous=False)
+    reader.close()
+    member = Consumer({"bootstrap.servers": pair[1].bootstrap, "group.id": "early-member"})
+    member.subscribe(["read-there"])
+    while not member.assignment():
+        member.poll(0.1)
+
+    async def mirror(estate: Estate, *, recreate: bool = False) -> Any:
+        topics = ["read-there", "unread-there"]
+        return await verbs.mirror_topics(estate, "l", topics, "earliest", "auto", plan=True, recreate=recreate)
+
+    error = refusal(pair, mirror)
+    member.close()
+    assert error.ref == "target-topic-read"
+    assert "groups read it there: early, early-member" in error.what
+    assert "kmigrate topic mirror --recreate --link l read-there" in error.next_step
+    made = on_estate(pair, lambda estate: mirror(estate, recreate=True))
+    assert "delete the empty topic read-there on target, and create it anew" in made.changes
+    assert [f.ref for f in made.findings].count("target-topic-recreated") == 2
+
+
 def test_steps_out_of_order_say_what_comes_first(pair: Any) -> None:
     async def promote_unmirrored(estate: Estate) -> Any:
         return await verbs.promote_topics(estate, "l", ["never"], PromoteTerms(1))

@@ -40,6 +40,7 @@ from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, misplac
 from kmigrate.model.state import State
 from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import now_ms
+from kmigrate.protocol.codes import row
 from kmigrate.state.log import Decide
 from kmigrate.state.offset_maps import OffsetMaps
 from kmigrate.workflow.estate import Estate
@@ -271,6 +272,8 @@ def _put_back(link: LinkRecord, record: TopicRecord, standing: _Standing) -> lis
     if standing.same_target and record.restore_configs:
         own = ", ".join(f"{key}={value}" for key, value in sorted(record.restore_configs.items()))
         made.append(f"give {record.topic} its own configs on {target}: {own}")
+    if standing.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
+        made.append(f"delete the mirror's empty records from {record.topic} on {target} (DeleteRecords)")
     if standing.same_target and record.drop_configs:
         made.append(f"remove from {record.topic} on {target} what was for the mirror: {', '.join(record.drop_configs)}")
     if record.mapped:
@@ -286,6 +289,8 @@ def _taken_back(link: LinkRecord, record: TopicRecord | GroupRecord) -> list[str
 async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, standing: _Standing) -> None:
     """Rule E; an offset map goes, too: the topic may be mirrored again, to other offsets."""
     try:
+        if standing.same_target and record.phase is TopicPhase.ALIGNING and record.fills:
+            await _delete_fillers(estate, record)
         if standing.same_target:
             await estate.target_admin.alter_topic_configs(record.topic, record.restore_configs, record.drop_configs)
         await estate.target_admin.delete_acls(record.granted_acls)
@@ -293,6 +298,17 @@ async def _leave_target(estate: Estate, link: LinkRecord, record: TopicRecord, s
             await OffsetMaps(estate.target).drop(link.uuid, record.topic)
     except KmigrateError as error:
         raise _not_put_back(error, _put_back(link, record, standing)) from error
+
+
+async def _delete_fillers(estate: Estate, record: TopicRecord) -> None:
+    """Move the target's log starts behind the fillers of a topic that was not aligned to its end."""
+    keys = [(record.topic, partition) for partition, start in record.starts.items() if start > 0]
+    ends = await estate.target.log_ends(keys)
+    low = {p: min(ends[(topic, p)].offset, record.starts[p]) for topic, p in keys if ends[(topic, p)].offset > 0}
+    for partition, (code, _) in (await estate.target.delete_records(record.topic, low)).items():
+        if code:
+            why = f"{record.topic}-{partition}: the fillers below {low[partition]} are not deleted: {row(code).name}"
+            raise Failed("fillers-stay", why)
 
 
 def _not_put_back(error: KmigrateError, left: Iterable[str]) -> Failed:

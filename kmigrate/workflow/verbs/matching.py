@@ -43,6 +43,7 @@ async def mirror_matching_topics(
     *,
     plan: bool = False,
     configs_of: ConfigsOf = no_configs,
+    recreate: bool = False,
 ) -> tuple[Plan, list[str]]:
     """Mirror every topic that matches, and keep the expressions with the link; also the names that match now.
 
@@ -53,11 +54,12 @@ async def mirror_matching_topics(
     source, _ = await estate.source(link)
     _refuse_for_later(link, "topic", patterns)
     names = chosen_topics(patterns, (await source.refresh()).topics)
-    looked = await mirror_topics(estate, link.name, names, start, offsets, plan=True, configs_of=configs_of)
+    mirror = partial(mirror_topics, estate, link.name, names, start, offsets, configs_of=configs_of, recreate=recreate)
+    looked = await mirror(plan=True)
     made = _joined(looked, link.topic_patterns, patterns, names, "topic")
     if plan:
         return made, names
-    await mirror_topics(estate, link.name, names, start, offsets, configs_of=configs_of)
+    await mirror()
     with telling(looked.changes):
         await _keep(estate, link.name, "topic", patterns)
     return made.done(), names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,7 +26,7 @@ from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.lags import lost_beginning
 from kmigrate.workflow.misplaced import promoted_group_findings
 from kmigrate.workflow.plan import Finding, Plan
-from kmigrate.workflow.readers import reading_groups
+from kmigrate.workflow.readers import readers_at, reading_groups
 from kmigrate.workflow.running import until_mirroring
 from kmigrate.workflow.sealing import Sealer, strays
 from kmigrate.workflow.stragglers import direct_writers
@@ -58,8 +58,12 @@ async def mirror_topics(
     *,
     plan: bool = False,
     configs_of: ConfigsOf = no_configs,
+    recreate: bool = False,
 ) -> Plan:
-    """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18)."""
+    """Write the intent to mirror topics; the mirror takes it from there (AL-15, AL-18).
+
+    `recreate`: whether an empty topic that groups read at the target is deleted there and created anew.
+    """
     link = resolve_link(estate.log.state, link_name)
     check_offsets_mode(offsets)
     known = {topic: record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None}
@@ -73,10 +77,13 @@ async def mirror_topics(
     seen = (await source.refresh(new)).topics
     configs = await source_admin.topic_configs([topic for topic in new if topic in seen])
     standing = (await estate.target.refresh(new)).topics
+    adopted: list[str] = []
     for topic in new:
         guards = _topic_guards(link, topic, estate.log.state.topic_owner(topic), seen.get(topic))
         if not guards and topic in standing:
             guards = await _target_guards(source, estate.target, seen[topic], standing[topic], offsets)
+            if guards == []:
+                adopted.append(topic)
         told = configs.get(topic, {})
         found += guards + _format_guards(topic, told.get("message.format.version"))
         if topic in seen:
@@ -87,16 +94,29 @@ async def mirror_topics(
     missing = [] if refused else [seen[topic] for topic in new if topic in seen and topic not in standing]
     found += await creation_findings(estate, missing, configs_of)
     found += await _setting_guards(estate, link, source)
+    found += await _adoption_findings(estate, link, adopted, recreate=recreate)
     changes = [f"mirror {topic} from {start}, {_MODES[offsets]}" for topic in new]
+    if recreate:
+        changes += [f"delete the empty topic {topic} on {link.target.name}, and create it anew" for topic in adopted]
     made = Plan.of("topic mirror", changes, found)
     made.refuse()
     if plan:
         return made
+    anew = set(adopted) if recreate else ()
     records = [
-        TopicRecord(link.name, topic, TopicPhase.INITIALISING, now_ms(), start, offsets, len(seen[topic].partitions))
+        TopicRecord(
+            link.name,
+            topic,
+            TopicPhase.INITIALISING,
+            now_ms(),
+            start,
+            offsets,
+            len(seen[topic].partitions),
+            recreate=topic in anew,
+        )
         for topic in new
     ]
-    await write_each(estate.log, zip(changes, (partial(_claim, record) for record in records), strict=True))
+    await write_each(estate.log, zip(changes[: len(new)], (partial(_claim, record) for record in records), strict=True))
     return made.done()
 
 
@@ -220,7 +240,45 @@ async def _target_guards(
                 + await _unless_needed(source, target, seen.name),
             )
         ]
-    return [Finding("warn", "target-topic-adopted", f"topic {seen.name} exists on the target, empty: it is adopted")]
+    return []
+
+
+async def _adoption_findings(
+    estate: Estate, link: LinkRecord, topics: Sequence[str], *, recreate: bool
+) -> list[Finding]:
+    """Return what is to be said of empty topics that stand on the target and are taken for the mirror.
+
+    A group that has read an empty topic has a place in the topic's log. The copy begins where the source's log begins,
+    so that place may lie before the copy's start, and the group would be reset as `auto.offset.reset` says.
+    """
+    if not topics:
+        return []
+    found: list[Finding] = []
+    readers: Mapping[str, Sequence[str]] = {}
+    try:
+        readers = await readers_at(estate.target, estate.target_admin, topics)
+    except KmigrateError as error:
+        what = f"which groups read {', '.join(topics)} on the target could not be asked: {error.what}"
+        found.append(Finding("warn", "readers-unknown", what))
+    for topic in topics:
+        exists = f"topic {topic} exists on the target, empty"
+        groups = ", ".join(readers.get(topic, ()))
+        if recreate:
+            lost = f"; its groups lose their place in it: {groups}" if groups else ""
+            found.append(Finding("warn", "target-topic-recreated", f"{exists}: it is deleted and created anew{lost}"))
+        elif groups:
+            found.append(
+                Finding(
+                    "refuse",
+                    "target-topic-read",
+                    f"{exists}, and groups read it there: {groups}",
+                    "stop these groups' clients and delete their positions; or have the topic deleted and created "
+                    f"anew: {advised('topic mirror --recreate', link.name, topic)}",
+                )
+            )
+        else:
+            found.append(Finding("warn", "target-topic-adopted", f"{exists}: it is adopted"))
+    return found
 
 
 async def promote_topics(

@@ -38,6 +38,7 @@ class Cluster:
 
     topics: dict[str, dict[str, str]]
     end: int = 0
+    deleted: list[str] = field(default_factory=list)
     settings: Any = field(default_factory=lambda: SimpleNamespace(name="east"))
 
     @property
@@ -78,6 +79,10 @@ class Cluster:
 
     async def alter_topic_configs(self, name: str, put: Mapping[str, str]) -> None:
         self.topics[name].update(put)
+
+    async def delete_topic(self, name: str) -> None:
+        self.deleted.append(name)
+        del self.topics[name]
 
 
 class Stage:
@@ -186,3 +191,15 @@ def test_of_two_processes_that_make_a_topic_at_once_the_later_looks_at_it_anew()
     stage.target.topic_configs = configs
     stage.make()
     assert stage.as_it_will_be() == ADOPTED
+
+
+@pytest.mark.parametrize(("recreate", "end", "deleted"), [(True, 0, ["t"]), (True, 7, []), (False, 0, [])])
+def test_an_empty_topic_is_made_anew_where_a_person_asked_for_it_and_one_with_data_never(
+    recreate: bool, end: int, deleted: list[str]
+) -> None:
+    stage = Stage({"retention.bytes": "9"}, {"flush.ms": "5"}, exclude=("flush.ms",), end=end)
+    asyncio.run(stage.log.append(lambda _: replace(stage.record, recreate=recreate)))
+    stage.make()
+    assert stage.target.deleted == deleted
+    assert stage.target.topics["t"]["flush.ms"] == "5", "what it had of its own, it has again"
+    assert not stage.record.recreate, "a copy that is begun again later is not deleted for it"

@@ -209,6 +209,7 @@ class Meanwhile(Estate):
 
     def __init__(self) -> None:
         super().__init__(LINK, TOPIC, ROUTER)
+        self.target_admin = None
         self.target.refresh, self.target.list_offsets = self.refresh, self.list_offsets
 
     async def source(self, _: Any) -> tuple[Meanwhile, Meanwhile]:
@@ -233,7 +234,11 @@ def test_a_link_that_is_finished_while_the_guards_look_mirrors_nothing_new(monke
     async def no_loops(*_: Any) -> list[Any]:
         return []
 
+    async def no_readers(*_: Any) -> dict[str, list[str]]:
+        return {}
+
     monkeypatch.setattr(topics, "loop_findings", no_loops)
+    monkeypatch.setattr(topics, "readers_at", no_readers)
     estate = Meanwhile()
     with pytest.raises(Refused) as caught:
         run(verbs.mirror_topics(estate, "l", ["n"], "earliest", "auto"))  # type: ignore[arg-type]

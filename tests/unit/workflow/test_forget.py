@@ -80,6 +80,7 @@ class Estate:
         self.has_member = True
         self.asked = 0
         self.target, self.target_admin = self, self
+        self.cut: dict[int, int] = {}
         if word is not None:
             self.log.say(word)
         if not on_source:
@@ -94,6 +95,14 @@ class Estate:
     async def list_offsets(self, wanted: dict[tuple[str, int], int]) -> dict[tuple[str, int], LogOffset]:
         assert set(wanted.values()) == {LATEST}
         return dict.fromkeys(wanted, LogOffset(0, self.end, 0))
+
+    async def log_ends(self, keys: Any) -> Any:
+        return dict.fromkeys(keys, LogOffset(0, self.end, 0))
+
+    async def delete_records(self, topic: str, low: dict[int, int]) -> dict[int, tuple[int, int]]:
+        assert topic == "t"
+        self.cut = low
+        return {partition: (0, offset) for partition, offset in low.items()}
 
     async def source(self, _: object) -> tuple[Any, Any]:
         self.asked += 1
@@ -606,3 +615,15 @@ def test_what_is_promoted_goes_with_its_link_which_may_be_finished_already() -> 
 def test_a_group_is_forgotten_before_its_promote_only(phase: GroupPhase, ref: str) -> None:
     estate = Estate(replace(GROUP, phase=phase), on_source=False)
     assert (refusal(estate, forget_group), estate.asked) == (ref, 0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "cut"), [(TopicPhase.ALIGNING, {0: 9, 2: 4}), (TopicPhase.MIRRORING, {}), (TopicPhase.INITIALISING, {})]
+)
+def test_a_topic_that_is_forgotten_while_it_aligns_keeps_no_filler_that_a_client_could_read(
+    phase: TopicPhase, cut: dict[int, int]
+) -> None:
+    estate = Estate(replace(TOPIC, phase=phase, partitions=3, starts={0: 70, 1: 0, 2: 4}))
+    made = forget(estate)
+    assert estate.cut == cut
+    assert ("delete the mirror's empty records from t on east (DeleteRecords)" in made.changes) is bool(cut)

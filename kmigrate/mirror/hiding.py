@@ -1,0 +1,39 @@
+"""The wait for routers that hide partitions from clients before the mirror writes fillers to them."""
+
+from __future__ import annotations
+
+from kmigrate.errors import Unreachable, WaitTimedOut
+from kmigrate.model.presences import RouterPresence
+from kmigrate.model.records import RouterRecord
+from kmigrate.model.state import State
+from kmigrate.state.log import StateLog
+
+__all__ = ["wait_hidden"]
+
+_PATIENCE_S = 5.0
+"""Longer than a router takes from a record to the word that it follows the record."""
+
+
+async def wait_hidden(log: StateLog, topic: str, epoch: int) -> None:
+    """Wait until every registered router follows the state of `epoch`, in which partitions of a topic are not ready.
+
+    Raises Unreachable where a router does not say so: its clients would read fillers.
+    """
+    missing: list[RouterRecord] = []
+
+    def all_follow(state: State) -> bool | None:
+        told = {word.instance: word.applied for word in log.alive(RouterPresence)}
+        missing[:] = [router for router in state.routers() if told.get(router.instance, -1) < epoch]
+        return True if not missing else None
+
+    try:
+        await log.wait(all_follow, _PATIENCE_S, f"the routers to hide {topic}")
+    except WaitTimedOut:
+        names = ", ".join(f"{router.name} on {router.host}" for router in missing)
+        name = missing[0].name if missing else "NAME"
+        raise Unreachable(
+            "router-unheard",
+            f"router {names} has not said that it hides {topic}, which has to be filled up to its start",
+            still_true="no filler was written, and the topic's clients go on as before",
+            next_step=f"start that router again, or, if its process has ended: kmigrate router forget {name} --dead",
+        ) from None
