@@ -324,7 +324,9 @@ class Admin:
         """Delete a topic; a topic that does not exist is no error."""
         try:
             await self._one(
-                lambda: self.client.delete_topics([name], operation_timeout=self._timeout), f"delete topic {name}"
+                lambda: self.client.delete_topics([name], operation_timeout=self._timeout),
+                f"delete topic {name}",
+                ("DELETE", f"topic {name}"),
             )
         except BrokerRefused as refused:
             if refused.code != 3:
