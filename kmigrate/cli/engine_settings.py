@@ -58,6 +58,7 @@ def mirror_settings(settings: Settings) -> MirrorSettings:
         hole_limit=section.hole_limit,
         align_limit=section.align_limit,
         upkeep_s=section.upkeep_interval_s,
+        raise_expiration=section.raise_producer_expiration,
         sync_acls=section.sync_acls,
         acl_exclude=section.acl_exclude,
         config_exclude=section.config_exclude,

@@ -105,6 +105,7 @@ async def plan(
         settings = mirror_settings(call.settings)
         defaults = await default_findings(estate, record, [name for name in names if name in known], settings)
         limits = await setting_findings(estate, record)
+        limits += await verbs.memory_findings(estate, raises=call.settings.mirror.raise_producer_expiration)
         rows: list[TopicOutlook] = []
         partitions = sum(len(known[name].partitions) for name in names if name in known)
         stretches = max(1, min(10, _STRETCHES // max(1, partitions)))

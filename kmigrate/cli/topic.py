@@ -112,6 +112,9 @@ async def mirror(
             record = verbs.resolve_link(estate.log.state, name)
             access = await verbs.access_findings(estate, record, topics)
             defaults = await default_findings(estate, record, topics, mirror_settings(call.settings))
+            defaults += await verbs.memory_findings(
+                estate, raises=call.settings.mirror.raise_producer_expiration
+            )
             known = [r.topic for r in _records(estate, name, topics) if r is not None]
             engined = await _engine(estate, name, known, engine, plan=True)
             changes = (*made.changes, *engined)

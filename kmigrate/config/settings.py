@@ -119,6 +119,9 @@ class MirrorSection:
     upkeep_interval_s: float = _key(
         5.0, "how often partitions, configs, ACLs and new names of the source are looked at, s", low=0.5, high=3600
     )
+    raise_producer_expiration: bool = _key(
+        True, "true or false: whether the target's producer.id.expiration.ms is raised while a link mirrors"
+    )
     sync_acls: bool = _key(True, "true or false: whether the target gets the ACLs of mirrored topics and groups")
     acl_exclude: tuple[str, ...] = _key(
         (), "a list of regular expressions: principals whose ACLs are not carried over", regex=True

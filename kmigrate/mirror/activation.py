@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
-from kmigrate.cluster.client import ClusterClient
+from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
 from kmigrate.cluster.memory import RAISED_EXPIRATION, lengthen_memory, producer_memory
 from kmigrate.errors import Refused
 from kmigrate.model.records import ClusterRef, CopyIdentity, LinkRecord
@@ -17,13 +17,25 @@ from kmigrate.model.state import State
 from kmigrate.state.identity import refuse_same_cluster
 from kmigrate.state.log import StateLog
 
-__all__ = ["activate", "remembers_long", "request_limit"]
+__all__ = ["NOT_RAISED", "activate", "remembers_long", "request_limit"]
+
+NOT_RAISED = f"{PRODUCER_EXPIRATION} is left as it is ([mirror] raise_producer_expiration)"
 
 
 async def activate(
-    link_name: str, source: ClusterClient, target: ClusterClient, target_admin: Admin, log: StateLog
+    link_name: str,
+    source: ClusterClient,
+    target: ClusterClient,
+    target_admin: Admin,
+    log: StateLog,
+    *,
+    raises: bool = True,
 ) -> str:
-    """Check and complete the link's record; why the target will forget producers too early for pipelining, or ''."""
+    """Check and complete the link's record; return why the target forgets producers too early for pipelining, or ''.
+
+    Without `raises` the target's `producer.id.expiration.ms` stays as it is. A finished link copies nothing more, so
+    the mirror of a finished link does not raise the setting again.
+    """
     link = log.state.link(link_name)
     if link is None:
         return ""
@@ -35,11 +47,13 @@ async def activate(
         data, marker = await target.init_producer_id(), await target.init_producer_id()
         identity = CopyIdentity(*data, *marker)
     now = await producer_memory(target, target_admin)
+    raises = raises and not link.finished_ms
+
     def decide(state: State) -> LinkRecord | None:
         current = state.link(link_name)
         if current is None:
             return None
-        former = _to_restore(now, state)
+        former = _to_restore(now, state) if raises else None
         completed = replace(
             current,
             source=source_ref,
@@ -50,7 +64,9 @@ async def activate(
         return None if completed == current else completed
 
     await log.append(decide)
-    return await lengthen_memory(target, now)
+    if raises:
+        return await lengthen_memory(target, now)
+    return "" if link.finished_ms or (now is not None and now.value == RAISED_EXPIRATION) else NOT_RAISED
 
 
 def _to_restore(now: ConfigValue | None, state: State) -> str | None:

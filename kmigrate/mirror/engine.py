@@ -146,7 +146,14 @@ class MirrorEngine:
 
     async def _serve(self) -> None:
         """Copy our share of the link, for as long as nothing fails."""
-        forgets = await activate(self._link, self._source, self._target, self._target_admin, self._log)
+        forgets = await activate(
+            self._link,
+            self._source,
+            self._target,
+            self._target_admin,
+            self._log,
+            raises=self._settings.raise_expiration,
+        )
         link = self._log.state.link(self._link)
         if link is None or link.copy is None:
             return

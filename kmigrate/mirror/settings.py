@@ -59,6 +59,8 @@ class MirrorSettings:
     upkeep_s: float = 5.0
     """How often partitions, configs, rules and new names of the source are looked at; with very many topics less often
     (`upkeep.round_s`)."""
+    raise_expiration: bool = True
+    """True where the target's `producer.id.expiration.ms` is raised while the link mirrors (W1)."""
     sync_acls: bool = True
     acl_exclude: tuple[str, ...] = ()
     """Expressions of principals whose rules are not carried (MM-74)."""

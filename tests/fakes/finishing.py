@@ -52,6 +52,7 @@ class Estate:
             settings=SimpleNamespace(security=SimpleNamespace(protocol="PLAINTEXT")),
             metadata=SimpleNamespace(brokers={1: ("real", 9)}, cluster_id="target-id"),
         )
+        self.target_admin: Any = None
         self.leads = Leads.ROUTER
         self.addresses: list[str] = []
         self.on_source: dict[str, tuple[GroupMember, ...]] = {}

@@ -6,6 +6,7 @@ whose effect stands already changes nothing and succeeds.
 
 from __future__ import annotations
 
+from kmigrate.workflow.producer_memory import memory_findings
 from kmigrate.workflow.verbs.access import access_findings, state_findings
 from kmigrate.workflow.verbs.cancel import cancel_promote
 from kmigrate.workflow.verbs.creatable import ConfigsOf
@@ -47,6 +48,7 @@ __all__ = [
     "forget_router",
     "forget_topics",
     "left_behind",
+    "memory_findings",
     "mirror_groups",
     "mirror_matching_groups",
     "mirror_matching_topics",

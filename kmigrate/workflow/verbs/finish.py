@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kmigrate.cluster.client import PRODUCER_EXPIRATION
 from kmigrate.errors import KmigrateError, WaitTimedOut
 from kmigrate.model.presences import ConnectedClient, RouterPresence
 from kmigrate.model.records import LinkRecord
@@ -26,6 +27,7 @@ from kmigrate.workflow.bootstraps import Bootstrap, ask_bootstraps, bootstrap_fi
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.misplaced import promoted_group_findings
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.producer_memory import put_back_after_finish, raised_alone
 from kmigrate.workflow.verbs.links import resolve_link, retries, unpromoted
 
 __all__ = ["Left", "SayLeft", "finish_link", "left_behind", "undo_finish", "wait_left"]
@@ -92,6 +94,8 @@ async def finish_link(
         f"routers tell clients the target's own addresses: {addresses}",
         "routers end the connections to their broker listeners in turn; their bootstrap listeners go on answering",
     ]
+    if raised_alone(state, link):
+        changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link finish", changes, found)
     made.refuse()
     if plan:
@@ -107,7 +111,8 @@ async def finish_link(
         return replace(current, finished_ms=now_ms())
 
     await estate.log.append(decide)
-    return made.done(), asked
+    late = await put_back_after_finish(estate, link)
+    return replace(made, findings=(*made.findings, *late)).done(), asked
 
 
 def _link_guards(state: State, link: LinkRecord, delivery_timeout_s: float, now: int) -> list[Finding]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from kmigrate.cluster.advertised import advertised_faults
 from kmigrate.cluster.client import PRODUCER_EXPIRATION, ClusterClient
-from kmigrate.cluster.memory import ONE_AT_A_TIME, restore_memory, short_memory
+from kmigrate.cluster.memory import restore_memory
 from kmigrate.errors import AuthenticationFailed, Failed, Refused, Unreachable, UsageError
 from kmigrate.model.lifecycle import GroupPhase, TopicPhase
 from kmigrate.model.presences import RouterPresence
@@ -28,6 +28,7 @@ from kmigrate.model.words import advised
 from kmigrate.net.clock import now_ms
 from kmigrate.workflow.estate import Estate
 from kmigrate.workflow.plan import Finding, Plan
+from kmigrate.workflow.producer_memory import memory_findings, raised_alone
 from kmigrate.workflow.running import (
     START_CONTROLLER,
     START_ROUTER,
@@ -198,19 +199,13 @@ async def delete_link(estate: Estate, name: str, delivery_timeout_s: float, *, p
     keys = _link_keys(estate.log.state, link.name)
     changes = ["pick up no more names by its expressions"] if link.topic_patterns or link.group_patterns else []
     changes += [f"forget {key}" for key in keys]
-    if _raised_alone(estate.log.state, link):
+    if raised_alone(estate.log.state, link) and not link.finished_ms:
         changes.append(f"put {PRODUCER_EXPIRATION} of the target back to {link.restore_expiration or 'its default'}")
     made = Plan.of("link delete", changes, found)
     made.refuse()
     if not plan:
         await _forget_link(estate, link, delivery_timeout_s)
     return made if plan else made.done()
-
-
-def _raised_alone(state: State, link: LinkRecord) -> bool:
-    """Whether no other link needs what was raised on the target."""
-    others = (other.restore_expiration for other in state.links() if other.name != link.name)
-    return link.restore_expiration is not None and all(former is None for former in others)
 
 
 async def _put_back(estate: Estate, link: LinkRecord) -> None:
@@ -254,7 +249,7 @@ async def _forget_link(estate: Estate, link: LinkRecord, delivery_timeout_s: flo
     try:
         with telling(done):
             while (left := state.link(link.name)) is not None and left.uuid == link.uuid:
-                if _raised_alone(state, left) and _link_keys(state, link.name) == [left.key]:
+                if not left.finished_ms and raised_alone(state, left) and _link_keys(state, link.name) == [left.key]:
                     # Late, since a link that stays needs it; before its record goes, which alone knows what it was.
                     await _put_back(estate, left)
                 before, state = state, await estate.log.append(drop)
@@ -422,7 +417,7 @@ def _link_keys(state: State, link: str) -> list[str]:
     return [*sorted(parts), f"link/{link}"]
 
 
-async def check_link(estate: Estate, name: str | None) -> Plan:
+async def check_link(estate: Estate, name: str | None, *, raises: bool = True) -> Plan:
     """Contact both clusters of a link and say what stands in the way; changes nothing."""
     link = resolve_link(estate.log.state, name)
     found = [
@@ -440,7 +435,7 @@ async def check_link(estate: Estate, name: str | None) -> Plan:
         found += await _advertised_findings(source) + await _advertised_findings(estate.target)
         found += await access_findings(estate, link)
         found += await state_findings(estate.target)
-        found += await _memory_findings(estate)
+        found += await memory_findings(estate, raises=raises)
     except (Refused, Unreachable, AuthenticationFailed) as error:
         found.append(Finding("refuse", error.ref, error.what, error.next_step))
     if not mirror_runs(estate.log, link.name):
@@ -457,12 +452,3 @@ async def _advertised_findings(cluster: ClusterClient) -> list[Finding]:
     """Refuse brokers that cannot be reached at the addresses that they advertise."""
     faults = await advertised_faults(cluster)
     return [Finding("refuse", "advertised-unreachable", fault.text, fault.next_step) for fault in faults]
-
-
-async def _memory_findings(estate: Estate) -> list[Finding]:
-    """A warning where the target forgets producers while old records are copied (W1)."""
-    why = await short_memory(estate.target, estate.target_admin)
-    if not why:
-        return []
-    what = f"target {estate.target.settings.name}: {why}; {ONE_AT_A_TIME}"
-    return [Finding("warn", "short-memory", what, "grant ALTER_CONFIGS on the target's cluster, where that can be had")]

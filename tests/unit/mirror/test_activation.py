@@ -11,7 +11,7 @@ import pytest
 
 from kmigrate.cluster.admin import ConfigValue
 from kmigrate.cluster.memory import RAISED_EXPIRATION
-from kmigrate.mirror.activation import activate, remembers_long
+from kmigrate.mirror.activation import NOT_RAISED, activate, remembers_long
 from kmigrate.model.records import ClusterRef, LinkRecord
 from tests.fakes.state_log import MemoryLog
 
@@ -97,3 +97,20 @@ def test_what_an_earlier_version_set_there_is_not_believed_either() -> None:
     assert "Kafka before 3.4" in activated(MemoryLog(LINK), target)
     assert not asyncio.run(remembers_long(target, target))
     assert target.shown.value != RAISED_EXPIRATION
+
+
+def test_a_setting_that_is_to_be_left_alone_is_neither_raised_nor_written_down() -> None:
+    log, target, source = MemoryLog(LINK), Cluster("target", ConfigValue("86400000", False)), Cluster("source")
+    why = asyncio.run(activate("l", source, target, target, log, raises=False))  # type: ignore[arg-type]
+    assert why == NOT_RAISED
+    assert target.shown == ConfigValue("86400000", False)
+    link = log.state.link("l")
+    assert link is not None
+    assert link.restore_expiration is None
+
+
+def test_the_mirror_of_a_finished_link_does_not_raise_it_again() -> None:
+    finished = replace(LINK, finished_ms=5, restore_expiration="")
+    log, target = MemoryLog(finished), Cluster("target", ConfigValue("86400000", False))
+    assert activated(log, target) == ""
+    assert target.shown == ConfigValue("86400000", False)

@@ -19,7 +19,7 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import BarrierRecord, LinkRecord, ProducerMark, TopicRecord
 from kmigrate.model.settings import ClusterSettings
 from kmigrate.net.clock import now_ms
-from kmigrate.workflow import verbs
+from kmigrate.workflow import producer_memory, verbs
 from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.verbs import links
 from tests.fakes.finishing import GROUP, LINK, ROUTER, TOPIC, Estate, run
@@ -236,8 +236,13 @@ def test_a_check_names_a_target_that_forgets_producers(why: str, monkeypatch: py
         return why
 
     estate.source = source
-    for name, stand_in in (("access_findings", none), ("state_findings", none), ("short_memory", short_memory)):
-        monkeypatch.setattr(links, name, stand_in)
+    async def raised(*_: Any) -> ConfigValue:
+        return ConfigValue(RAISED_EXPIRATION, True)
+
+    for name in ("access_findings", "state_findings", "_advertised_findings"):
+        monkeypatch.setattr(links, name, none)
+    monkeypatch.setattr(producer_memory, "short_memory", short_memory)
+    monkeypatch.setattr(producer_memory, "producer_memory", raised)
     found = [each for each in run(verbs.check_link(estate, "l")).findings if each.ref == "short-memory"]
     assert [(each.level, why in each.what) for each in found] == ([("warn", True)] if why else [])
 

@@ -1,0 +1,39 @@
+"""Estimates what it costs a cluster's brokers to remember producers for longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kmigrate.cluster.client import ClusterClient
+
+__all__ = ["ENTRY_BYTES", "ProducerLoad", "producer_load"]
+
+ENTRY_BYTES = 400
+"""Heap bytes of one producer id in one partition replica, by the layout of the broker's objects: the map's node and key
+(60), ProducerStateEntry (50), the queue of the newest batches (65), and one to five BatchMetadata of 40 each."""
+_MOST_PARTITIONS = 1_000
+"""Partitions that are asked; the entries of a larger cluster are scaled up from these."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLoad:
+    """Producer ids that the leaders of a cluster's partitions remember now, each counted once for each partition."""
+
+    entries: int
+    partitions: int
+
+    def after(self, now_ms: int, later_ms: int) -> int:
+        """Return the entries once each is kept for `later_ms` in place of `now_ms`, at the rate of new ids of today."""
+        return round(self.entries * max(1.0, later_ms / max(1, now_ms)))
+
+
+async def producer_load(client: ClusterClient) -> ProducerLoad:
+    """Count the remembered producer ids of all topics that are shown to us. Raises BrokerRefused or Unreachable."""
+    topics = (await client.refresh()).topics
+    keys = sorted((name, partition) for name, info in topics.items() for partition in info.partitions)
+    step = max(1, -(-len(keys) // _MOST_PARTITIONS))
+    asked = keys[::step]
+    told = await client.describe_producers(asked)
+    counts = [len(producers) for error, producers in told.values() if not error]
+    scale = len(keys) / len(counts) if counts else 0.0
+    return ProducerLoad(round(sum(counts) * scale), len(keys))
