@@ -22,6 +22,9 @@ __all__ = ["ConfigsOf", "creation_findings", "no_configs", "timeout_findings"]
 
 ConfigsOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Mapping[str, str]]]]
 """Returns the configs with which the mirror would create each of some topics on the target."""
+_LASTING = frozenset({17, 37, 38, 40, 42, 44})
+"""Codes that no grant and no time lifts: invalid name (as of a collision), partitions, replication factor, configs or
+request, and policies. Other codes are warnings: the mirror names the reason, and waits."""
 _TIMEOUT = "transaction.max.timeout.ms"
 _MOST_NAMED = 20
 
@@ -34,7 +37,7 @@ async def no_configs(_: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
 async def creation_findings(
     estate: Estate, missing: Collection[TopicInfo], configs_of: ConfigsOf
 ) -> list[Finding]:
-    """Return a refusal for each topic that the target would not create."""
+    """Return a finding for each topic that the target would not create."""
     if not missing:
         return []
     names = [info.name for info in missing]
@@ -57,11 +60,13 @@ def _exists(why: Failed) -> bool:
 
 
 def _refusal(name: str, why: Failed) -> Finding:
+    lasting = isinstance(why, BrokerRefused) and why.code in _LASTING
     return Finding(
-        "refuse" if isinstance(why, BrokerRefused) else "warn",
+        "refuse" if lasting else "warn",
         "target-refuses-topic",
         f"the target would not create topic {name}: {why.what}",
-        f"change what the target objects to, or make topic {name} there by hand, empty and with as many partitions",
+        why.next_step
+        or f"change what the target objects to, or make topic {name} there by hand, empty and with as many partitions",
     )
 
 
