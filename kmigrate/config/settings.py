@@ -152,7 +152,7 @@ class PromoteSection:
     pending_timeout_s: float = _key(120.0, "how long to wait for the lag before giving up, s", low=1, high=86_400)
     fence_timeout_s: float = _key(10.0, "how long a fence may last before it is lifted, s", low=1, high=60)
     straggler_window_s: float = _key(
-        5.0, "how recent a write that came through no router must be to stop a promote, s", low=0, high=3600
+        5.0, "how long a direct writer must be silent until a promote takes it for gone, s", low=0, high=3600
     )
     router_silent_s: float = _key(
         5.0, "how long a router must be silent until the source broker holds the fence in its place, s", low=1, high=600

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from kmigrate.cluster.client import ClusterClient
 from kmigrate.errors import Failed
+from kmigrate.mirror.direct import DirectSeen
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import LOOK_S, Lanes, Signals, Warrant
@@ -25,6 +26,7 @@ from kmigrate.mirror.metrics import LinkMeter
 from kmigrate.mirror.reactions import Asked, Found, reaction_to, told
 from kmigrate.mirror.reading import SourceReader
 from kmigrate.mirror.settings import MirrorSettings
+from kmigrate.mirror.steps import Producer
 from kmigrate.mirror.throttle import Throttle
 from kmigrate.mirror.writing import TargetWriter
 from kmigrate.model.lifecycle import BEHIND_FENCE, PROMOTING, TopicPhase
@@ -65,6 +67,8 @@ class MirroredTopic:
     losses: Mapping[int, tuple[AcceptedLoss, ...]] = field(default_factory=dict)
     target_starts: Mapping[int, int] | None = None
     """Where the records of a mapped topic begin on the target; None where offsets are identical."""
+    began: Mapping[int, int] = field(default_factory=dict)
+    """Log ends of the source when the link began to mirror the topic."""
 
     @property
     def copy(self) -> tuple[str, str, bool]:
@@ -90,6 +94,7 @@ def mirrored_topic(record: TopicRecord, starts: Mapping[int, int], term: int) ->
         stops=record.stops,
         losses=record.losses,
         target_starts=record.target_starts if record.mapped else None,
+        began=record.began,
     )
 
 
@@ -122,14 +127,18 @@ class Copier:
         torn: Collection[Key] = (),
         on_move: Callable[[Lane], None] = lambda lane: None,
         meter: LinkMeter | None = None,
+        is_routed: Callable[[Producer], bool] = lambda producer: False,
     ) -> None:
-        """`torn`: that of the copier before us."""
+        """`torn`: that of the copier before us. `is_routed` tells a routed transactional producer's id and epoch."""
         self._source = source
         self._target = target
         self._identity = identity
         self._settings = settings
         self._before = torn
         self._on_move = on_move
+        self._is_routed = is_routed
+        self.direct: dict[Key, DirectSeen] = {}
+        """The direct writers that lanes have read; a lane that begins anew goes on with them."""
         self._topics: dict[str, MirroredTopic] = {}
         self.lanes = Lanes(self._shown)
         self.added: dict[str, int] = {}
@@ -187,6 +196,8 @@ class Copier:
         for topic in wanted.values():
             if self._topics.get(topic.topic) is not topic:  # with thousands of partitions, most stay as they are
                 self._place(topic)
+        for key in [key for key in self.direct if key[0] not in wanted]:
+            del self.direct[key]
         self._topics = wanted
         self._signals.assign()
 
@@ -224,6 +235,8 @@ class Copier:
                 if any(not each.at_rest for each in before):
                     continue  # what it has sent might be taken for ours
                 lane = self._lane(topic, partition, start)
+                lane.direct = self.direct.setdefault(key, lane.direct)
+                lane.direct.is_routed = self._is_routed
                 self._meter.watch(lane)
                 if before or key in self._before:
                     lane.unsettle()
@@ -250,6 +263,7 @@ class Copier:
                 epoch=identity.data_epoch,
                 hole_limit=self._settings.hole_limit,
                 log_start=start,
+                live_from=topic.began.get(partition, -1),
             )
         return MappedLane(
             topic.topic,
@@ -260,6 +274,7 @@ class Copier:
             target_start=topic.target_starts[partition],
             target_topic_id=topic.target_topic_id,
             term=topic.term,
+            live_from=topic.began.get(partition, -1),
         )
 
     @property

@@ -22,6 +22,7 @@ from kmigrate.errors import KmigrateError, Unreachable, WaitTimedOut
 from kmigrate.mirror.activation import activate, request_limit
 from kmigrate.mirror.align import Aligner
 from kmigrate.mirror.copier import Copier, MirroredTopic, mirrored_topic
+from kmigrate.mirror.direct_log import DirectLog
 from kmigrate.mirror.holes import HoleMaker
 from kmigrate.mirror.lane import Key, Lane
 from kmigrate.mirror.lanes import target_losses
@@ -108,6 +109,7 @@ class MirrorEngine:
         """What the copier was last given, by topic."""
         self.meter = LinkMeter(source.settings.name, target.settings.name)
         self.meter.holds_lease = lambda: self._lease.held
+        self.meter.direct_writes = self._direct_writes
 
     async def run(self) -> None:
         """Until cancelled; raises what a person must mend (another cluster at the address, a broken state log)."""
@@ -170,6 +172,7 @@ class MirrorEngine:
             torn=self._torn,
             on_move=self._moved,
             meter=self.meter,
+            is_routed=lambda producer: self._log.state.is_routed(self._link, *producer),
         )
         self._trouble = ""
         self._forgets = forgets
@@ -181,6 +184,7 @@ class MirrorEngine:
             await together(
                 copier.run(),
                 self._stops.run(copier.lanes),
+                DirectLog(self._log, self._link).run(copier.direct),
                 self._follow(copier),
                 self._lead(copier, Aligner(self._target, link.copy, self._settings)),
             )
@@ -280,6 +284,18 @@ class MirrorEngine:
             return 0
         assignment = state.assignment(self._link)
         return assignment.generation if assignment is not None and not record.mapped else self._lease.term
+
+    def _direct_writes(self) -> dict[tuple[str, str], list[float]]:
+        """Return the seconds since each direct writer wrote to a partition of ours, by topic and partition."""
+        now, ours = self._log.now_ms(), self.meter.lanes
+        found: dict[tuple[str, str], list[float]] = {}
+        for topic in {topic for topic, _ in ours}:
+            known = self._log.state.direct(self._link, topic)
+            for writer in known.writers if known is not None else ():
+                if (topic, writer.partition) in ours:
+                    age = max(0, now - writer.last_ms) / 1000
+                    found.setdefault((topic, str(writer.partition)), []).append(age)
+        return found
 
     # presence
 

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
+from kmigrate.mirror.direct import READ_PAUSE_MS, DirectSeen
 from kmigrate.mirror.reactions import Action, Asked, Found, Reaction, cause, pause_s, reaction_to, remedy_of, told
 from kmigrate.mirror.steps import Append, Hole, Reading, Step, damaged, kept_long, read_steps
 from kmigrate.mirror.tally import Tally
@@ -71,7 +72,15 @@ class Lane:
     """The copy of one partition; owned by one copier, touched by its tasks between awaits only."""
 
     def __init__(
-        self, topic: str, partition: int, *, producer_id: int, epoch: int, hole_limit: int, log_start: int = 0
+        self,
+        topic: str,
+        partition: int,
+        *,
+        producer_id: int,
+        epoch: int,
+        hole_limit: int,
+        log_start: int = 0,
+        live_from: int = -1,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -152,8 +161,11 @@ class Lane:
         """The newest offsets in a row that had no record on the source, and are filled."""
         self._marking = False
         """Markers are on their way, or may still come."""
-        self._live_from = -1
-        self._direct = (-2, -1, 0)
+        self.direct = DirectSeen()
+        self.live_from = live_from
+        """The source's log end when the link began to mirror this partition; −1: as the first answer says."""
+        self._there_before = -1
+        """The source's log end at the first answer: nobody knows when the batches below were written."""
         self._said: tuple[dict[str, Any], PartitionProgress] | None = None
 
     # reading from the source
@@ -180,10 +192,13 @@ class Lane:
             return 0
         self._read_failures = 0
         self.reading_trouble = ""
+        if now_ms - self.tally.heard_ms > READ_PAUSE_MS:
+            self.direct.paused(now_ms if seen_ms is None else seen_ms)
         self.ends_at(answer.high_watermark, now_ms)
         self.stable_end = answer.last_stable_offset
-        if self._live_from < 0:
-            self._live_from = answer.high_watermark
+        if self._there_before < 0:
+            self._there_before = answer.high_watermark
+            self.live_from = answer.high_watermark if self.live_from < 0 else self.live_from
         if not len(answer.records):
             return 0
         records = answer.records
@@ -197,6 +212,7 @@ class Lane:
             hole_limit=self._hole_limit,
             barrier=self.barrier,
             most=most,
+            direct_from=self.live_from,
         )
         self._go_on(reading, asked, len(records), now_ms, seen_ms)
         self.rest = reading.rest if self._listens(reading.next_offset) else None
@@ -226,10 +242,11 @@ class Lane:
         self.leader_epoch = reading.leader_epoch
         if reading.compacted:
             self.beware_of_cleaner()
-        if reading.direct is not None:
-            producer, offset = reading.direct
+        if reading.direct:
             seen_ms = now_ms if seen_ms is None else seen_ms
-            self._direct = (producer, offset, seen_ms if offset >= self._live_from else 0)
+            if asked < self._there_before:
+                self.direct.paused(seen_ms + 1)
+            self.direct.note(reading.direct, seen_ms)
         if reading.problem:
             self._push_end(reading.problem)
 
@@ -718,12 +735,17 @@ class Lane:
             "stable_end": self.stable_end,
             "problem": problem,
             "at_barrier": self.at_barrier,
-            "direct_id": self._direct[0],
-            "direct_offset": self._direct[1],
-            "direct_ms": self._direct[2],
+            **self._newest_direct(),
             "trouble": "" if self.stopped else self._troubles(),
             "pace": self.tally.pace(self.position, self.source_end),
         }
+
+
+    def _newest_direct(self) -> dict[str, int]:
+        if self.direct.newest is None:
+            return {}
+        (producer_id, epoch), offset, seen_ms = self.direct.newest
+        return {"direct_id": producer_id, "direct_epoch": epoch, "direct_offset": offset, "direct_ms": seen_ms}
 
 
 def _why(found: Found) -> str:

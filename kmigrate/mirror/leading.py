@@ -355,6 +355,7 @@ def _created(record: TopicRecord, prepared: Prepared, now: int) -> TopicRecord:
         source_topic_id=prepared.source_topic_id,
         target_topic_id=prepared.target_topic_id,
         starts=prepared.starts,
+        began=prepared.began,
         mapped=prepared.target_starts is not None,
         target_starts=prepared.target_starts or {},
         restore_configs=prepared.configs.restore,

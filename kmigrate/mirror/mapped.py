@@ -39,9 +39,16 @@ class MappedLane(Lane):
         target_start: int,
         target_topic_id: str,
         term: int = 1,
+        live_from: int = -1,
     ) -> None:
         super().__init__(
-            topic, partition, producer_id=producer_id, epoch=epoch, hole_limit=_ANY_GAP, log_start=log_start
+            topic,
+            partition,
+            producer_id=producer_id,
+            epoch=epoch,
+            hole_limit=_ANY_GAP,
+            log_start=log_start,
+            live_from=live_from,
         )
         self.target_start = target_start
         self.target_topic_id = target_topic_id

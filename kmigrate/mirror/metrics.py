@@ -7,7 +7,7 @@ sensors where it has them (MM-119 to MM-126), in seconds and bytes as Prometheus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -42,6 +42,8 @@ class LinkMeter:
         self.lanes: Mapping[tuple[str, int], Lane] = {}
         """What is copied now; nothing while the process stands by."""
         self.holds_lease: Callable[[], bool] = lambda: False
+        self.direct_writes: Callable[[], Mapping[tuple[str, str], Sequence[float]]] = dict
+        """Seconds since each direct writer last wrote, by topic and partition."""
         self.said_at: float | None = None
         """When our presence was last in the log, on the monotonic clock."""
         self._latency = Histogram(_LATENCY_BOUNDS_S)
@@ -188,6 +190,26 @@ _OF_LINKS: tuple[_LinkRow, ...] = (
             "mirror_presence_age_seconds", Kind.GAUGE, "Time since this process last told the others that it lives."
         ),
         lambda meter: [] if meter.said_at is None else [((), monotonic() - meter.said_at)],
+    ),
+    (
+        _link_metric(
+            "mirror_direct_writers",
+            Kind.GAUGE,
+            "Producers that wrote to a partition of the source without a router during the link, however long ago.",
+            "topic",
+            "partition",
+        ),
+        lambda meter: [(labels, len(times)) for labels, times in meter.direct_writes().items()],
+    ),
+    (
+        _link_metric(
+            "mirror_direct_write_age_seconds",
+            Kind.GAUGE,
+            "Time since the newest of these writes was read.",
+            "topic",
+            "partition",
+        ),
+        lambda meter: [(labels, min(times)) for labels, times in meter.direct_writes().items()],
     ),
     (
         _link_metric("mirror_link_latency_seconds", Kind.HISTOGRAM, "Replication latency of all partitions together."),

@@ -18,16 +18,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from typing import NamedTuple
 
 from kmigrate.errors import ProtocolViolation
 from kmigrate.mirror.reactions import Asked, Found, reaction_to
 from kmigrate.model.routes import DIRECT_LIMIT
-from kmigrate.records.batch import CONTROL, TRANSACTIONAL, Batch, check_crc, row, walk
+from kmigrate.records.batch import CONTROL, Batch, check_crc, producer_epoch, row, walk
 from kmigrate.records.merge import LARGEST_MERGED, Stretch, merge, pieces
 from kmigrate.records.old_messages import OldMessages, is_old
 from kmigrate.records.rewrite import Run, effort, needs_rewriting, rewrite
 
-__all__ = ["Append", "Form", "Hole", "Reading", "Step", "damaged", "kept_long", "read_steps"]
+__all__ = [
+    "Append",
+    "DirectBatches",
+    "Form",
+    "Hole",
+    "Producer",
+    "Reading",
+    "Step",
+    "damaged",
+    "kept_long",
+    "read_steps",
+]
 
 _BAD_BATCH = reaction_to(Asked.FETCH, Found.BAD_BATCH).ref
 _WORTH_ITS_FRAME = 8
@@ -68,6 +80,18 @@ class Hole:
 Step = Append | Hole
 
 
+Producer = tuple[int, int]
+"""Producer id and epoch; (−1, −1) of a producer without an id."""
+
+
+class DirectBatches(NamedTuple):
+    """Batches of a producer in an answer."""
+
+    records: int
+    offset: int
+    """Base offset of the newest batch."""
+
+
 @dataclass(slots=True)
 class Reading:
     """What one answer held for one partition."""
@@ -79,12 +103,24 @@ class Reading:
     problem: str = ""
     compacted: bool = False
     """Offsets without a record were seen that no transaction explains: a log cleaner works on this partition."""
-    direct: tuple[int, int] | None = None
-    """(producer id, offset) of the newest batch that came through no router."""
+    direct: dict[Producer, DirectBatches] = field(default_factory=dict)
+    """Batches below producer id 2^40, by producer id and epoch: no router has translated these ids.
+
+    A routed transactional producer has such an id, too, given by the source. The state log names the epochs.
+    """
+    direct_from: int = 0
+    """Batches below this offset are older than the link's interest in their producers."""
     effort: int = 0
     """What rewriting has taken, as `records.rewrite` counts it."""
     rest: Callable[[], Reading] | None = None
     """Reads on from `next_offset`, which takes longer than was allowed; it changes nothing, so that a thread may."""
+
+    def note_direct(self, producer: Producer, records: int, offset: int) -> None:
+        """Count a batch, unless a router has translated the producer id or the batch is older than the link."""
+        if producer[0] >= DIRECT_LIMIT or offset < self.direct_from:
+            return
+        known = self.direct.get(producer)
+        self.direct[producer] = DirectBatches(records + (known.records if known is not None else 0), offset)
 
     def hole(self, start: int, end: int) -> None:
         last = self.steps[-1] if self.steps else None
@@ -119,11 +155,12 @@ def read_steps(
     hole_limit: int,
     barrier: int | None = None,
     most: int | None = None,
+    direct_from: int = 0,
 ) -> Reading:
     """The steps of a read_committed answer from offset `read_at` on; none of them crosses `barrier`.
 
     With `most` it ends before a batch that would take longer to rewrite, and before messages of an old format, which
-    tell nobody beforehand how long they take.
+    tell nobody beforehand how long they take. Batches below `direct_from` are not looked at for direct writers.
     """
 
     def rest(read_at: int, leader_epoch: int) -> Callable[[], Reading]:
@@ -135,11 +172,12 @@ def read_steps(
             leader_epoch=leader_epoch,
             hole_limit=hole_limit,
             barrier=barrier,
+            direct_from=direct_from,
         )
 
     if most is not None and is_old(records):
         return Reading(read_at, leader_epoch, rest=rest(read_at, leader_epoch))
-    reading = Reading(read_at, leader_epoch)
+    reading = Reading(read_at, leader_epoch, direct_from=direct_from)
     filter_ = _Aborted(aborted)
     taken = 0 if aborted else _take_row(reading, records)
     is_whole, is_too_much = not len(records) or taken > 0, False
@@ -190,11 +228,11 @@ def _take_row(reading: Reading, records: memoryview) -> int:
     """Read on by the large batches in front that go as they are, most logs' only kind; how many bytes they take."""
     found, taken = row(records, reading.next_offset, LARGEST_MERGED)
     steps = reading.steps
-    for start, end, newest, producer_id, attributes, _, view in found:
+    for start, end, newest, producer_id, _, _, view in found:
         # Nobody has looked at its CRC yet: the target's broker will, for it goes along with the batch.
         steps.append(Append(start, end, view, newest))
-        if producer_id < DIRECT_LIMIT and not attributes & TRANSACTIONAL:
-            reading.direct = (producer_id, start)
+        if producer_id < DIRECT_LIMIT and start >= reading.direct_from:
+            reading.note_direct((producer_id, producer_epoch(view)), end - start, start)
     if found:
         _, reading.next_offset, _, _, _, reading.leader_epoch, _ = found[-1]
     return taken
@@ -211,10 +249,11 @@ def _take_stretch(reading: Reading, stretch: Stretch, hole_limit: int) -> None:
         return
     if not _reaches(reading, stretch.base_offset, hole_limit):
         return
-    direct = (stretch.heads["producer_id"] < DIRECT_LIMIT).nonzero()[0]
-    if len(direct):
-        newest = stretch.heads[direct[-1]]
-        reading.direct = (int(newest["producer_id"]), int(newest["base_offset"]))
+    heads = stretch.heads
+    if heads["base_offset"][-1] >= reading.direct_from:
+        for head in heads[(heads["producer_id"] < DIRECT_LIMIT) & (heads["base_offset"] >= reading.direct_from)]:
+            producer = int(head["producer_id"]), int(head["producer_epoch"])
+            reading.note_direct(producer, int(head["count"]), int(head["base_offset"]))
     end = stretch.next_offset
     _copy(reading, _converted(runs, Form.MERGED), reading.next_offset, end)
     reading.next_offset = end
@@ -230,7 +269,7 @@ def _take(
         return False
     if isinstance(batch, OldMessages):
         # They belong to no producer (−1) and no leader epoch, so the next fetch names none (C3).
-        reading.direct = (-1, base)
+        reading.note_direct((-1, -1), end - base, base)
         _copy(reading, _converted(batch.runs(at)), at, end)
         reading.compacted = reading.compacted or batch.has_gaps
         reading.next_offset, reading.leader_epoch = end, -1
@@ -247,7 +286,7 @@ def _take(
         reading.problem = damaged(base)
         return False
     if not is_control:
-        _note_direct(reading, batch)
+        reading.note_direct((batch.producer_id, batch.producer_epoch), batch.count, base)
     if unseen:
         reading.hole(at, end)
     elif verbatim:
@@ -281,9 +320,3 @@ def damaged(offset: int) -> str:
 
 def _converted(runs: list[Run], form: Form = Form.REWRITTEN) -> list[Append]:
     return [Append(run.start, run.end, run.view, run.max_timestamp, form) for run in runs]
-
-
-def _note_direct(reading: Reading, batch: Batch) -> None:
-    """A transactional batch has an id of the source's also when it was routed: the source tells who writes those."""
-    if batch.producer_id < DIRECT_LIMIT and not batch.attributes & TRANSACTIONAL:
-        reading.direct = (batch.producer_id, batch.base_offset)

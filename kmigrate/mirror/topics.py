@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kmigrate.cluster.admin import Admin, ConfigValue
 from kmigrate.cluster.client import EARLIEST, LATEST, ClusterClient
@@ -42,6 +42,8 @@ class Prepared:
     compacted: bool
     target_starts: Mapping[int, int] | None
     """Where the records begin on the target, where its offsets are its own; None for identical offsets."""
+    began: Mapping[int, int] = field(default_factory=dict)
+    """Log ends of the source now."""
 
 
 class TopicMaker:
@@ -90,7 +92,7 @@ class TopicMaker:
         told = (await self._source_admin.topic_configs([topic]))[topic]
         existing = self._target.metadata.topics.get(topic)
         compacted = is_compacted(told)
-        starts = await self._starts(record, info)
+        starts, began = await self._starts(record, info)
         ends = dict.fromkeys(starts, 0) if existing is None else await self._ends(existing, len(info.partitions))
         standing = await self._known_configs(topic if existing is not None else STATE_TOPIC)
         own = {key: entry.value for key, entry in standing.items() if entry.own} if existing is not None else {}
@@ -119,6 +121,7 @@ class TopicMaker:
             source_topic_id=_id(info),
             target_topic_id=_id(made),
             starts=starts,
+            began=began,
             configs=configs,
             compacted=compacted,
             target_starts=ends if mapped else None,
@@ -232,8 +235,8 @@ class TopicMaker:
                 f"{delete_unneeded(record.topic)}, then mirror it again",
             )
 
-    async def _starts(self, record: TopicRecord, info: TopicInfo) -> dict[int, int]:
-        """First mirrored offset by partition (AL-20)."""
+    async def _starts(self, record: TopicRecord, info: TopicInfo) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the first mirrored offset of each partition (AL-20), and where the source's log ends now."""
         keys = [(info.name, partition) for partition in sorted(info.partitions)]
         wanted = {"earliest": EARLIEST, "latest": LATEST}.get(record.start)
         told = await self._source.list_offsets(dict.fromkeys(keys, int(record.start) if wanted is None else wanted))
@@ -243,7 +246,8 @@ class TopicMaker:
             if error:
                 await self._source.refresh([info.name])
                 raise Unreachable("no-offsets", f"{key[0]}-{key[1]}: {row(error).name}")
-        return {key[1]: told[key].offset if told[key].offset >= 0 else ends[key].offset for key in keys}
+        began = {key[1]: ends[key].offset for key in keys}
+        return {key[1]: told[key].offset if told[key].offset >= 0 else ends[key].offset for key in keys}, began
 
 
 def is_compacted(configs: Mapping[str, ConfigValue]) -> bool:

@@ -336,6 +336,7 @@ class Upkeep:
             record,
             partitions=ours,
             starts={**record.starts, **starts},
+            began={**record.began, **starts},
             target_starts={**record.target_starts, **on_target},
             aligning=(),
         )

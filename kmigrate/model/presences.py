@@ -51,9 +51,11 @@ class PartitionProgress:
     """The barrier offset that the copier has stopped at, or −1."""
     direct_id: int = -2
     """Producer id of the last batch seen that came through no router (−1: without id; −2: none seen)."""
+    direct_epoch: int = -1
+    """Producer epoch of that batch."""
     direct_offset: int = -1
     direct_ms: int = 0
-    """When that batch was seen, ms since the epoch by the clock of who says so; 0: it was there at the start."""
+    """Time at which that batch was read, ms since the epoch by the clock of this process; 0: none was."""
     trouble: str = ""
     """What is being tried again, or waited for, without anybody's help; or ''."""
     target_position: int = -1

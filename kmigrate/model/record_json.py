@@ -22,7 +22,9 @@ from kmigrate.model.presences import (
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
+    DirectRecord,
     GroupRecord,
+    LateRecord,
     LeaseRecord,
     LinkRecord,
     MisplacedRecord,
@@ -48,6 +50,8 @@ Record = (
     | TopicRecord
     | GroupRecord
     | BarrierRecord
+    | DirectRecord
+    | LateRecord
     | VerifiedRecord
     | TransactionRecord
     | RouterRecord
@@ -68,6 +72,8 @@ KINDS: dict[str, type[Record]] = {
         TopicRecord,
         GroupRecord,
         BarrierRecord,
+        DirectRecord,
+        LateRecord,
         VerifiedRecord,
         TransactionRecord,
         RouterRecord,

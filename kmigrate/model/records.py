@@ -3,8 +3,8 @@
 State log (`__kmigrate_state`, compare-and-set, one partition). Keys:
 
     link/<link>   topic/<link>/<topic>   group/<link>/<group>   barrier/<link>/<topic>/<chunk>
-    verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>   stray/<name>
-    lease/<what>   assignment/<link>   misplaced/<link>/<group>
+    direct/<link>/<topic>   verified/<link>/<topic>   transaction/<link>/<transactional id>   router/<name>
+    late/<link>/<topic>   stray/<name>   lease/<what>   assignment/<link>   misplaced/<link>/<group>
 
 What running processes say of themselves is in `presences`; the JSON of both in `record_json`. Secrets never enter
 either; a link keeps cluster names, bootstrap addresses and cluster ids only.
@@ -23,6 +23,7 @@ from kmigrate.model.stops import AcceptedLoss, PartitionStop
 from kmigrate.model.words import advised
 
 __all__ = [
+    "CLOSED_SIZE",
     "LEAST_READER",
     "SCHEMA",
     "SEALED_SIZE",
@@ -30,16 +31,23 @@ __all__ = [
     "AssignmentRecord",
     "BarrierRecord",
     "Claim",
+    "Closed",
     "ClusterRef",
     "ClusterSide",
     "CopyEngine",
     "CopyIdentity",
+    "DirectRecord",
+    "DirectWriter",
     "GroupRecord",
     "LastEnd",
+    "LatePolicy",
+    "LateRecord",
+    "LateWrites",
     "LeaseRecord",
     "LinkRecord",
     "MisplacedMember",
     "MisplacedRecord",
+    "OnLate",
     "PartitionBarrier",
     "ProducerMark",
     "PromoteTerms",
@@ -53,7 +61,9 @@ __all__ = [
     "TransactionRecord",
     "VerifiedRange",
     "VerifiedRecord",
+    "direct_key",
     "group_key",
+    "late_key",
     "link_key",
     "misplaced_key",
     "topic_key",
@@ -73,6 +83,8 @@ by ignoring it, or by writing the record again without it; where it does none, i
 
 SIZE_LIMIT, SEALED_SIZE = "max.message.bytes", "1"
 """The topic config that a seal is made of, and its value: no batch is so small."""
+CLOSED_SIZE = "78"
+"""Limit of the source topic after a flip: the size of a transaction marker's batch, which still has to pass."""
 
 
 def link_key(link: str) -> str:
@@ -93,6 +105,14 @@ def misplaced_key(link: str, group: str) -> str:
 
 def verified_key(link: str, topic: str) -> str:
     return f"verified/{link}/{topic}"
+
+
+def direct_key(link: str, topic: str) -> str:
+    return f"direct/{link}/{topic}"
+
+
+def late_key(link: str, topic: str) -> str:
+    return f"late/{link}/{topic}"
 
 
 def transaction_key(link: str, name: str) -> str:
@@ -145,6 +165,26 @@ class LinkRecord:
         return link_key(self.name)
 
 
+class OnLate(StrEnum):
+    """The treatment of records that the source took at or beyond the barrier."""
+
+    ALARM = "alarm"
+    """They are named, and stay where they are."""
+    COPY = "copy"
+    """They are appended to the target's topic, behind what stands there."""
+    QUARANTINE = "quarantine"
+    """They are appended to a topic of their own on the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatePolicy:
+    """The treatment of a promoted topic's source until `link finish`."""
+
+    seal: bool = True
+    """True: the source refuses writes to the topic."""
+    on_late: OnLate = OnLate.ALARM
+
+
 @dataclass(frozen=True, slots=True)
 class PromoteTerms:
     """What a promote was asked with; seconds and records."""
@@ -153,6 +193,9 @@ class PromoteTerms:
     lag_threshold: int = 1000
     pending_timeout_s: float = 120.0
     fence_timeout_s: float = 10.0
+    accept_direct: bool = False
+    """A person's word that direct writers do not matter."""
+    late: LatePolicy = LatePolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +237,18 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """The seal of a source topic from the flip on: in the record before the broker gets the limit."""
+
+    before: str
+    """The topic's own `max.message.bytes` before; '': the topic had none."""
+    proven: bool = False
+    """True once the leaders have shown that the seal is in force."""
+    denied: str = ""
+    """The source's reason for not letting kmigrate close the topic, which stays open; or ''."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProvenTopic:
     """What the flip of a topic needs that stands at its barrier and was proven there."""
 
@@ -229,6 +284,8 @@ class TopicRecord:
     target_topic_id: str = ""
     starts: Mapping[int, int] = field(default_factory=dict)
     """First mirrored offset by partition; also the target's log start after aligning."""
+    began: Mapping[int, int] = field(default_factory=dict)
+    """Log ends of the source when the mirror began, by partition: batches beyond were written during the link."""
     restore_configs: Mapping[str, str] = field(default_factory=dict)
     """The topic's own configs that promote puts back on the target."""
     drop_configs: tuple[str, ...] = ()
@@ -273,6 +330,8 @@ class TopicRecord:
     """The highest term of a claim so far; assignments count on from it (V3)."""
     seal: Seal | None = None
     """What the source broker holds in place of routers that nobody hears of."""
+    closed: Closed | None = None
+    """The seal of the source topic from the flip on; None: none, or not yet."""
     unit: PromotedUnit = PromotedUnit()
     """Of the topic of a unit that was flipped first: nothing that it names has a way back any more."""
     forgotten_ms: int = 0
@@ -292,6 +351,15 @@ class TopicRecord:
         """True while the mirror may be writing filler records."""
         begins_late = not self.mapped and any(self.starts.values())
         return bool(self.aligning) or (self.phase is TopicPhase.ALIGNING and begins_late)
+
+    @property
+    def late(self) -> LatePolicy:
+        """The treatment of the source after the flip."""
+        return self.terms.late if self.terms is not None else LatePolicy()
+
+    @property
+    def on_late(self) -> OnLate:
+        return self.late.on_late
 
     @property
     def hindrance(self) -> str:
@@ -440,6 +508,96 @@ class VerifiedRecord:
     @property
     def key(self) -> str:
         return verified_key(self.link, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectWriter:
+    """A producer that wrote to a partition of the source without a router while the link mirrored the topic.
+
+    Times are ms since the epoch by the state log's clock: when the mirror read the batches, whatever time these bear.
+    """
+
+    producer_id: int
+    """−1: a producer without an id."""
+    epoch: int
+    partition: int
+    records: int
+    offset: int
+    """Base offset of the newest batch."""
+    first_ms: int
+    last_ms: int
+    slowest_ms: int = -1
+    """Longest interval between two batches; −1: none is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRecord:
+    """The direct writers of a topic that mirror processes have seen during the link, or the newest of very many."""
+
+    link: str
+    topic: str
+    writers: tuple[DirectWriter, ...] = ()
+    more: int = 0
+    """Number of writers that `writers` leaves out."""
+
+    @property
+    def key(self) -> str:
+        return direct_key(self.link, self.topic)
+
+
+@dataclass(frozen=True, slots=True)
+class LateWrites:
+    """The late writes of one partition of the source: at or beyond the barrier."""
+
+    start: int
+    """The barrier: the first late offset."""
+    end: int
+    """The source's log end: every offset from `start` to here is late."""
+    records: int
+    """Late records below `read_to` that readers see: transaction markers and aborted records are none."""
+    read_to: int
+    first_ms: int
+    """Time of the look that saw the first late offset, by the state log's clock."""
+    last_ms: int
+    """Time of the look that saw the newest late offset."""
+    handled: int = 0
+    """Records that were copied or quarantined."""
+    handled_to: int = -1
+    """They are those below this offset."""
+    producers: tuple[tuple[int, int], ...] = ()
+    """Producer ids and epochs of late batches, the first few."""
+
+    @property
+    def lost(self) -> int:
+        """Late records that are on the source alone, as far as they are read."""
+        return self.records - self.handled
+
+    @property
+    def unread(self) -> int:
+        """Late offsets that are not read yet, or belong to an open transaction."""
+        return self.end - self.read_to
+
+    def with_handled(self, end: int, records: int) -> LateWrites:
+        """Return the same with more records copied or quarantined."""
+        return replace(self, handled=self.handled + records, handled_to=end)
+
+    def is_beyond(self, other: LateWrites) -> bool:
+        """Return whether this is newer in any way."""
+        mine, theirs = (self.end, self.read_to, self.handled_to), (other.end, other.read_to, other.handled_to)
+        return any(one > two for one, two in zip(mine, theirs, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LateRecord:
+    """The late writes of a promoted topic's source, by partition."""
+
+    link: str
+    topic: str
+    partitions: Mapping[int, LateWrites] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return late_key(self.link, self.topic)
 
 
 class LastEnd(StrEnum):

@@ -13,7 +13,9 @@ from kmigrate.model.record_json import Record
 from kmigrate.model.records import (
     AssignmentRecord,
     BarrierRecord,
+    DirectRecord,
     GroupRecord,
+    LateRecord,
     LeaseRecord,
     LinkRecord,
     MisplacedRecord,
@@ -22,7 +24,9 @@ from kmigrate.model.records import (
     TopicRecord,
     TransactionRecord,
     VerifiedRecord,
+    direct_key,
     group_key,
+    late_key,
     link_key,
     misplaced_key,
     topic_key,
@@ -49,6 +53,17 @@ class _Bucket(dict[str, Record]):
         for record in self.values():
             if isinstance(record, TransactionRecord) and len(record.topics) + len(record.groups) > 1:
                 _keep_first(found, record)
+        return found
+
+
+    @cached_property
+    def source_epochs(self) -> dict[tuple[str, int], int]:
+        """The newest epoch of each producer id that a source gave to a routed transactional producer."""
+        found: dict[tuple[str, int], int] = {}
+        for record in self.values():
+            if isinstance(record, TransactionRecord):
+                key = record.link, record.source_id
+                found[key] = max(record.source_epoch, found.get(key, -1))
         return found
 
 
@@ -140,6 +155,10 @@ class Records(Mapping[str, Record]):
     def couplings(self) -> tuple[TransactionRecord, ...]:
         return self._kinds.get("transaction", _NONE).couplings
 
+    def source_epoch(self, link: str, source_id: int) -> int:
+        buckets = self._kinds.get("transaction", _NONE).buckets
+        return max(bucket.source_epochs.get((link, source_id), -1) for bucket in buckets)
+
     def __getitem__(self, key: str) -> Record:
         return self._kinds.get(key.partition("/")[0], _NONE).bucket(key)[key]
 
@@ -226,6 +245,25 @@ class State:
     def transaction(self, link: str, name: str) -> TransactionRecord | None:
         found = self.records.get(transaction_key(link, name))
         return found if isinstance(found, TransactionRecord) else None
+
+    def is_routed(self, link: str, source_id: int, epoch: int) -> bool:
+        """Return whether a router's transactional client has this producer id with this epoch or a later epoch.
+
+        A router writes an identity down before the client uses the identity. The source raises the epoch for the next
+        holder of the transactional id. So a direct holder after that client has a later epoch than the state log names.
+        """
+        known = self.records.source_epoch(link, source_id) if source_id >= 0 else -1
+        return known >= max(0, epoch)
+
+    def direct(self, link: str, topic: str) -> DirectRecord | None:
+        """The direct writers of a topic that the mirror has seen."""
+        found = self.records.get(direct_key(link, topic))
+        return found if isinstance(found, DirectRecord) else None
+
+    def late(self, link: str, topic: str) -> LateRecord | None:
+        """Return the late writes of a promoted topic's source."""
+        found = self.records.get(late_key(link, topic))
+        return found if isinstance(found, LateRecord) else None
 
     def routers(self) -> list[RouterRecord]:
         return list(self.records.of("router", RouterRecord))

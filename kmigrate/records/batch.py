@@ -47,6 +47,7 @@ __all__ = [
     "extent",
     "next_sequence",
     "places",
+    "producer_epoch",
     "row",
     "stamp",
     "translate",
@@ -72,6 +73,7 @@ _HEAD = struct.Struct(">qiibI")
 _TAIL = struct.Struct(">hiqqqhii")
 """The header up to the CRC, and what of it stands under the CRC."""
 _PRODUCER = struct.Struct(">qhi")
+_EPOCH = struct.Struct(">h")
 _PLAIN = struct.Struct(">qiib4xhi8xqq6xi")
 """Base offset, length, leader epoch, magic, attributes, last offset delta, max timestamp, producer id, count."""
 _CRC = struct.Struct(">I")
@@ -255,6 +257,11 @@ def whole_batch(data: memoryview) -> tuple[int, int, int, int, int] | None:
     if magic != 2 or length != len(data) - 12:
         return None
     return attributes, delta, producer_id, epoch, sequence
+
+
+def producer_epoch(view: memoryview) -> int:
+    """Return the producer epoch in a batch's header."""
+    return int(_EPOCH.unpack_from(view, 51)[0])
 
 
 def assemble(

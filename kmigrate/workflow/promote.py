@@ -210,6 +210,8 @@ class TopicPromotion:
         return False
 
     async def _direct_writers(self, record: TopicRecord) -> list[str]:
+        if self._terms(record).accept_direct:
+            return []
         return await direct_writers(self.log, self.source, record, self.straggler_window_s)
 
     async def _begun_elsewhere(self, record: TopicRecord) -> list[str]:

@@ -71,11 +71,12 @@ class Proof:
 
     def _refuse_moved(self, record: TopicRecord, ends: _Ends) -> None:
         refuse_unwitnessed(self.source, ends)
+        accepted = record.terms is not None and record.terms.accept_direct
         for (topic, partition), end in ends.items():
             barrier = record.barrier[partition]
             if end.error or end.leader_epoch != barrier.leader_epoch:
                 raise Refused("source-moved", f"the source's leader of {topic}-{partition} changed after the barrier")
-            if end.offset != barrier.offset:
+            if end.offset < barrier.offset or (end.offset > barrier.offset and not accepted):
                 raise Refused(
                     "source-moved",
                     f"the source log of {topic}-{partition} grew from {barrier.offset} to {end.offset} although "

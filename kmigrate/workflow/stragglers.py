@@ -1,54 +1,203 @@
-"""Who still writes to the source without a router: found in three places, named in one sentence each.
+"""Direct writers: producers that write to the source without a router. Four witnesses tell of them.
 
-1. DescribeProducers on the source: an active id below 2^40 was handed out by the source itself (design of ids), and
-   came directly unless it is a transactional id's that a router has asked for. Its time is that of its newest record,
-   which may tell of the past; it is compared with the state log's clock, wherever this is asked.
-2. The mirrors see every batch header, and when: a batch without a translated id came directly, also one without any
-   id. The word of a process that has handed the partition over counts, too.
-3. The source's log end moves while all routers are drained (seen by the promote itself).
+1. The state log (`DirectRecord`): every direct writer that the mirror has seen during the link, however long ago.
+2. The mirrors' presences: the newest direct batch of each partition, with the time at which the mirror read the batch.
+3. DescribeProducers at the source: open transactions, and what the mirror has not read yet. A record may bear any
+   time. A time beyond now says nothing: then the movement of the producer's sequence between two looks decides.
+4. The source's log end, which moves while all routers are drained (seen by the promote itself).
+
+A producer id below 2^40 was handed out by the source. A routed transactional producer has such an id, too: the state
+log names the id and the epoch. A direct producer that takes over that transactional id has a later epoch.
+
+A promote waits until a direct writer has been silent for `straggler_window_s`, and for twice the longest pause that the
+mirror has seen of this writer, or between the writers of this topic.
 """
 
 from __future__ import annotations
 
-from kmigrate.cluster.client import ClusterClient
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kmigrate.cluster.client import ClusterClient, ProducerState
 from kmigrate.model.presences import MirrorPresence
-from kmigrate.model.records import TopicRecord
+from kmigrate.model.records import DirectWriter, TopicRecord
 from kmigrate.model.routes import DIRECT_LIMIT
+from kmigrate.net.clock import sleep
 from kmigrate.state.log import StateLog
 
-__all__ = ["direct_writers"]
+__all__ = ["Straggler", "direct_writers", "look_for_direct_writers", "seen_direct_writers"]
+
+_LOOK_AGAIN_S = 1.0
+"""Time between two looks at a sequence whose newest record bears a time beyond now."""
+_PAUSES = 2
+"""Number of pauses after which a silent writer is believed to be gone."""
+
+_Key = tuple[int, int, int]
+"""Partition, producer id, epoch."""
+_Found = dict[_Key, DirectWriter]
 
 
-async def direct_writers(log: StateLog, source: ClusterClient, record: TopicRecord, window_s: float) -> list[str]:
-    """Sentences about direct writes within the window; empty where there are none."""
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A direct writer, and the silence after which a promote takes the writer for gone."""
+
+    topic: str
+    writer: DirectWriter
+    silent_ms: int
+    quiet_ms: int
+    """Silence after which a promote takes the writer for gone."""
+    in_transaction: bool = False
+
+    @property
+    def in_the_way(self) -> bool:
+        return self.silent_ms < self.quiet_ms
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of further silence until a promote takes the writer for gone."""
+        return max(0, self.quiet_ms - self.silent_ms) / 1000
+
+    @property
+    def text(self) -> str:
+        writer = self.writer
+        who = f"producer id {writer.producer_id}" if writer.producer_id >= 0 else "a producer without id"
+        at = f" at offset {writer.offset}" if writer.offset >= 0 else ""
+        silent = f"{self.silent_ms / 1000:.1f} s ago"
+        open_ = " in an open transaction" if self.in_transaction else ""
+        return f"{who} wrote to {self.topic}-{writer.partition}{at} on the source {silent}, past every router{open_}"
+
+    @property
+    def reason(self) -> str:
+        """The text, with the silence that is waited for where that is longer than usual."""
+        paused = self.writer.slowest_ms
+        if self.in_transaction or paused < 0 or self.quiet_ms <= _PAUSES * 1000:
+            return self.text
+        return f"{self.text}; a promote waits for {self.quiet_ms / 1000:.1f} s of silence"
+
+
+def seen_direct_writers(log: StateLog, record: TopicRecord) -> _Found:
+    """Return the direct writers of a topic that the state log and the mirrors name, by partition, id and epoch."""
+    known = log.state.direct(record.link, record.topic)
+    found: _Found = {_key(writer): writer for writer in (known.writers if known is not None else ())}
     now = log.now_ms()
-    since = now - int(window_s * 1000)
-    keys = [(record.topic, p) for p in range(record.partitions)]
-    routed = {transaction.source_id for transaction in log.state.transactions(record.link)}
-    out: dict[tuple[int, int], str] = {}
-    for (topic, partition), (error, producers) in sorted((await source.describe_producers(keys)).items()):
-        if error:
-            continue
-        for producer in producers:
-            if producer.producer_id in routed:
-                continue
-            if producer.producer_id < DIRECT_LIMIT and producer.last_timestamp >= since:
-                ago = max(0, now - producer.last_timestamp) / 1000
-                open_txn = " in an open transaction" if producer.txn_start_offset >= 0 else ""
-                out[partition, producer.producer_id] = (
-                    f"producer id {producer.producer_id} wrote to {topic}-{partition} on the source "
-                    f"{ago:.1f} s ago, past every router{open_txn}"
-                )
     for presence in log.alive(MirrorPresence):
         if presence.link != record.link:
             continue
-        for partition, progress in presence.topics.get(record.topic, {}).items():
-            ago = max(0, (presence.said_ms or now) - progress.direct_ms) / 1000
-            if progress.direct_ms and ago <= window_s and progress.direct_id not in routed:
-                who = f"producer id {progress.direct_id}" if progress.direct_id >= 0 else "a producer without id"
-                out.setdefault(
-                    (partition, progress.direct_id),
-                    f"{who} wrote to {record.topic}-{partition} at offset "
-                    f"{progress.direct_offset} on the source {ago:.1f} s ago, past every router",
-                )
-    return list(out.values())
+        for partition, seen in presence.topics.get(record.topic, {}).items():
+            if not seen.direct_ms:
+                continue
+            last_ms = now - max(0, (presence.said_ms or now) - seen.direct_ms)
+            key = partition, seen.direct_id, seen.direct_epoch
+            _hear(found, key, last_ms, seen.direct_offset)
+    return {key: writer for key, writer in found.items() if not log.state.is_routed(record.link, key[1], key[2])}
+
+
+async def look_for_direct_writers(
+    log: StateLog, source: ClusterClient, record: TopicRecord, window_s: float
+) -> list[Straggler]:
+    """Return all direct writers of a topic that any witness names."""
+    told = await _told(log, source, record)
+    moved: set[_Key] = set()
+    if window_s and any(producer.last_timestamp > log.now_ms() for producer in told.values()):
+        await sleep(min(window_s, _LOOK_AGAIN_S))
+        before, told = told, await _told(log, source, record)
+        moved = {key for key, producer in told.items() if key not in before or before[key] != producer}
+    found = seen_direct_writers(log, record)
+    now, window_ms = log.now_ms(), round(window_s * 1000)
+    for key, producer in told.items():
+        if key in moved and producer.last_timestamp > now:
+            _hear(found, key, now, -1)
+        elif now - window_ms <= producer.last_timestamp <= now:
+            _hear(found, key, producer.last_timestamp, -1)
+        elif producer.txn_start_offset >= 0:
+            _hear(found, key, min(now, producer.last_timestamp), producer.txn_start_offset)
+    open_ = {key for key, producer in told.items() if producer.txn_start_offset >= 0}
+    quiet = _quiet_ms(found.values(), window_ms)
+    newest = _newest(found.values())
+    return [
+        Straggler(
+            record.topic,
+            writer,
+            max(0, now - (newest[key[1:]] if key[1] >= 0 else writer.last_ms)),
+            quiet[key],
+            key in open_,
+        )
+        for key, writer in sorted(found.items())
+    ]
+
+
+async def direct_writers(log: StateLog, source: ClusterClient, record: TopicRecord, window_s: float) -> list[str]:
+    """Return a sentence about each direct writer that is in the way of a promote."""
+    found = await look_for_direct_writers(log, source, record, window_s)
+    return [straggler.reason for straggler in found if straggler.in_the_way]
+
+
+async def _told(log: StateLog, source: ClusterClient, record: TopicRecord) -> dict[_Key, ProducerState]:
+    """Return the producers that wrote data and are no router's, by the source's word."""
+    keys = [(record.topic, p) for p in range(record.partitions)]
+    return {
+        (partition, producer.producer_id, producer.producer_epoch): producer
+        for (_, partition), (error, producers) in (await source.describe_producers(keys)).items()
+        for producer in producers
+        if not error
+        and producer.producer_id < DIRECT_LIMIT
+        and (producer.last_sequence >= 0 or producer.txn_start_offset >= 0)  # else a marker is all
+        and not log.state.is_routed(record.link, producer.producer_id, producer.producer_epoch)
+    }
+
+
+def _key(writer: DirectWriter) -> _Key:
+    return writer.partition, writer.producer_id, writer.epoch
+
+
+def _hear(found: _Found, key: _Key, last_ms: int, offset: int) -> None:
+    """Take in that a writer wrote at a time."""
+    known = found.get(key)
+    if known is None:
+        partition, producer_id, epoch = key
+        found[key] = DirectWriter(producer_id, epoch, partition, 1, offset, last_ms, last_ms)
+    elif last_ms > known.last_ms:
+        found[key] = replace(known, last_ms=last_ms, offset=max(offset, known.offset))
+
+
+def _newest(writers: Iterable[DirectWriter]) -> Mapping[tuple[int, int], int]:
+    """Return when each producer last wrote to any partition."""
+    newest: dict[tuple[int, int], int] = {}
+    for writer in writers:
+        producer = writer.producer_id, writer.epoch
+        newest[producer] = max(writer.last_ms, newest.get(producer, 0))
+    return newest
+
+
+def _quiet_ms(writers: Iterable[DirectWriter], window_ms: int) -> dict[_Key, int]:
+    """Return the silence that is asked of each writer."""
+    writers = list(writers)
+    of_topic = _pause_between(writers)
+    first: dict[tuple[int, int], int] = {}
+    for writer in writers:
+        producer = writer.producer_id, writer.epoch
+        first[producer] = min(writer.first_ms, first.get(producer, writer.first_ms))
+    newest = _newest(writers)
+    pauses: dict[tuple[int, int], int] = {}
+    for writer in writers:
+        # No pause between any two batches of the producer is longer than this, whichever partitions they went to.
+        producer = writer.producer_id, writer.epoch
+        bound = max(writer.slowest_ms, newest[producer] - writer.last_ms, writer.first_ms - first[producer])
+        pauses[producer] = min(bound, pauses.get(producer, bound))
+    return {
+        _key(writer): max(window_ms, _PAUSES * max(of_topic, pauses[writer.producer_id, writer.epoch]))
+        for writer in writers
+    }
+
+
+def _pause_between(writers: Iterable[DirectWriter]) -> int:
+    """Return the longest time without any direct writer of the topic until another came.
+
+    A job that starts a new producer at each run is known by that alone.
+    """
+    longest, end = 0, -1
+    for writer in sorted(writers, key=lambda each: each.first_ms):
+        if end >= 0:
+            longest = max(longest, writer.first_ms - end)
+        end = max(end, writer.last_ms)
+    return longest

@@ -36,7 +36,7 @@ from kmigrate.model.lifecycle import FORGETTABLE, NOT_COPIED_YET, GroupPhase, To
 from kmigrate.model.members import member_mark
 from kmigrate.model.presences import GroupWord, MirrorPresence, RouterPresence
 from kmigrate.model.record_json import Record
-from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, misplaced_key, verified_key
+from kmigrate.model.records import GroupRecord, LinkRecord, TopicRecord, direct_key, misplaced_key, verified_key
 from kmigrate.model.state import State
 from kmigrate.model.words import advised, delete_unneeded
 from kmigrate.net.clock import now_ms
@@ -253,6 +253,9 @@ def _topic_records(record: TopicRecord, standing: _Standing, state: State) -> It
         yield f"drop barriers of {record.topic}", partial(_drop_topic, record, standing, barrier.key)
     verified = verified_key(record.link, record.topic)
     yield f"drop what verify found of {record.topic}", partial(_drop_topic, record, standing, verified)
+    direct = direct_key(record.link, record.topic)
+    if direct in state.records:
+        yield f"drop the direct writers of {record.topic}", partial(_drop_topic, record, standing, direct)
     yield f"forget topic {record.topic}", partial(_drop_topic, record, standing, record.key)
 
 

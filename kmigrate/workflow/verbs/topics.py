@@ -29,8 +29,9 @@ from kmigrate.workflow.plan import Finding, Plan
 from kmigrate.workflow.readers import readers_at, reading_groups
 from kmigrate.workflow.running import until_mirroring
 from kmigrate.workflow.sealing import Sealer, strays
-from kmigrate.workflow.stragglers import direct_writers
+from kmigrate.workflow.stragglers import look_for_direct_writers
 from kmigrate.workflow.verbs.creatable import ConfigsOf, creation_findings, no_configs, timeout_findings
+from kmigrate.workflow.verbs.direct import direct_findings
 from kmigrate.workflow.verbs.durability import durability_findings
 from kmigrate.workflow.verbs.groups import ask_promote, coupled_groups, promote_guards, unmirrored_readers
 from kmigrate.workflow.verbs.links import refuse_finished, resolve_link
@@ -293,7 +294,7 @@ async def promote_topics(
     accept_misplaced: bool = False,
 ) -> Plan:
     """Write the intent to promote topics; the controller does it. `wait_s` lets guards come true first."""
-    deadline = monotonic() + wait_s
+    deadline, longer = monotonic() + wait_s, 0.0
     while True:
         try:
             return await _promote_topics(
@@ -302,11 +303,25 @@ async def promote_topics(
         except Refused as refused:
             if refused.ref not in _PASSING or monotonic() > deadline:
                 raise
+            if wait_s and not longer and refused.ref == "direct-writers":
+                longer = await _silence_s(estate, link_name, topics, straggler_window_s)
+                deadline = max(deadline, monotonic() + min(longer, _MOST_SILENCE_S))
         await sleep(0.25)
 
 
 _PASSING = frozenset({"direct-writers", "member-on-source", "not-mirroring"})
 """Refusals that time alone may lift."""
+_MOST_SILENCE_S = 60.0
+"""Longest silence of direct writers that a promote waits for; a longer silence refuses at once."""
+
+
+async def _silence_s(estate: Estate, link_name: str | None, topics: Sequence[str], window_s: float) -> float:
+    """Return how long the direct writers have to stay silent until none is in the way."""
+    link = resolve_link(estate.log.state, link_name)
+    source, _ = await estate.source(link)
+    records = [record for topic in topics if (record := estate.log.state.topic(link.name, topic)) is not None]
+    found = [each for r in records for each in await look_for_direct_writers(estate.log, source, r, window_s)]
+    return 1.0 + max((each.left_s for each in found if each.in_the_way), default=0.0)
 
 
 async def _promote_topics(
@@ -344,10 +359,8 @@ async def _promote_topics(
     for group in with_them:
         found += await promote_guards(estate, link, group)
     for record in new:
-        found += [
-            Finding("refuse", "direct-writers", sentence, "restart that producer with the router's address")
-            for sentence in await direct_writers(estate.log, source, record, straggler_window_s)
-        ]
+        looked = await look_for_direct_writers(estate.log, source, record, straggler_window_s)
+        found += direct_findings(looked, accepted=terms.accept_direct)
     found += await _cut_copies(estate, source, new)
     found += unheard_routers(estate.log)
     found += await _seal_findings(estate, source, source_admin, new)

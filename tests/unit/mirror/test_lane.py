@@ -299,13 +299,20 @@ def test_a_repeat_is_progress_where_no_cleaner_works() -> None:
     assert it.position == 1
 
 
-def test_direct_batches_count_as_live_only_when_they_were_not_there_at_the_start() -> None:
+def test_direct_batches_count_only_when_they_were_not_there_at_the_start() -> None:
     it = lane()
     it.take(0, fetched(batch(0, 1, producer=9), high_watermark=1), 1_234)
-    told = it.progress()
-    assert (told.direct_id, told.direct_offset, told.direct_ms) == (9, 0, 0)
+    assert it.progress().direct_ms == 0
     it.take(1, fetched(batch(1, 1, producer=9), high_watermark=2), 1_234)
-    assert it.progress().direct_ms == 1_234
+    told = it.progress()
+    assert (told.direct_id, told.direct_epoch, told.direct_offset, told.direct_ms) == (9, 0, 1, 1_234)
+
+
+def test_what_was_written_while_no_mirror_ran_is_a_direct_write_too() -> None:
+    it = Lane("t", 0, producer_id=77, epoch=0, hole_limit=100, live_from=1)
+    it.recovered(0, 0, 0)
+    it.take(0, fetched(batch(0, 1, producer=9) + batch(1, 1, producer=8), high_watermark=2), 1_234)
+    assert list(it.direct.writers) == [(8, 0)]
 
 
 def test_a_paused_lane_reads_writes_and_fills_nothing_and_goes_on_where_it_was() -> None:

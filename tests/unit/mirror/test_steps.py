@@ -211,14 +211,22 @@ def test_a_start_inside_aborted_data_leaves_the_rest_of_the_hole() -> None:
     assert reading.steps == [Hole(2, 5)]
 
 
-def test_the_newest_batch_that_came_through_no_router_is_noted() -> None:
+def test_batches_that_came_through_no_router_are_counted_by_producer_id_and_epoch() -> None:
     routed = (1 << 40) + 5
-    assert read(batch(0, 1, producer=routed), read_at=0).direct is None
-    assert read(batch(0, 1, producer=9) + batch(1, 1, producer=routed), read_at=0).direct == (9, 0)
-    assert read(batch(0, 1, producer=9) + batch(1, 1), read_at=0).direct == (-1, 1)
-    assert read(batch(0, 1, producer=9, attributes=MARKER), read_at=0).direct is None
-    assert read(batch(0, 1) + batch(1, 1, producer=9, attributes=TXN), read_at=0).direct == (-1, 0), "it may be routed"
+    direct = batch(0, 1, producer=9) + batch(1, 2, producer=9)
+    assert read(batch(0, 1, producer=routed), read_at=0).direct == {}
+    assert read(direct + batch(3, 1, producer=routed), read_at=0).direct == {(9, 0): (3, 1)}
+    assert read(batch(0, 1, producer=9) + batch(1, 1), read_at=0).direct == {(9, 0): (1, 0), (-1, 0): (1, 1)}
+    assert read(batch(0, 1, producer=9, attributes=MARKER), read_at=0).direct == {}
+    in_transaction = read(batch(0, 1, producer=9, attributes=TXN), read_at=0).direct
+    assert in_transaction == {(9, 0): (1, 0)}, "the state log tells whether it is a router's"
     assert isinstance(read(batch(0, 1), read_at=0).steps[0], Append)
+
+
+def test_batches_from_before_the_link_are_nobody_s() -> None:
+    data = memoryview(bytearray(batch(0, 1, producer=9) + batch(1, 1, producer=8)))
+    reading = read_steps(data, (), read_at=0, leader_epoch=-1, hole_limit=100, direct_from=1)
+    assert reading.direct == {(8, 0): (1, 1)}
 
 
 _LARGE = b"\0" * LARGEST_MERGED

@@ -192,6 +192,7 @@ def test_every_metric_of_a_link_is_shown_by_its_partitions_and_gone_with_its_eng
     it.tally.copied(sent.step, now_ms())
     it.tally.retried(Asked.FETCH, "source-denied")
     meter.lanes, meter.said_at = {it.key: it}, 0.0
+    meter.direct_writes = lambda: {('odd "topic"', "3"): [7.0, 2.0]}
     with metrics.link("l", meter):
         told = parse(text(registry))
         assert set(told.families) == {metric.name for metric in METRICS}

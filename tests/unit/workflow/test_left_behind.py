@@ -58,7 +58,7 @@ def planned(
     async def source(_: object) -> tuple[Source, Admin]:
         return Logs(positions=(reads,)), admin
 
-    monkeypatch.setattr(topics, "direct_writers", nobody)
+    monkeypatch.setattr(topics, "look_for_direct_writers", nobody)
     target = Logs(positions=())
     target.begin = target_begins
     estate = cast("Any", SimpleNamespace(log=MemoryLog(LINK, TOPIC, *records), source=source, target=target))

@@ -442,8 +442,12 @@ def test_rules_of_a_promote_that_is_given_up_are_left_to_the_mirror_by_name(monk
     assert record.granted_acls == (READ, WRITE), "the rule that was set by hand is not kmigrate's to take back"
 
 
-def test_a_source_that_grows_after_the_barrier_is_not_flipped() -> None:
-    stage = Stage()
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_source_that_grows_after_the_barrier_is_not_flipped_unless_a_person_accepts_its_writers(
+    accepted: bool,
+) -> None:
+    pending = replace(PENDING, terms=replace(TERMS, accept_direct=accepted))
+    stage = Stage(MemoryLog(LINK, ROUTER, *SHARED, pending))
 
     def grow(record: Record | None) -> None:
         if isinstance(record, TopicRecord) and record.phase is TopicPhase.FENCED:
@@ -451,7 +455,8 @@ def test_a_source_that_grows_after_the_barrier_is_not_flipped() -> None:
 
     stage.log.on_append = grow
     record = promoted(stage)
-    assert (record.phase, record.reason.split(":")[0]) == (TopicPhase.MIRRORING, "source-moved")
+    expected = (TopicPhase.PROMOTED, "") if accepted else (TopicPhase.MIRRORING, "source-moved")
+    assert (record.phase, record.reason.split(":")[0]) == expected
 
 
 def test_a_new_leader_epoch_after_the_barrier_is_not_flipped() -> None:

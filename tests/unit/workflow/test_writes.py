@@ -85,7 +85,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*_: object) -> list[Any]:
         return []
 
-    monkeypatch.setattr(topics, "direct_writers", none)
+    monkeypatch.setattr(topics, "look_for_direct_writers", none)
     monkeypatch.setattr(topics, "loop_findings", none)
 
 
